@@ -192,7 +192,7 @@ fn over_servers(
         model: None,
         sampling: sampling(sizes),
         logprobs_mode: LogprobsMode::default(),
-        ends: Arc::from([]),
+        eos_token_ids: Arc::from([]),
         max_prompt_length: prompt_ids(0).len(),
         max_running: sizes.running as usize,
         pause: PauseMode::default(),

@@ -2,7 +2,7 @@
 //! and simulated jobs name like the built-in ones.
 //!
 //! ```sh
-//! cargo run --example 7_command_line -- score --reward terse --option most=20 --input rows.jsonl
+//! cargo run --example 7_command_line -- score --reward terse --option max=20 --input rows.jsonl
 //! cargo run --example 7_command_line -- simulate --config configs/sim/7b.toml schedule.name=surplus schedule.share=0.25 sim.steps=2
 //! cargo run --example 7_command_line -- train --config configs/chain.toml schedule.name=surplus schedule.share=0.25 --dry-run
 //! cargo run --example 7_command_line -- train --config configs/chain.toml placement.kind=early placement.options.groups=2 --dry-run
@@ -29,16 +29,16 @@ use serde::Deserialize;
 use sgd::Sgd;
 use uniform::Uniform;
 
-/// Rewards responses of at most `most` characters.
+/// Rewards responses of at most `max` characters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Terse {
-    most: usize,
+    max: usize,
 }
 
 impl Reward for Terse {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        Ok(Score::from(f64::from(sample.response.chars().count() <= self.most)))
+        Ok(Score::from(f64::from(sample.response.chars().count() <= self.max)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rollpacker_operators::advantage::{Estimator, advantages};
-use rollpacker_stages::catalog::{Catalog, Choice, Listed};
+use rollpacker_stages::catalog::{Catalog, Choice, ListedEntry};
 use rollpacker_torch::train::Objective;
 use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
@@ -73,7 +73,8 @@ impl Algorithms {
     /// Returns the policy loss and the KL estimators that a recipe names.
     ///
     /// # Errors
-    /// If a name or an option is unknown, or an option has a wrong value. The message names the key.
+    /// If a name or an option is unknown, an option has a wrong value, or `actor.loss_agg_mode` differs from the mode that the policy loss
+    /// requires. The message names the key.
     pub fn objective(&self, recipe: &Recipe) -> Result<Objective, RecipeError> {
         let choices = &recipe.choices;
         let policy_loss = make(&self.policy_losses, &choices.policy_loss)?;
@@ -91,7 +92,7 @@ impl Algorithms {
         })
     }
 
-    /// Returns the errors of the algorithms that a recipe names and of their options.
+    /// Returns the errors in the names of algorithms in a recipe, and in their options.
     pub(crate) fn errors(&self, choices: &Choices) -> impl Iterator<Item = RecipeError> {
         let errors = [
             make(&self.advantages, &choices.estimator).err(),
@@ -102,7 +103,8 @@ impl Algorithms {
         errors.into_iter().flatten()
     }
 
-    /// Returns the tables of the documentation, in Markdown.
+    /// Returns the documentation of the algorithms in Markdown: a table for each kind, and a table of the keys that have other names in
+    /// other frameworks.
     #[must_use]
     pub fn markdown_tables(&self) -> String {
         let mut text = String::new();
@@ -126,7 +128,7 @@ impl Algorithms {
 fn table<'a>(
     text: &mut String,
     key: &str,
-    entries: impl Iterator<Item = Listed<'a>>,
+    entries: impl Iterator<Item = ListedEntry<'a>>,
     streams: Option<&dyn Fn(&str) -> &'static str>,
 ) {
     let column = |cell: &str| if streams.is_some() { format!(" {cell} |") } else { String::new() };
@@ -154,12 +156,12 @@ fn table<'a>(
     text.push('\n');
 }
 
-fn options(entry: &Listed<'_>) -> String {
+fn options(entry: &ListedEntry<'_>) -> String {
     let options = entry.docs.defaults.iter().map(|(name, value)| format!("`{name} = {value}`"));
     options.collect::<Vec<_>>().join(", ")
 }
 
-fn also(entry: &Listed<'_>) -> String {
+fn also(entry: &ListedEntry<'_>) -> String {
     let aliases = entry.about.aliases.iter().map(|(alias, peers)| format!("`{alias}` ({peers})"));
     aliases.collect::<Vec<_>>().join(", ")
 }

@@ -31,11 +31,12 @@ use crate::session::Catalogs;
 #[cfg(feature = "torch")]
 use crate::trainers::{TrainerContext, Trainers};
 
-/// The `rollpacker` command line, with further entries that recipes and jobs can name.
+/// The `rollpacker` command line, to which a program can add entries: rewards, schedules, placements, engines, trainers and algorithms that
+/// recipes and simulated jobs select by name.
 ///
-/// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option that
-/// the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with `--dry-run`,
-/// `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they use.
+/// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. If the type
+/// has `#[serde(deny_unknown_fields)]`, an unknown option is an error that names the key. An entry replaces a built-in entry of the same
+/// name. `train` (with `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they use.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -43,16 +44,16 @@ use crate::trainers::{TrainerContext, Trainers};
 /// use rollpacker::prelude::*;
 /// use serde::Deserialize;
 ///
-/// /// Rewards responses of at most `most` characters.
+/// /// Rewards responses of at most `max` characters.
 /// #[derive(Deserialize)]
 /// #[serde(deny_unknown_fields)]
 /// struct Terse {
-///     most: usize,
+///     max: usize,
 /// }
 ///
 /// impl Reward for Terse {
 ///     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-///         Ok(Score::from(f64::from(sample.response.chars().count() <= self.most)))
+///         Ok(Score::from(f64::from(sample.response.chars().count() <= self.max)))
 ///     }
 /// }
 ///
@@ -61,7 +62,7 @@ use crate::trainers::{TrainerContext, Trainers};
 /// }
 /// ```
 ///
-/// With this program, `my_program score --reward terse --option most=20 --input rows.jsonl` scores a file, and a recipe selects the reward
+/// With this program, `my_program score --reward terse --option max=20 --input rows.jsonl` scores a file, and a recipe selects the reward
 /// with `reward.routes = { "*" = "terse" }`.
 #[derive(Clone)]
 pub struct App {
@@ -88,7 +89,8 @@ impl App {
     pub fn new() -> Self {
         let rewards = builtin_rewards();
         #[cfg(feature = "torch")]
-        rewards.set_judge_engine(std::sync::Arc::new(rollpacker_torch::judge::Models::default()));
+        rewards
+            .set_judge_engine(std::sync::Arc::new(rollpacker_torch::judge::JudgeModels::default()));
         Self {
             rewards,
             schedules: Schedules::default(),
@@ -102,14 +104,14 @@ impl App {
         }
     }
 
-    /// Returns the catalogs from which a session takes what its recipe names.
+    /// Returns the catalogs in which a session looks up the names in its recipe.
     #[cfg(feature = "torch")]
     pub(crate) fn catalogs(&self) -> Catalogs {
         let Self { rewards, algorithms, engines, trainers, .. } = self.clone();
         Catalogs { rewards, algorithms, engines, trainers }
     }
 
-    /// Adds a reward, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
+    /// Adds a reward, which `reward.routes` can name. Its options are the keys of `[reward.options.NAME]`.
     #[must_use]
     pub fn reward<O: DeserializeOwned, R: Reward>(
         mut self,
@@ -120,7 +122,7 @@ impl App {
         self
     }
 
-    /// Adds a reward for groups, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
+    /// Adds a reward for groups, which `reward.routes` can name. Its options are the keys of `[reward.options.NAME]`.
     #[must_use]
     pub fn group_reward<O: DeserializeOwned, R: GroupReward>(
         mut self,
@@ -142,8 +144,8 @@ impl App {
         self
     }
 
-    /// Adds a placement, which `placement.kind` of a recipe and `pipeline.placement` of a simulated job can name. Its options are those of
-    /// `[placement.options]` and of `[pipeline.placement_options]`, and `start` also receives the [devices](PlacementContext) to divide;
+    /// Adds a placement, which `placement.kind` of a recipe and `pipeline.placement` of a simulated job can name. Its options are the keys
+    /// of `[placement.options]` or of `[pipeline.placement_options]`, and `start` also receives the [context](PlacementContext) of the run;
     /// see [`Placements::with`].
     #[must_use]
     pub fn placement<O, P>(
@@ -159,9 +161,9 @@ impl App {
         self
     }
 
-    /// Adds a rollout engine, which `rollout.engine` can name. Its options are those of `[rollout.engine_options]`, and `start` also
-    /// receives the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only `train` has an engine: a simulated job
-    /// cannot name one.
+    /// Adds a rollout engine, which `rollout.engine` can name. Its options are the keys of `[rollout.engine_options]`, and `start` also
+    /// receives the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only the command `train` uses an engine; a
+    /// simulated job cannot name one.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn engine<O, E>(
@@ -177,8 +179,9 @@ impl App {
         self
     }
 
-    /// Adds a trainer, which `actor.strategy` can name. Its options are those of `[actor.strategy_options]`, and `start` also receives the
-    /// [inputs](TrainerContext) that the run provides; see [`Trainers::with`]. Only `train` has a trainer: a simulated job cannot name one.
+    /// Adds a trainer, which `actor.strategy` can name. Its options are the keys of `[actor.strategy_options]`, and `start` also receives
+    /// the [inputs](TrainerContext) that the run provides; see [`Trainers::with`]. Only the command `train` uses a trainer; a simulated job
+    /// cannot name one.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn trainer<O, T>(
@@ -233,7 +236,7 @@ impl App {
         self
     }
 
-    /// Returns the recipe keys that select entries, each with the names of its entries.
+    /// Returns the recipe keys that select entries, each with the names of the entries that the key can select.
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let names = [
             ("schedule.name", self.schedules.names().collect::<Vec<_>>()),
@@ -270,7 +273,7 @@ impl App {
     }
 }
 
-/// Returns the built-in rewards, of which `code` prints how its sandbox is isolated.
+/// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
 fn builtin_rewards() -> Registry {
     let rewards = Registry::builtin();
     #[cfg(feature = "code")]

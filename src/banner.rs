@@ -13,7 +13,7 @@ use crate::reporter::expected_steps;
 use crate::session::Session;
 use crate::terminal::escape_line;
 
-/// The facts of a run at its start.
+/// The facts that are printed at the start of a run, as pairs of a name and a text.
 pub(crate) struct StartBanner(Vec<(&'static str, String)>);
 
 impl StartBanner {
@@ -36,7 +36,7 @@ impl StartBanner {
         Self(facts.into_iter().chain(cache).chain(placement).collect())
     }
 
-    /// Prints the facts, one per line; as one JSON line with the facts as fields, if the console prints JSON.
+    /// Prints the facts, one per line, or as the fields of one JSON line if the console prints JSON.
     pub(crate) fn print(&self, console: &Console) {
         if crate::terminal::is_json() {
             let fact = |(name, text): &(&str, String)| (name.replace(' ', "_"), json!(text));
@@ -64,7 +64,7 @@ fn model(folder: &Path) -> String {
     format!("{}{size}", folder.display())
 }
 
-/// Formats a number with three digits and a suffix: `596M`.
+/// Formats a number with three significant digits and a suffix, such as `596M`. Numbers below 1000 have no suffix.
 fn short_count(count: u64) -> String {
     let units = [(1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")];
     let Some((unit, suffix)) = units.into_iter().find(|(unit, _)| count >= *unit) else {
@@ -118,11 +118,11 @@ fn engine(recipe: &Recipe) -> String {
     format!("{name}, {instances} instances, at most {slots} responses each at once")
 }
 
-/// Returns the budget of the torch engine's KV cache.
+/// Returns the budget of the torch engine's KV cache; `None` if the configuration of the model cannot be read.
 fn kv_cache(recipe: &Recipe) -> Option<String> {
     let config = ModelConfig::from_folder(&recipe.model.path).ok()?;
     let tokens = recipe.rollout.kv_cache_tokens as u64;
-    let bytes = ByteSize(memory::cache_of_token(&config).saturating_mul(tokens));
+    let bytes = ByteSize(memory::kv_cache_bytes_per_token(&config).saturating_mul(tokens));
     Some(format!("at most {tokens} tokens an instance, {bytes}"))
 }
 
@@ -139,23 +139,23 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
     format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }
 
-/// Returns the last line of a run: its folders and the next command.
-pub(crate) fn last_line(run: &Path, model: &Path, ended: EndReason) -> String {
-    let next = next(run, ended);
-    format!("run folder: {}, model: {}, next: {next}", shown(run), shown(model))
+/// Returns the last line of a run: the run folder, the folder of the trained model, and the next command.
+pub(crate) fn end_line(run: &Path, model: &Path, ended: EndReason) -> String {
+    let next = next_command(run, ended);
+    format!("run folder: {}, model: {}, next: {next}", displayed_path(run), displayed_path(model))
 }
 
-/// Returns the facts of the last line for a JSON line.
-pub(crate) fn last_fields(run: &Path, model: &Path, ended: EndReason) -> Map<String, Value> {
+/// Returns the content of the last line as the fields of a JSON line.
+pub(crate) fn end_fields(run: &Path, model: &Path, ended: EndReason) -> Map<String, Value> {
     let fields = [
         ("run_folder", run.display().to_string()),
         ("model", model.display().to_string()),
-        ("next", next(run, ended)),
+        ("next", next_command(run, ended)),
     ];
     fields.map(|(name, text)| (name.to_owned(), json!(text))).into_iter().collect()
 }
 
-fn next(run: &Path, ended: EndReason) -> String {
+fn next_command(run: &Path, ended: EndReason) -> String {
     match ended {
         EndReason::Finished => format!("rollpacker show {}", shell_word(run)),
         EndReason::Stopped | EndReason::OutOfTime => {
@@ -165,13 +165,13 @@ fn next(run: &Path, ended: EndReason) -> String {
     }
 }
 
-fn shown(path: &Path) -> String {
+fn displayed_path(path: &Path) -> String {
     escape_line(&path.display().to_string()).into_owned()
 }
 
 /// Returns a path as an argument of a shell command.
 fn shell_word(path: &Path) -> String {
-    let text = shown(path);
+    let text = displayed_path(path);
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
         return text;
@@ -194,11 +194,11 @@ mod tests {
 
     #[test]
     fn the_last_line_names_a_command_that_a_shell_can_run() {
-        let line = |run: &str| last_line(Path::new(run), Path::new("m"), EndReason::Finished);
+        let line = |run: &str| end_line(Path::new(run), Path::new("m"), EndReason::Finished);
         assert_eq!(line("r/1"), "run folder: r/1, model: m, next: rollpacker show r/1");
         assert!(line("my run's").ends_with(r"rollpacker show 'my run'\''s'"));
         assert!(line("-r").ends_with("rollpacker show './-r'"));
-        let stopped = last_line(Path::new("r"), Path::new("m"), EndReason::Stopped);
+        let stopped = end_line(Path::new("r"), Path::new("m"), EndReason::Stopped);
         assert!(stopped.contains("--resume"));
     }
 }

@@ -1,5 +1,4 @@
-//! Metrics of a live engine, reported in each step: its drift from the profile, the use that colocated models make of it, and its
-//! placements.
+//! Metrics of a live engine, reported in each step: the drift of its profile, the work of colocated models, and the placements.
 //!
 //! Colocated models are other models, such as judges, that run on the engine's instances.
 
@@ -23,7 +22,7 @@ pub struct EngineObserver<O, L> {
     pub observer: O,
     /// The monitor of the profile; `None` if the recipe has no profile.
     pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
-    /// A function that returns the live iterations since the previous call.
+    /// A function that returns the iterations that the engine measured since the previous call.
     pub live: L,
     /// The measurement of the colocated models' use; `None` if the engine has no colocated models.
     pub colocated_use: Option<ColocatedUseMeter>,
@@ -46,11 +45,12 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         self.observer.failed(fault);
     }
 
-    /// Adds the metrics of [`ProfileMonitor::step`], `rollout/guest_slowdown`, which is [`ColocatedUse::slowdown`], and
-    /// `rollout/guest_tokens`, the tokens that colocated models processed. Also adds the placements of the step, with the metrics of
+    /// Adds to the report the metrics of each part that is present: the metrics of [`ProfileMonitor::step`]; `rollout/guest_slowdown`,
+    /// which is [`ColocatedUse::slowdown`], and `rollout/guest_tokens`, the number of tokens that colocated models processed; the metrics
+    /// of the servers; and the placements of the step with the metrics of
     /// [`StepPlacement`](rollpacker_operators::placement::StepPlacement::metrics).
     fn step(&mut self, mut report: StepReport) {
-        // Taken without a monitor, too, so that the iterations do not pile up.
+        // Take the iterations even without a monitor, so that they do not accumulate.
         let live = (self.live)();
         if let Some(monitor) = &self.monitor {
             report.metrics.extend(monitor.borrow_mut().step(&live));

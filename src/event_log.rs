@@ -19,7 +19,8 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// Creates the file of a run from its `metrics.jsonl`, so that a resumed run has no steps after its snapshot.
+    /// Creates the event file of a run and writes the metrics of its `metrics.jsonl` into it. The file of a resumed run thus has no steps
+    /// after the snapshot.
     ///
     /// # Errors
     /// If `metrics.jsonl` cannot be read, or the file cannot be written.
@@ -37,7 +38,8 @@ impl EventLog {
         Ok(Self { path, events })
     }
 
-    /// Adds the metrics of a step that was reported at `unix_s`, in seconds since 1970. TensorBoard reads them at once.
+    /// Adds the finite metrics of a step that was reported at `unix_s`, in seconds since 1970. Flushes the file, so that TensorBoard can
+    /// read the step.
     ///
     /// # Errors
     /// If the file cannot be written.

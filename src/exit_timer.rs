@@ -1,4 +1,4 @@
-//! The end of a failed run whose stages hang.
+//! Ends the process of a failed run whose stages hang.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;

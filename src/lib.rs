@@ -21,10 +21,10 @@
 //! # Features
 //! - `tools` (default): everything that needs no libtorch, such as the command line, the simulator and the page over run folders.
 //! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
-//! - `cuda`: streams models that are larger than the memory of a CUDA device to it while it computes.
+//! - `cuda`: runs models that exceed the memory of a CUDA device by streaming their weights to the device.
 
-/// Compiles and runs the Rust blocks of the README and of the book as tests. They are no pages of this crate, because their links are
-/// relative to the repository. `docs/rewards.md` is the page of [`rewards`], and runs there.
+/// Compiles and runs the Rust blocks of the README and of the book as tests. They are not pages of this crate, because their links are
+/// relative to the repository. `docs/rewards.md` is the documentation of [`rewards`], and is tested there.
 #[cfg(all(doctest, feature = "cli", feature = "torch"))]
 mod book {
     /// Attaches each page to an item.
@@ -66,7 +66,6 @@ mod event_log;
 mod exit_timer;
 #[cfg(feature = "cli")]
 mod export;
-mod figure;
 #[cfg(any(feature = "torch", feature = "cli"))]
 mod findings;
 #[cfg(test)]
@@ -77,6 +76,7 @@ pub mod lifetime;
 pub mod memory;
 #[cfg(feature = "cli")]
 mod new_crate;
+mod number_format;
 pub mod placements;
 pub mod profile;
 pub mod profile_monitor;

@@ -26,9 +26,11 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Returns the reason for a run with the stop handle `stop` that made `updates` updates, of `wanted` if the total is known.
+    /// Returns the reason why a run with the stop handle `stop` ended after `updates` updates. `wanted` is the total number of updates;
+    /// `None` if it is unknown.
     ///
-    /// A run that made all its updates is finished, even if a stop was requested meanwhile.
+    /// A run that made all its updates is finished, even if a stop was requested before. A run that ended without a requested stop is
+    /// finished, too: its prompts are exhausted.
     #[must_use]
     pub fn of(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {
@@ -44,32 +46,34 @@ impl EndReason {
 
 /// The wall-time limit of a run. A step that may not finish in time is not started.
 ///
-/// The expected time of a step is the longest of the last [`RECENT`] steps. A step lasts from the opening of one round to the opening of
+/// The expected time of a step is the longest of the last [`RECENT_ROUNDS`] steps. A step lasts from the opening of one round to the opening of
 /// the next, which includes validation and waiting. With staleness `k`, `k` further rounds are in flight and must end first. A margin of 10
 /// % is reserved for the snapshot and the model. The first step is always started, so that a job that is run repeatedly makes progress.
 pub struct WallTime {
     clock: Arc<dyn Clock>,
+    /// The time of `clock` at which the run must have ended.
     limit: Nanos,
-    /// The number of rounds that must end before a round that opens now does, this round included.
+    /// The number of rounds that must end before a round that opens now can end, including this round: the staleness plus 1.
     rounds: f64,
     pace: Mutex<RoundDurations>,
 }
 
 /// The number of past steps that determine the expected time of the next step. Long rounds of tail batching are a few steps apart.
-pub const RECENT: usize = 16;
+pub const RECENT_ROUNDS: usize = 16;
 
 /// The share of the expected time that is reserved in addition.
 const MARGIN: f64 = 0.1;
 
 #[derive(Default)]
 struct RoundDurations {
+    /// The time at which the last round opened; `None` before the first round.
     opened: Option<Nanos>,
     /// The durations of the last rounds.
-    took: VecDeque<Nanos>,
+    durations: VecDeque<Nanos>,
 }
 
 impl WallTime {
-    /// Limits a run to `limit`, measured from time 0 of `clock`.
+    /// Limits a run to `limit`, measured from time 0 of `clock`. `staleness` is the number of further rounds that are in flight.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, limit: Nanos, staleness: u64) -> Self {
         let rounds = staleness as f64 + 1.0;
@@ -81,12 +85,12 @@ impl WallTime {
         let now = self.clock.now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = pace.opened.replace(now) {
-            pace.took.push_back(now.since(opened));
+            pace.durations.push_back(now.since(opened));
         }
-        if pace.took.len() > RECENT {
-            pace.took.pop_front();
+        if pace.durations.len() > RECENT_ROUNDS {
+            pace.durations.pop_front();
         }
-        let Some(longest) = pace.took.iter().max() else { return true };
+        let Some(longest) = pace.durations.iter().max() else { return true };
         let needed = longest.as_secs_f64() * self.rounds * (1.0 + MARGIN);
         now.as_secs_f64() + needed <= self.limit.as_secs_f64()
     }

@@ -1,4 +1,4 @@
-//! TensorBoard's event file of a program without the feature `cli`: there is none.
+//! A replacement for the event log in a program without the feature `cli`, which cannot write the event file of TensorBoard.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use rollpacker_stages::train::Metrics;
 use crate::run_files::events;
 use crate::run_folder::RecordError;
 
-/// An event file that does not exist.
+/// An event log that cannot be created.
 pub(crate) enum EventLog {}
 
 impl EventLog {

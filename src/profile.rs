@@ -46,10 +46,10 @@ pub enum ProfileError {
         column: String,
         /// The expected type.
         expected: DataType,
-        /// The type found, or that there is no such column.
+        /// The type found, or `no such column`.
         found: String,
     },
-    /// A value cannot be used.
+    /// A value is null or invalid.
     #[error("{path} row {row} column `{column}`: expected {expected}, found {found}")]
     Value {
         /// The file.
@@ -124,11 +124,11 @@ fn encoded(rows: &[Row]) -> RecordBatch {
         .expect("invariant: the columns are those of the schema")
 }
 
-/// Reads the rows of a Parquet file. Other columns are ignored.
+/// Reads the rows of a profile from a Parquet file. Columns that `write` does not write are ignored.
 ///
 /// # Errors
 /// If the file cannot be read, a column is missing or has another type, or a value is invalid: null, a phase other than `prefill` or
-/// `decode`, or a time that is not positive.
+/// `decode`, or a time that is not positive and finite.
 pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     let failed = |reason: &dyn std::fmt::Display| ProfileError::Read {
         path: path.to_owned(),

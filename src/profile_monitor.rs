@@ -1,4 +1,5 @@
-//! Compares the profile of a live engine with its measured iterations in every step, and renews what drifted (RollPacker, section 7).
+//! Compares the profile of a live engine with the iterations measured in each step, and replaces the times that drifted (RollPacker,
+//! section 7).
 
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ pub enum DriftError {
 
 /// A profile that is kept up to date with a live engine.
 ///
-/// The run itself measures the cells that drifted: their times are replaced by those of live iterations.
+/// A cell is one measurement of the profile. The time of a cell that drifted is replaced by the time of live iterations.
 pub struct ProfileMonitor {
     path: PathBuf,
     profile: Profile,
@@ -62,12 +63,11 @@ impl ProfileMonitor {
     /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics.
     ///
     /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a
-    /// moving mean over steps. It is absent as long as no cell was compared. `profile/drifted_cells` is the number of cells renewed in this
-    /// step.
+    /// moving mean over steps. It is absent until a cell is compared. `profile/drifted_cells` is the number of cells renewed in this step.
     pub fn step(&mut self, live: &[Row]) -> Metrics {
         self.drift.observe_step(&self.profile, live);
         let max_ratio = self.drift.max_ratio();
-        let renewed = self.drift.renew_in(&mut self.profile).unwrap_or_else(|reason| {
+        let renewed = self.drift.update_profile(&mut self.profile).unwrap_or_else(|reason| {
             self.failed.get_or_insert(reason);
             0
         });
@@ -82,16 +82,16 @@ impl ProfileMonitor {
         let Self { profile, drift, renewed, .. } = self;
         let kept =
             MonitorSnapshot { profile: profile.clone(), drift: drift.clone(), renewed: *renewed };
-        saved.keep(KEPT, &kept);
+        saved.keep(STATE_NAME, &kept);
     }
 
-    /// Restores the state from a snapshot, if the snapshot contains one.
+    /// Restores the state of the monitor from a snapshot. Does nothing if the snapshot does not contain it.
     ///
     /// # Errors
     /// If the snapshot cannot be read.
     pub fn resume(&mut self, restored: &RestoredSnapshot) -> Result<(), ResumeError> {
         if let Some(MonitorSnapshot { profile, drift, renewed }) =
-            ObserverState::read(restored, KEPT)?
+            ObserverState::read(restored, STATE_NAME)?
         {
             (self.profile, self.drift, self.renewed) = (profile, drift, renewed);
         }
@@ -121,7 +121,7 @@ struct MonitorSnapshot {
     renewed: usize,
 }
 
-const KEPT: &str = "profile";
+const STATE_NAME: &str = "profile";
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    const OPTIONS: DriftOptions = DriftOptions { band: 1.25, smoothing: 0.5, least: 2 };
+    const OPTIONS: DriftOptions = DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 2 };
 
     fn row(batch_size: u32, seconds: f64) -> Row {
         let (phase, tokens, repeats) = (Phase::Decode, 64, 5);

@@ -1,5 +1,5 @@
-//! Progress of a run for a person: a table of steps and a live line on a terminal, and one line per step elsewhere. Without the feature
-//! `cli` there is neither table nor live line.
+//! Shows the progress of a run: a table of steps and a live line on a terminal, one line per step elsewhere, or JSON lines. Without the
+//! feature `cli` there is neither a table nor a live line.
 
 #[cfg_attr(feature = "cli", path = "progress/bar.rs")]
 #[cfg_attr(not(feature = "cli"), path = "progress/no_bar.rs")]
@@ -14,8 +14,8 @@ use self::bar::{Bar, terminal_width};
 use self::table::StepTable;
 use crate::terminal;
 
-/// The metrics in the line of a step, in this order. Metrics that a step does not have are skipped.
-const SHOWN: [&str; 14] = [
+/// The metrics in the line or the JSON line of a step, in this order. Metrics that a step does not have are skipped.
+const METRICS: [&str; 14] = [
     "critic/score/mean",
     "response_length/mean",
     "response_length/max",
@@ -50,7 +50,7 @@ impl Console {
         Self { bar, table, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
-    /// Shows the progress within a step.
+    /// Shows the progress within a step on the live line.
     pub fn progress(&mut self, progress: &StepProgress) {
         if let Some(bar) = &self.bar {
             let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
@@ -67,7 +67,7 @@ impl Console {
         }
     }
 
-    /// Shows a finished step.
+    /// Prints a finished step. `step` counts from 1, and `round` is the kind of its round.
     pub fn step(&mut self, step: u64, round: &str, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied();
         self.score = metric("critic/score/mean").unwrap_or(f64::NAN);
@@ -86,8 +86,8 @@ impl Console {
         }
     }
 
-    /// Shows a validation that does not belong to a training step.
-    pub fn validated(&mut self, step: u64, metrics: &Metrics) {
+    /// Prints a validation that does not belong to a training step.
+    pub fn report_validation(&mut self, step: u64, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
         let row = terminal_width().map(|width| self.table.row(width, step, "val", metrics));
         self.print_line(&row.filter(|_| !terminal::is_json()).unwrap_or_else(|| {
@@ -100,7 +100,7 @@ impl Console {
         }));
     }
 
-    /// Prints a line of text, or a message as a JSON line.
+    /// Prints a line of text, as the message of a JSON line if JSON lines are on.
     pub fn print_line(&self, line: &str) {
         self.print(line, Map::new());
     }
@@ -141,7 +141,7 @@ impl RowProgress {
         Self(Bar::of_rows())
     }
 
-    /// Shows that `rows` rows are done, of `of` if the total is known.
+    /// Shows that `rows` rows are done. `of` is the total number of rows, if it is known.
     pub fn done(&self, rows: u64, of: Option<u64>) {
         if let Some(bar) = &self.0 {
             of.into_iter().for_each(|of| bar.set_length(of));
@@ -160,20 +160,21 @@ impl RowProgress {
 /// Returns the fields of the JSON line of a step.
 fn json_fields(step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
     let shown =
-        SHOWN.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
+        METRICS.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
     let metrics: Map<_, _> = shown.collect();
     let fields = [("step", json!(step)), ("round", json!(round)), ("metrics", metrics.into())];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn line(step: u64, round: &str, metrics: &Metrics) -> String {
-    let shown = SHOWN
+    let shown = METRICS
         .iter()
         .filter_map(|name| metrics.get(*name).map(|value| format!(" - {name}:{}", short(*value))));
     format!("step:{step} - round:{round}{}", shown.collect::<String>())
 }
 
-/// Formats a value with about four significant digits.
+/// Formats a value with up to four decimals, as an integer from 1000, and with four significant digits and an exponent below 0.001 and from
+/// 1e9.
 fn short(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude == 0.0 || (1000.0..1e9).contains(&magnitude) => {

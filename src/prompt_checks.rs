@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use rollpacker_datasets::{Cursor, Dataset, Prompt};
 
-use crate::prompts::{PromptError, PromptReader, chat};
+use crate::prompts::{PromptError, PromptReader, chat_messages};
 
-/// The number of training prompts that are checked for unknown tokens and for chat markup.
-const CHECKED: usize = 256;
-/// The number of training and of validation prompts that are compared with each other.
-const COMPARED: usize = 4096;
-/// The share of unknown tokens, and of prompts with chat markup, from which a warning is given.
-const BOUND: f64 = 0.01;
+/// The maximum number of training prompts that are checked for unknown tokens and for chat markup.
+const MAX_CHECKED_PROMPTS: usize = 256;
+/// The maximum number of training prompts, and of validation prompts, that are compared with each other.
+const MAX_COMPARED_PROMPTS: usize = 4096;
+/// The share of unknown tokens, or of prompts with chat markup, above which a warning is returned.
+const WARNING_SHARE: f64 = 0.01;
 
 /// Text with which the chat templates of common models begin a message.
 const MARKUP: [&str; 7] = [
@@ -28,8 +28,8 @@ const MARKUP: [&str; 7] = [
 const GROUP_RELATIVE: [&str; 7] =
     ["grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline"];
 
-/// Returns a warning if groups of one response leave an estimator nothing to compare.
-pub(crate) fn group_of_one(estimator: &str, responses: u32) -> Option<String> {
+/// Returns a warning if `responses` is 1 and the estimator compares the responses of a group.
+pub(crate) fn single_response_warning(estimator: &str, responses: u32) -> Option<String> {
     (responses == 1 && GROUP_RELATIVE.contains(&estimator)).then(|| {
         format!(
             "warning: `rollout.n = 1` with `algorithm.adv_estimator = \"{estimator}\"`: the advantage of a response is then its score, without a \
@@ -38,7 +38,8 @@ pub(crate) fn group_of_one(estimator: &str, responses: u32) -> Option<String> {
     })
 }
 
-/// Returns warnings about the training prompts that `reader` reads, and about the validation prompts.
+/// Returns warnings about the first training prompts: unknown tokens, chat markup (checked if `applies_template`), and prompts that are
+/// also validation prompts.
 ///
 /// # Errors
 /// At the first prompt that cannot be used.
@@ -48,23 +49,23 @@ pub(crate) fn warnings(
     applies_template: bool,
 ) -> Result<Vec<String>, PromptError> {
     let overlap = match validation {
-        Some(validation) => overlap(&reader.dataset, validation)?,
+        Some(validation) => overlap_warning(&reader.dataset, validation)?,
         None => None,
     };
-    let marked = if applies_template { marked(&reader.dataset)? } else { None };
-    Ok(unknown_tokens(reader)?.into_iter().chain(marked).chain(overlap).collect())
+    let marked = if applies_template { markup_warning(&reader.dataset)? } else { None };
+    Ok(unknown_token_warning(reader)?.into_iter().chain(marked).chain(overlap).collect())
 }
 
-fn unknown_tokens(reader: &PromptReader) -> Result<Option<String>, PromptError> {
+fn unknown_token_warning(reader: &PromptReader) -> Result<Option<String>, PromptError> {
     let Some((unknown, name)) = reader.encoder.tokenizer.unknown() else { return Ok(None) };
     let (mut all, mut found) = (0_usize, 0_usize);
-    for ids in reader.first_prompts(CHECKED)? {
+    for ids in reader.first_prompts(MAX_CHECKED_PROMPTS)? {
         let ids = ids?;
         all += ids.len();
         found += ids.iter().filter(|&&id| id == unknown).count();
     }
     let share = found as f64 / all.max(1) as f64;
-    Ok((share > BOUND).then(|| {
+    Ok((share > WARNING_SHARE).then(|| {
         format!(
             "warning: {:.1} % of the tokens of the first prompts are `{name}`, the unknown token: the model does not see the text behind \
              them; use a model whose tokenizer knows these characters, or convert the prompts",
@@ -73,11 +74,11 @@ fn unknown_tokens(reader: &PromptReader) -> Result<Option<String>, PromptError> 
     }))
 }
 
-fn marked(dataset: &Dataset) -> Result<Option<String>, PromptError> {
+fn markup_warning(dataset: &Dataset) -> Result<Option<String>, PromptError> {
     let (mut all, mut found, mut example) = (0_usize, 0_usize, "");
-    for prompt in first(dataset, CHECKED)? {
+    for prompt in first_prompts(dataset, MAX_CHECKED_PROMPTS)? {
         all += 1;
-        let messages = chat(&prompt?);
+        let messages = chat_messages(&prompt?);
         let markup = MARKUP
             .into_iter()
             .find(|markup| messages.iter().any(|message| message.content.contains(markup)));
@@ -85,7 +86,7 @@ fn marked(dataset: &Dataset) -> Result<Option<String>, PromptError> {
             (found, example) = (found + 1, markup);
         }
     }
-    Ok((found as f64 > BOUND * all as f64).then(|| {
+    Ok((found as f64 > WARNING_SHARE * all as f64).then(|| {
         format!(
             "warning: {found} of the first {all} prompts contain `{example}`, the markup of a chat template, and the template of the model is \
              applied to them again; set `data.apply_chat_template = false` to train on them as they are"
@@ -93,29 +94,32 @@ fn marked(dataset: &Dataset) -> Result<Option<String>, PromptError> {
     }))
 }
 
-fn overlap(training: &Dataset, validation: &Dataset) -> Result<Option<String>, PromptError> {
-    let least = if validation.len() > COMPARED as u64 { "at least " } else { "" };
-    let validation: HashSet<String> = first(validation, COMPARED)?
+fn overlap_warning(
+    training: &Dataset,
+    validation: &Dataset,
+) -> Result<Option<String>, PromptError> {
+    let at_least = if validation.len() > MAX_COMPARED_PROMPTS as u64 { "at least " } else { "" };
+    let validation: HashSet<String> = first_prompts(validation, MAX_COMPARED_PROMPTS)?
         .map(|prompt| prompt.map(|prompt| prompt.messages_json()))
         .collect::<Result<_, _>>()?;
     let (mut all, mut found) = (0_usize, 0_usize);
-    for prompt in first(training, COMPARED)? {
+    for prompt in first_prompts(training, MAX_COMPARED_PROMPTS)? {
         all += 1;
         found += usize::from(validation.contains(&prompt?.messages_json()));
     }
     Ok((found > 0).then(|| {
         format!(
-            "warning: {least}{found} of the first {all} training prompts are validation prompts, too: validation scores do not show \
+            "warning: {at_least}{found} of the first {all} training prompts are validation prompts, too: validation scores do not show \
              what the model learned beyond them; remove them from `data.train_files`"
         )
     }))
 }
 
-/// Returns the first prompts of one epoch.
-fn first(
+/// Returns the first `max` prompts of the first epoch.
+fn first_prompts(
     dataset: &Dataset,
-    most: usize,
+    max: usize,
 ) -> Result<impl Iterator<Item = Result<Prompt, PromptError>>, PromptError> {
     let prompts = dataset.prompts(Cursor::default())?.until_epoch(1);
-    Ok(prompts.take(most).map(|prompt| prompt.map_err(PromptError::from)))
+    Ok(prompts.take(max).map(|prompt| prompt.map_err(PromptError::from)))
 }

@@ -44,7 +44,7 @@ pub enum PromptError {
         /// The cause.
         error: Box<ModelError>,
     },
-    /// The tokenizer does not belong to the model.
+    /// A token id is outside of the vocabulary of the model, because the tokenizer belongs to another model.
     #[error(
         "{file}, row {row}: the tokenizer encodes the prompt with token {id}, but the model has a vocab_size of {vocab_size}"
     )]
@@ -94,7 +94,8 @@ pub fn batch_larger_than_dataset(
     })
 }
 
-/// Returns the warning for a training run. Its rounds end with the epoch.
+/// Returns a warning if `data.train_batch_size` exceeds the number of rows of the dataset. A round ends with the epoch, so a step then
+/// trains on fewer prompts.
 #[must_use]
 pub fn training_batch_larger_than_dataset(batch: usize, rows: u64) -> Option<String> {
     batch_larger_than_dataset(
@@ -126,7 +127,7 @@ impl OverlongPrompts {
     }
 }
 
-/// A reader that also tokenizes the prompts of a run.
+/// Reads and tokenizes the prompts of a run, and leaves out prompts that are too long.
 pub struct PromptReader {
     /// The dataset.
     pub dataset: Dataset,
@@ -134,14 +135,14 @@ pub struct PromptReader {
     pub encoder: Arc<PromptEncoder>,
     /// Maximum prompt length in tokens.
     pub max_prompt_length: usize,
-    /// The treatment of longer prompts.
+    /// The treatment of prompts longer than `max_prompt_length`.
     pub truncation: Truncation,
     /// The vocabulary size of the model. Token ids must be below it.
     pub vocab_size: i64,
     /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
     pub router: Router,
     /// The number of prompts left out because of their length.
-    pub left_out: OverlongPrompts,
+    pub overlong_prompts: OverlongPrompts,
 }
 
 impl PromptReader {
@@ -168,7 +169,7 @@ impl PromptReader {
         Ok(())
     }
 
-    /// Returns all prompts of one epoch, for validation.
+    /// Returns all prompts of one epoch that are not too long, for validation.
     ///
     /// # Errors
     /// At the first prompt that cannot be used.
@@ -176,34 +177,34 @@ impl PromptReader {
         self.rows(1, None)?.collect()
     }
 
-    /// Returns the tokens of the first prompts, one prompt after the other: `most` tokens, or fewer if the dataset has fewer.
+    /// Returns the first `max` tokens of the prompts, concatenated in order, or all tokens if the dataset has fewer.
     ///
     /// # Errors
     /// At the first prompt that cannot be used.
-    pub fn first_tokens(&self, most: usize) -> Result<Vec<i32>, PromptError> {
-        let mut tokens = Vec::with_capacity(most);
-        for prompt in self.first_prompts(most)? {
+    pub fn first_tokens(&self, max: usize) -> Result<Vec<i32>, PromptError> {
+        let mut tokens = Vec::with_capacity(max);
+        for prompt in self.first_prompts(max)? {
             tokens.extend(prompt?);
-            if tokens.len() >= most {
+            if tokens.len() >= max {
                 break;
             }
         }
-        tokens.truncate(most);
+        tokens.truncate(max);
         Ok(tokens)
     }
 
-    /// Returns the tokens of each of the first `most` prompts.
+    /// Returns the tokens of each of the first `max` prompts.
     ///
     /// # Errors
     /// At the first prompt that cannot be used.
     pub(crate) fn first_prompts(
         &self,
-        most: usize,
+        max: usize,
     ) -> Result<impl Iterator<Item = Result<Vec<i32>, PromptError>>, PromptError> {
-        Ok(self.rows(1, None)?.take(most).map(|row| row.map(|row| row.prompt_ids)))
+        Ok(self.rows(1, None)?.take(max).map(|row| row.map(|row| row.prompt_ids)))
     }
 
-    /// Returns the prompts that are not too long, with consecutive ids.
+    /// Returns the prompts after `last` that are not too long, with consecutive ids.
     fn rows(
         &self,
         epochs: u32,
@@ -211,17 +212,19 @@ impl PromptReader {
     ) -> Result<impl Iterator<Item = Result<PromptRow, PromptError>>, PromptError> {
         let measured = |prompt: &Prompt| match self.encode(prompt) {
             Ok(Encoded::Ids(ids)) => (ids.len(), Ok(ids)),
-            Ok(Encoded::TooLong(least)) => (least, Ok(Vec::new())),
+            Ok(Encoded::TooLong(min)) => (min, Ok(Vec::new())),
             // The filter measures only lengths. Length 0 lets a failed prompt pass the filter, and the map below returns its error.
             Err(error) => (0, Err(error)),
         };
-        let ReadPosition { cursor, next, left_out } = self.start(last)?;
+        let ReadPosition { cursor, next, overlong_prompts } = self.start(last)?;
         let prompts = self.dataset.prompts(cursor)?.until_epoch(epochs);
         let mut kept = prompts.filter_by_length(self.max_prompt_length, measured);
         let mut ids = (next..).map(PromptId);
         Ok(std::iter::from_fn(move || {
             let next = kept.next();
-            self.left_out.0.store(left_out + kept.stats().prompts, Ordering::Relaxed);
+            self.overlong_prompts
+                .0
+                .store(overlong_prompts + kept.stats().prompts, Ordering::Relaxed);
             Some(next?.map_err(PromptError::from).and_then(|(prompt, encoded)| {
                 let id = ids.next().expect("invariant: no run reads 2^64 prompts");
                 encoded.map(|prompt_ids| row(&prompt, id, prompt_ids))
@@ -229,7 +232,8 @@ impl PromptReader {
         }))
     }
 
-    /// Returns the position to start reading from. Rows before it that have no id were left out because of their length.
+    /// Returns the position after `last`, or the beginning of the dataset. Rows before the position that have no id were left out because
+    /// of their length.
     fn start(&self, last: Option<LastPrompt>) -> Result<ReadPosition, PromptError> {
         let Some(LastPrompt { prompt, epoch, row }) = last else {
             return Ok(ReadPosition::default());
@@ -237,48 +241,49 @@ impl PromptReader {
         let cursor =
             self.dataset.cursor_after(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
         let (read, next) = (u64::from(epoch) * self.dataset.len() + cursor.offset, prompt.0 + 1);
-        Ok(ReadPosition { cursor, next, left_out: read.saturating_sub(next) })
+        Ok(ReadPosition { cursor, next, overlong_prompts: read.saturating_sub(next) })
     }
 
-    /// Returns the tokens of a prompt, cut according to `truncation`, or `TooLong` if its text alone shows that it has too many.
+    /// Returns the tokens of a prompt, cut according to `truncation`, or `TooLong` if the length of its text alone shows that it has too
+    /// many tokens.
     fn encode(&self, prompt: &Prompt) -> Result<Encoded, PromptError> {
-        let place = || (prompt.file().display().to_string(), prompt.file_row());
+        let location = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|error| {
-            let (file, row) = place();
+            let (file, row) = location();
             PromptError::Reward { file, row, error }
         })?;
-        let most = self.max_prompt_length;
+        let max = self.max_prompt_length;
         // The encoder rejects a long text without encoding it, which is wrong for a prompt that is cut.
-        let limit = if self.truncation == Truncation::Skip { most } else { usize::MAX };
-        let encoded = self.encoder.encode_within(&chat(prompt), limit);
+        let limit = if self.truncation == Truncation::Skip { max } else { usize::MAX };
+        let encoded = self.encoder.encode_within(&chat_messages(prompt), limit);
         let encoded = encoded.map_err(|error| {
-            let (file, row) = place();
+            let (file, row) = location();
             PromptError::Encode { file, row, error: Box::new(error) }
         })?;
         if let Some(id) = self.out_of_vocabulary(&encoded) {
-            let ((file, row), vocab_size) = (place(), self.vocab_size);
+            let ((file, row), vocab_size) = (location(), self.vocab_size);
             return Err(PromptError::Vocabulary { file, row, id, vocab_size });
         }
         Ok(match encoded {
-            Encoded::Ids(ids) => Encoded::Ids(cut(ids, self.truncation, most)),
+            Encoded::Ids(ids) => Encoded::Ids(truncate_ids(ids, self.truncation, max)),
             long @ Encoded::TooLong(_) => long,
         })
     }
 
-    /// Returns a token id that is outside of the model's vocabulary, if there is one.
+    /// Returns the first token id that is outside of the model's vocabulary, or `None` if all ids are in it or the prompt is too long.
     fn out_of_vocabulary(&self, encoded: &Encoded) -> Option<i32> {
         let Encoded::Ids(ids) = encoded else { return None };
         ids.iter().copied().find(|&id| !(0..self.vocab_size).contains(&i64::from(id)))
     }
 }
 
-/// Cuts the tokens of a prompt to `most`, if prompts are cut.
-fn cut(mut ids: Vec<i32>, truncation: Truncation, most: usize) -> Vec<i32> {
-    let surplus = ids.len().saturating_sub(most);
+/// Cuts the tokens of a prompt to `max` tokens. Returns them unchanged with [`Truncation::Skip`].
+fn truncate_ids(mut ids: Vec<i32>, truncation: Truncation, max: usize) -> Vec<i32> {
+    let surplus = ids.len().saturating_sub(max);
     let from = match truncation {
         Truncation::Left => 0,
-        Truncation::Middle => most / 2,
-        Truncation::Right => most,
+        Truncation::Middle => max / 2,
+        Truncation::Right => max,
         Truncation::Skip => return ids,
     };
     if surplus > 0 {
@@ -293,12 +298,12 @@ struct ReadPosition {
     cursor: Cursor,
     /// The id of the next prompt.
     next: u64,
-    /// The number of prompts that were left out before.
-    left_out: u64,
+    /// The number of prompts before the position that were left out.
+    overlong_prompts: u64,
 }
 
 /// Returns the messages of a prompt in the form that the chat template takes.
-pub(crate) fn chat(prompt: &Prompt) -> Vec<Message> {
+pub(crate) fn chat_messages(prompt: &Prompt) -> Vec<Message> {
     let owned = |message: MessageRef<'_>| Message {
         role: message.role.to_owned(),
         content: message.content.to_owned(),
@@ -328,7 +333,7 @@ mod tests {
 
     #[test]
     fn prompts_are_cut_where_the_setting_says() {
-        let cut = |truncation, most| cut(vec![1, 2, 3, 4, 5], truncation, most);
+        let cut = |truncation, max| truncate_ids(vec![1, 2, 3, 4, 5], truncation, max);
         assert_eq!(cut(Truncation::Left, 2), [4, 5]);
         assert_eq!(cut(Truncation::Right, 2), [1, 2]);
         assert_eq!(cut(Truncation::Middle, 3), [1, 4, 5]);

@@ -30,13 +30,14 @@ use crate::run_result::{RunResult, SkippedCounts};
 use crate::run_writer::RunWriter;
 use crate::telemetry::{Telemetry, log_warning};
 
-/// The reporting state of a run.
+/// Reports a run to the console, the run folder and a telemetry collector.
 pub struct RunReporter {
     console: Console,
     writer: RunWriter,
     telemetry: Option<Telemetry>,
     /// The time within which a failed run must end.
     grace: Duration,
+    /// The timer that ends the process of a failed run; `None` unless the run has failed.
     ending: Option<ExitTimer>,
     findings: FindingMonitor,
     totals: Totals,
@@ -44,16 +45,17 @@ pub struct RunReporter {
     warm_start: Option<Metrics>,
 }
 
-/// The state of a run in a snapshot.
+/// The state of a [`RunReporter`] in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct ReporterSnapshot {
     totals: Totals,
+    /// The extent of the run folder after the last step.
     extent: RunFolderExtent,
-    /// JSON has no NaN; such values are null.
+    /// The metrics of the validation before the first step. JSON has no NaN and no infinity; such values are null.
     warm_start: Option<BTreeMap<String, Option<f64>>>,
 }
 
-const KEPT: &str = "run";
+const STATE_NAME: &str = "run";
 
 /// Sums over the steps of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,14 +81,14 @@ pub struct RunSummary {
     pub trained_prompts: u64,
     /// The number of prompts left out because they are longer than `data.max_prompt_length`, counted once per epoch.
     pub overlong_prompts: u64,
-    /// The prompts that the curriculum skipped, if there is one, counted once per epoch.
+    /// The prompts that the curriculum skipped, counted once per epoch; `None` without a curriculum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_prompts: Option<SkippedCounts>,
-    /// The accuracy on held-out prompts.
+    /// The scores on held-out prompts.
     pub validation: Validation,
     /// The wall time of steps, without validation.
     pub step_time_s: StepTime,
-    /// Sampled tokens per second of rollout, including those of aborted responses.
+    /// Sampled tokens per second of rollout, including the tokens of aborted responses.
     pub tokens_per_s: f64,
     /// The mean length in tokens of the responses trained on.
     pub mean_trained_length: f64,
@@ -111,8 +113,7 @@ pub struct Validation {
     #[serde(rename = "final")]
     pub final_sampled: Option<f64>,
     /// The score after the last step, decoded greedily.
-    #[serde(rename = "final_greedy")]
-    pub last_greedy: Option<f64>,
+    pub final_greedy: Option<f64>,
 }
 
 /// Step times in seconds.
@@ -125,7 +126,8 @@ pub struct StepTime {
 }
 
 impl RunReporter {
-    /// Creates the run folder, for a run with `prompts` prompts per epoch.
+    /// Creates the run folder and a reporter that writes into it. `prompts` is the number of prompts per epoch. The first record that
+    /// cannot be written requests `stop`.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -141,21 +143,21 @@ impl RunReporter {
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
 
-    fn kept(restored: &RestoredSnapshot) -> Result<Option<ReporterSnapshot>, ResumeError> {
-        ObserverState::read(restored, KEPT)
+    fn read_state(restored: &RestoredSnapshot) -> Result<Option<ReporterSnapshot>, ResumeError> {
+        ObserverState::read(restored, STATE_NAME)
     }
 
     /// Returns the extent of the run folder when a snapshot was taken; `None` for a run without a run folder.
     pub(crate) fn extent(
         restored: &RestoredSnapshot,
     ) -> Result<Option<RunFolderExtent>, ResumeError> {
-        Ok(Self::kept(restored)?.map(|kept| kept.extent))
+        Ok(Self::read_state(restored)?.map(|kept| kept.extent))
     }
 
     /// Continues in the run folder after the last step of a snapshot.
     ///
     /// # Errors
-    /// If the snapshot contains no state of the run, the folder cannot be written, or the folder has less than the snapshot expects.
+    /// If the snapshot contains no state of the run, the folder cannot be written, or the folder lacks records that the snapshot continues.
     pub fn resume(
         recipe: &Recipe,
         prompts: u64,
@@ -163,7 +165,7 @@ impl RunReporter {
         stop: Stop,
         restored: &RestoredSnapshot,
     ) -> anyhow::Result<Self> {
-        let Some(kept) = Self::kept(restored)? else {
+        let Some(kept) = Self::read_state(restored)? else {
             bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
         let (path, text) = (&recipe.run.default_local_dir, recipe.to_toml());
@@ -215,9 +217,9 @@ impl RunReporter {
         RunFolder::model(self.writer.path())
     }
 
-    /// Reports a validation that does not belong to a training step.
-    pub fn validated(&mut self, step: u64, metrics: &Metrics) {
-        self.console.validated(step, metrics);
+    /// Reports a validation that does not belong to a training step. The metrics at step 0 become the warm start in the summary.
+    pub fn report_validation(&mut self, step: u64, metrics: &Metrics) {
+        self.console.report_validation(step, metrics);
         if step == 0 {
             self.warm_start = Some(metrics.clone());
         }
@@ -225,15 +227,15 @@ impl RunReporter {
         self.writer.write_metrics(step, "validation", metrics.clone());
     }
 
-    /// Writes the summary and returns it as JSON.
+    /// Reports the last validation and the reason of an early end, writes the summary, and returns it as JSON.
     ///
     /// # Errors
     /// If the summary, or any record before it, could not be written.
     pub fn finish(&mut self, finished: &RunResult) -> Result<String, RecordError> {
         if let Some(last) = &finished.last {
-            self.validated(self.totals.steps, last);
+            self.report_validation(self.totals.steps, last);
         }
-        if let Some(why) = ended_reason(finished.ended) {
+        if let Some(why) = early_end_text(finished.ended) {
             self.console.print_line(&format!("ended after step {}: {why}", self.totals.steps));
         }
         self.console.finish();
@@ -248,7 +250,8 @@ impl RunReporter {
         Ok(text)
     }
 
-    /// Waits until the records so far are written, and takes the error that prevented recording the run, if there was one.
+    /// Waits until the records so far are written, and takes the first error of a record that could not be written. Returns `None` if all
+    /// were written.
     pub fn take_failure(&mut self) -> Option<RecordError> {
         self.writer.take_failure()
     }
@@ -259,7 +262,7 @@ impl RunReporter {
         self.console.print(&format!("warning: {text}"), fields);
     }
 
-    fn warn_of(&self, step: u64, finding: &Finding) {
+    fn warn_finding(&self, step: u64, finding: &Finding) {
         let Finding { metric, value, problem, advice, .. } = finding;
         let fields = [("step", json!(step)), ("metric", json!(metric)), ("value", json!(value))];
         let fields = fields.map(|(name, value)| (name.to_owned(), value));
@@ -293,7 +296,7 @@ impl Observer for RunReporter {
         let step = report.step.0 + 1;
         self.console.step(step, &round, &metrics);
         for finding in self.findings.step(&metrics) {
-            self.warn_of(step, &finding);
+            self.warn_finding(step, &finding);
         }
         self.export_metrics(&metrics);
         self.writer.step(report, round, metrics);
@@ -305,7 +308,7 @@ impl Observer for RunReporter {
         };
         let warm_start = self.warm_start.as_ref().map(|all| all.iter().map(number).collect());
         let (totals, extent) = (self.totals, self.writer.save(self.totals.steps));
-        saved.keep_later(KEPT, move || {
+        saved.keep_later(STATE_NAME, move || {
             let (extent, files) = extent()?;
             Ok((ReporterSnapshot { totals, extent, warm_start }, files))
         });
@@ -341,15 +344,15 @@ impl Totals {
             ended: finished.ended,
             steps: self.steps,
             trained_prompts: self.prompts,
-            overlong_prompts: finished.left_out,
+            overlong_prompts: finished.overlong_prompts,
             skipped_prompts: finished.skipped,
             validation: Validation {
-                prompts: finished.validated.prompts,
-                overlong_prompts: finished.validated.left_out,
+                prompts: finished.validation_prompts.prompts,
+                overlong_prompts: finished.validation_prompts.overlong_prompts,
                 warm_start: score(&finished.warm_start, "val/score"),
                 warm_start_greedy: score(&finished.warm_start, "val/greedy_score"),
                 final_sampled: score(&finished.last, "val/score"),
-                last_greedy: score(&finished.last, "val/greedy_score"),
+                final_greedy: score(&finished.last, "val/greedy_score"),
             },
             step_time_s: StepTime {
                 mean: per(self.seconds, self.steps as f64),
@@ -368,7 +371,7 @@ fn with_loggers(folder: RunFolder, recipe: &Recipe) -> Result<RunFolder, RecordE
     if recipe.tensorboard { folder.with_events() } else { Ok(folder) }
 }
 
-fn ended_reason(ended: EndReason) -> Option<&'static str> {
+fn early_end_text(ended: EndReason) -> Option<&'static str> {
     match ended {
         EndReason::Finished => None,
         EndReason::Stopped => Some("a stop was requested"),
@@ -381,11 +384,12 @@ fn round(report: &StepReport) -> String {
     rounds.next_back().unwrap_or("none").to_owned()
 }
 
-/// Returns the time that a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
+/// Returns the time that a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s; 30 s if the watchdog is
+/// disabled.
 fn shutdown_grace(recipe: &Recipe) -> Duration {
-    let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
+    let (min, max) = (Duration::from_secs(1), Duration::from_secs(30));
     let watch = recipe.watch();
-    watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
+    watch.map_or(max, |watch| Duration::from_nanos(watch.after.0).clamp(min, max))
 }
 
 /// Returns the expected number of steps, assuming that no prompts are left out.
@@ -396,10 +400,8 @@ pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
 }
 
 /// Returns a description of the run before it starts: the resolved recipe, the batch arithmetic and the graph.
-///
-/// # Errors
-/// If the schedule's options are out of bounds.
-pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::RecipeError> {
+#[must_use]
+pub fn describe(recipe: &Recipe, prompts: u64) -> String {
     let (p0, r0, choices) = (recipe.data.train_batch_size, recipe.rollout.n, &recipe.choices);
     let mut text = format!("# resolved recipe\n{}\n# batch arithmetic\n", recipe.to_toml());
     let steps = expected_steps(recipe, prompts);
@@ -453,5 +455,5 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         if recipe.val_data.is_some() { " -> validate" } else { "" },
         recipe.staleness,
     );
-    Ok(text)
+    text
 }

@@ -38,7 +38,7 @@ pub(crate) fn step_file(step: u64, extension: &str) -> String {
     format!("step_{step:05}.{extension}")
 }
 
-/// Returns the step of a file of a step; `None` for other files.
+/// Returns the step in a file name of [`step_file`]; `None` for other files.
 pub(crate) fn step_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.strip_prefix("step_")?.parse().ok()
 }

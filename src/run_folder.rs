@@ -17,10 +17,10 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
+use rollpacker_files::{FileError, Inputs, NewFile, check_replaceable, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
 use rollpacker_operators::prompt_texts::PromptTexts;
-use rollpacker_operators::report::{StepReport, by_id, recorded_fields};
+use rollpacker_operators::report::{StepReport, recorded_fields, rows_by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub enum RecordError {
         /// The size of the file in bytes, or the reason why it cannot be read.
         found: String,
     },
-    /// Another process has opened the run folder since.
+    /// Another process has begun a run in the folder after this run did.
     #[error(
         "{path}: another process has begun a run in this folder since: a run needs a folder of its own (`--out`)"
     )]
@@ -72,7 +72,7 @@ impl RecordError {
 }
 
 /// The files that a run writes into its folder from its start.
-const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
+const RECORD_FILES: [&str; 3] = [RECIPE, METRICS, SUMMARY];
 /// The folders with one file per step.
 const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_FOLDER];
 /// The folder of the trained model within the run folder.
@@ -83,18 +83,20 @@ const MODEL_FOLDER: &str = "model";
 pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,
+    /// TensorBoard's event file; `None` unless the run writes it.
     events: Option<EventLog>,
+    /// `true` to write the responses of each step.
     rollouts: bool,
     /// The number of bytes written to the metrics file.
-    written: u64,
+    metrics_bytes: u64,
     /// Files of single steps that no snapshot has synchronized to the disk yet.
     unsaved: RefCell<Vec<PathBuf>>,
 }
 
-/// The extent of a run folder at the end of a step.
+/// The extent of the records in a run folder at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFolderExtent {
-    /// The number of steps.
+    /// The number of complete steps.
     pub steps: u64,
     /// The size of `metrics.jsonl` in bytes.
     pub metrics: u64,
@@ -105,23 +107,24 @@ pub struct RunFolderExtent {
 pub struct LineTime {
     /// The time of the report, in seconds since 1970.
     pub unix_s: f64,
-    /// The time at which the step was complete, in seconds of the run's clock, which the times of responses have too. `None` for metrics
-    /// that do not belong to a training step.
+    /// The time at which the step was complete, in seconds of the run's clock. The times of responses are on the same clock. `None` for
+    /// metrics that do not belong to a training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_s: Option<f64>,
 }
 
 impl RunFolder {
-    /// Checks that a run may write its records into a folder: no file to be written is an input of the run, or is something that must not
+    /// Checks that a run may write its records into a folder: no file to be written may be an input of the run or something that must not
     /// be replaced.
     ///
-    /// The recipe of an earlier run may be the input, because it is read before it is written.
+    /// The file `recipe.toml` in the folder may be the recipe of this run, because it is read before it is written. Callers therefore leave
+    /// it out of `inputs`.
     ///
     /// # Errors
     /// If the folder contains such a file.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
-        check_places(folder)?;
-        written(folder).try_for_each(|path| inputs.check_output(&path))?;
+        check_record_paths(folder)?;
+        record_paths(folder).try_for_each(|path| inputs.check_output(&path))?;
         STEP_FOLDERS.iter().try_for_each(|name| inputs.check_folder(&folder.join(name)))
     }
 
@@ -131,13 +134,13 @@ impl RunFolder {
         folder.join(RECIPE)
     }
 
-    /// Returns the path of the responses of validations in a run folder.
+    /// Returns the path of the folder with the responses of validations in a run folder.
     #[must_use]
     pub fn validation(folder: &Path) -> PathBuf {
         folder.join(VALIDATION_FOLDER)
     }
 
-    /// Returns the path of the trained model in a run folder.
+    /// Returns the path of the folder with the trained model in a run folder.
     #[must_use]
     pub fn model(folder: &Path) -> PathBuf {
         folder.join(MODEL_FOLDER)
@@ -145,13 +148,14 @@ impl RunFolder {
 
     /// Creates the folder and writes the recipe into it.
     ///
-    /// Removes the records of an earlier run, except its model, which may be the initial model of this run.
+    /// Removes the records of an earlier run, except its model, which may be the initial model of this run. With `rollouts`, the run also
+    /// writes its responses.
     ///
     /// # Errors
     /// If a file cannot be written, or the path holds something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
-        check_places(folder)?;
-        remove_steps(folder, None)?;
+        check_record_paths(folder)?;
+        remove_step_files(folder, None)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
@@ -177,30 +181,30 @@ impl RunFolder {
     /// Continues in the folder of an earlier run. Removes everything written after `extent`.
     ///
     /// # Errors
-    /// If a file cannot be written, or the metrics file is shorter than `extent`; nothing is removed then.
+    /// If the metrics file is shorter than `extent`, in which case nothing is removed, or if a file cannot be written.
     pub fn resume(
         folder: &Path,
         recipe: &str,
         rollouts: bool,
         extent: RunFolderExtent,
     ) -> Result<Self, RecordError> {
-        check_places(folder)?;
+        check_record_paths(folder)?;
         Self::check_records(folder, extent)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
         let failed = RecordError::of(&steps);
         fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
-        remove_steps(folder, Some(extent.steps))?;
+        remove_step_files(folder, Some(extent.steps))?;
         write_recipe(folder, recipe)?;
         let metrics = truncate_copy(&folder.join(METRICS), extent.metrics)?;
         Ok(Self::of(folder, metrics, rollouts, extent.metrics))
     }
 
-    fn of(folder: &Path, metrics: File, rollouts: bool, written: u64) -> Self {
+    fn of(folder: &Path, metrics: File, rollouts: bool, metrics_bytes: u64) -> Self {
         let (folder, metrics) = (folder.to_owned(), BufWriter::new(metrics));
-        Self { folder, metrics, events: None, rollouts, written, unsaved: RefCell::default() }
+        Self { folder, metrics, events: None, rollouts, metrics_bytes, unsaved: RefCell::default() }
     }
 
-    /// Writes TensorBoard's event file, too, beginning with the metrics that the folder has.
+    /// Also writes the event file of TensorBoard from now on. The file begins with the metrics that the folder has.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -212,7 +216,7 @@ impl RunFolder {
     /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
     ///
     /// # Errors
-    /// If a file cannot be opened. One that someone else has removed is left out.
+    /// If a file cannot be opened. A file that was removed meanwhile is left out.
     pub fn save(&self, steps: u64) -> io::Result<(RunFolderExtent, Vec<File>)> {
         let is_gone = |file: &io::Result<File>| {
             file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -223,7 +227,7 @@ impl RunFolder {
         let files = files.collect::<io::Result<_>>()?;
         // After an error, the next snapshot synchronizes these files.
         unsaved.clear();
-        Ok((RunFolderExtent { steps, metrics: self.written }, files))
+        Ok((RunFolderExtent { steps, metrics: self.metrics_bytes }, files))
     }
 
     /// Returns the path of the folder.
@@ -253,7 +257,7 @@ impl RunFolder {
         self.write_metrics(report.step.0 + 1, round, time, metrics)
     }
 
-    /// Writes metrics that do not belong to a training step, such as those of the validation before the first step.
+    /// Writes metrics that do not belong to a training step, such as the metrics of the validation before the first step.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -278,7 +282,7 @@ impl RunFolder {
         writeln!(self.metrics, "{line}")
             .and_then(|()| self.metrics.flush())
             .map_err(|error| failed(&error))?;
-        self.written += line.len() as u64 + 1;
+        self.metrics_bytes += line.len() as u64 + 1;
         match &mut self.events {
             Some(events) => events.write(step, time.unix_s, metrics),
             None => Ok(()),
@@ -299,7 +303,7 @@ impl RunFolder {
     /// Checks that no other process has replaced the metrics file, which each run creates anew.
     ///
     /// # Errors
-    /// If one has.
+    /// If another process has replaced it. Errors of the file system are ignored.
     pub(crate) fn check_owner(&self) -> Result<(), RecordError> {
         let path = self.folder.join(METRICS);
         let id = |file: fs::Metadata| (file.dev(), file.ino());
@@ -354,17 +358,18 @@ pub(crate) fn write_rows(
     Ok(())
 }
 
-/// Removes the files of all steps after the first `kept` steps; `None` removes those of the validation before the first step, too.
-fn remove_steps(folder: &Path, kept: Option<u64>) -> Result<(), RecordError> {
+/// Removes the files of the steps after `kept`. `None` removes the files of all steps, including the file of the validation before the
+/// first step.
+fn remove_step_files(folder: &Path, kept: Option<u64>) -> Result<(), RecordError> {
     for folder in STEP_FOLDERS.map(|name| folder.join(name)) {
         if folder.exists() {
-            remove_later(&folder, kept).map_err(|error| RecordError::of(&folder)(&error))?;
+            remove_files_after(&folder, kept).map_err(|error| RecordError::of(&folder)(&error))?;
         }
     }
     Ok(())
 }
 
-fn remove_later(folder: &Path, kept: Option<u64>) -> io::Result<()> {
+fn remove_files_after(folder: &Path, kept: Option<u64>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if step_of(&path).is_some_and(|step| kept.is_none_or(|kept| step > kept)) {
@@ -374,16 +379,16 @@ fn remove_later(folder: &Path, kept: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-fn check_places(folder: &Path) -> Result<(), FileError> {
-    written(folder).try_for_each(|path| check_place(&path))
+fn check_record_paths(folder: &Path) -> Result<(), FileError> {
+    record_paths(folder).try_for_each(|path| check_replaceable(&path))
 }
 
-/// Returns the paths of the files that are not those of single steps.
-fn written(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    WRITTEN.map(|name| folder.join(name)).into_iter().chain([run_files::events(folder)])
+/// Returns the paths of the records that do not belong to a single step.
+fn record_paths(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    RECORD_FILES.map(|name| folder.join(name)).into_iter().chain([run_files::events(folder)])
 }
 
-/// Writes the recipe. Removes the summary and the event file of an earlier run, and the temporary files of a killed one.
+/// Writes the recipe. Removes the summary and the event file of an earlier run, and the temporary files of a killed run.
 fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
     let names = STEP_FOLDERS.into_iter().chain([EVENTS_FOLDER, MODEL_FOLDER]);
     let written = names.map(|name| folder.join(name)).chain([folder.to_owned()]);
@@ -398,7 +403,7 @@ fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
 
 /// Truncates a file to its first `length` bytes, and returns it opened for appending.
 ///
-/// The file is replaced by a new one, so that another hard link to it, for example in a copy of the folder, keeps all bytes.
+/// The file is replaced by a new file, so that another hard link to it, for example in a copy of the folder, keeps all bytes.
 fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
     let failed = RecordError::of(path);
     let file = File::open(path).map_err(|error| failed(&error))?;
@@ -409,10 +414,10 @@ fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
 }
 
 /// The columns of `rollouts/step_NNNNN.parquet` with the texts of the prompt.
-const TEXTS: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+const PROMPT_COLUMNS: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
 
-/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`], with the texts of the prompt after its
-/// data source. The score, the weight and the advantages are null for responses that were not trained on.
+/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then the columns of [`schema::GROUPS`], with the texts of the prompt after
+/// its data source. The score, the weight and the advantages are null for responses that were not trained on.
 static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     let own = [
         Field::new("step", DataType::UInt64, false),
@@ -422,19 +427,21 @@ static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     let groups = recorded_fields(&schema::GROUPS).into_iter().enumerate();
     let fields = groups.flat_map(|(index, field)| {
         let nullable = field.is_nullable() || index >= generated;
-        let texts: &[&str] = if field.name() == column::DATA_SOURCE { &TEXTS } else { &[] };
+        let texts: &[&str] =
+            if field.name() == column::DATA_SOURCE { &PROMPT_COLUMNS } else { &[] };
         let texts = texts.iter().map(|name| Field::new(*name, DataType::Utf8, true));
         std::iter::once(field.as_ref().clone().with_nullable(nullable)).chain(texts)
     });
     Arc::new(Schema::new(own.into_iter().chain(fields).collect::<Vec<_>>()))
 });
 
-/// Returns the rows of the responses trained on, then of the others, each ordered by id.
+/// Returns the rows of the responses trained on, and then the rows of the other responses, both ordered by id.
 fn rollouts(report: &StepReport) -> impl Iterator<Item = RecordBatch> {
     let trained: std::collections::BTreeSet<(u64, u32)> =
         report.groups.iter().flat_map(ids).collect();
-    let rest = by_id(&report.responses, move |prompt, sample| !trained.contains(&(prompt, sample)));
-    let admitted = by_id(&report.groups, |_, _| true).map(|rows| (rows, true));
+    let rest =
+        rows_by_id(&report.responses, move |prompt, sample| !trained.contains(&(prompt, sample)));
+    let admitted = rows_by_id(&report.groups, |_, _| true).map(|rows| (rows, true));
     let step = report.step.0 + 1;
     admitted
         .chain(rest.map(|rows| (rows, false)))

@@ -9,15 +9,15 @@ use crate::lifetime::EndReason;
 /// The results of a run that its observer does not receive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResult {
-    /// The metrics of the validation before the first step, if there was one.
+    /// The metrics of the validation before the first step; `None` without such a validation.
     pub warm_start: Option<Metrics>,
-    /// The metrics of the validation after the last step, if there was one.
+    /// The metrics of the validation after the last step; `None` without such a validation.
     pub last: Option<Metrics>,
-    /// The prompts validated on.
-    pub validated: ValidationPrompts,
+    /// The numbers of validation prompts.
+    pub validation_prompts: ValidationPrompts,
     /// The number of prompts left out because of their length.
-    pub left_out: u64,
-    /// The number of prompts that the curriculum skipped, if there is one.
+    pub overlong_prompts: u64,
+    /// The number of prompts that the curriculum skipped; `None` without a curriculum.
     pub skipped: Option<SkippedCounts>,
     /// The reason why the run ended.
     pub ended: EndReason,
@@ -38,11 +38,11 @@ impl From<&SkippedPrompts> for SkippedCounts {
     }
 }
 
-/// The prompts that policies are validated on.
+/// The numbers of prompts that policies are validated on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValidationPrompts {
     /// The number of prompts.
     pub prompts: usize,
     /// The number of prompts left out because of their length.
-    pub left_out: u64,
+    pub overlong_prompts: u64,
 }

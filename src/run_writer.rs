@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollpacker_dataflow::bridge::{OwnerThread, Panicked, Reply};
+use rollpacker_dataflow::bridge::{Panicked, Reply, ServiceThread};
 use rollpacker_dataflow::clock::unix_seconds;
 use rollpacker_operators::report::StepReport;
 use rollpacker_operators::schedule::operator::Stop;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::run_folder::{LineTime, RecordError, RunFolder, RunFolderExtent};
 
-/// The number of unwritten records at which a further one waits. Each unwritten step holds all of its responses in memory.
+/// The maximum number of unwritten records; a further record waits. Each unwritten step holds all of its responses in memory.
 const MAX_UNWRITTEN: usize = 2;
 
 /// Writes records into a [`RunFolder`] on a thread of its own, in the order of the calls.
@@ -24,8 +24,8 @@ const MAX_UNWRITTEN: usize = 2;
 /// The first record that cannot be written requests the end of the run. Dropping the writer waits until all records are written.
 pub(crate) struct RunWriter {
     path: PathBuf,
-    thread: OwnerThread<RunFolder>,
-    /// The records that may not be written yet, oldest first.
+    thread: ServiceThread<RunFolder>,
+    /// The records that are possibly still unwritten, oldest first.
     unwritten: VecDeque<Reply<()>>,
     failure: Failure,
     stop: Stop,
@@ -36,7 +36,7 @@ impl RunWriter {
     #[must_use]
     pub(crate) fn start(folder: RunFolder, stop: Stop) -> Self {
         let path = folder.path().to_owned();
-        let Ok(thread) = OwnerThread::spawn("run-folder", || Ok::<_, Infallible>(folder));
+        let Ok(thread) = ServiceThread::spawn("run-folder", || Ok::<_, Infallible>(folder));
         Self { path, thread, unwritten: VecDeque::new(), failure: Failure::default(), stop }
     }
 
@@ -61,7 +61,7 @@ impl RunWriter {
     /// Returns a function for the thread that writes a snapshot. It waits for the records so far, and returns the extent of the folder
     /// after them with the files to synchronize to the disk.
     ///
-    /// The function fails if one of these records could not be written: a resumed run relies on all of them.
+    /// The function fails if one of these records could not be written: a resumed run relies on all records.
     pub(crate) fn save(
         &self,
         steps: u64,
@@ -92,16 +92,16 @@ impl RunWriter {
         self.take_failure().map_or(Ok(()), Err)
     }
 
-    /// Waits until all records are written, and takes the first error.
+    /// Waits until all records are written, and takes the first error. Returns `None` if all records could be written.
     pub(crate) fn take_failure(&mut self) -> Option<RecordError> {
         while let Some(oldest) = self.unwritten.pop_front() {
-            self.settle(oldest.wait());
+            self.record_panic(oldest.wait());
         }
         self.failure.take()
     }
 
-    /// Writes a record, unless another process has taken the folder. Waits first if [`MAX_UNWRITTEN`] records are unwritten, so that a disk that is too slow for the run limits the
-    /// run's speed and not its memory.
+    /// Writes a record, unless another process has taken the folder. Waits first if [`MAX_UNWRITTEN`] records are unwritten, so that a disk
+    /// that is too slow limits the speed of the run and not its memory.
     fn write(
         &mut self,
         record: impl FnOnce(&mut RunFolder) -> Result<(), RecordError> + Send + 'static,
@@ -109,7 +109,7 @@ impl RunWriter {
         while self.is_full()
             && let Some(oldest) = self.unwritten.pop_front()
         {
-            self.settle(oldest.wait());
+            self.record_panic(oldest.wait());
         }
         let (failure, stop) = (self.failure.clone(), self.stop.clone());
         let written = self.thread.call(
@@ -124,17 +124,17 @@ impl RunWriter {
         self.unwritten.push_back(written);
     }
 
-    /// Removes the records that are written from the queue, and returns `true` if too many are left.
+    /// Removes the oldest records from the queue that are written by now. Returns `true` if at least [`MAX_UNWRITTEN`] records are left.
     fn is_full(&mut self) -> bool {
         while let Some(written) = self.unwritten.front().and_then(Reply::poll) {
             self.unwritten.pop_front();
-            self.settle(written);
+            self.record_panic(written);
         }
         self.unwritten.len() >= MAX_UNWRITTEN
     }
 
     /// Records that the thread panicked, if it did.
-    fn settle(&self, written: Result<(), Panicked>) {
+    fn record_panic(&self, written: Result<(), Panicked>) {
         if let Err(panicked) = written {
             let (path, reason) = (self.path.clone(), panicked.to_string());
             self.failure.set(RecordError::Write { path, reason });
@@ -180,7 +180,7 @@ mod tests {
     }
 
     /// Keeps the thread busy, like a slow disk, until the sender is dropped. A caller that waits for the disk waits for ten seconds.
-    fn hold(writer: &mut RunWriter) -> Sender<()> {
+    fn block_writer(writer: &mut RunWriter) -> Sender<()> {
         let (release, held) = channel();
         writer.write(move |_| {
             let _ = held.recv_timeout(Duration::from_secs(10));
@@ -223,19 +223,19 @@ mod tests {
 
     #[test]
     fn a_slow_disk_blocks_no_caller_and_loses_no_record() {
-        let place = tempfile::tempdir().expect("a folder");
-        let (mut writer, stop) = writer(place.path());
+        let directory = tempfile::tempdir().expect("a folder");
+        let (mut writer, stop) = writer(directory.path());
         writer.write_metrics(0, "validation", Metrics::new());
-        let release = hold(&mut writer);
+        let release = block_writer(&mut writer);
         let mut report = StepReport::default();
         report.closed = Nanos(2_500_000_000);
         writer.step(report, "full".into(), Metrics::from([("a".into(), 1.0)]));
         // `step` has returned although the disk is still held up.
-        assert!(!metrics(place.path()).contains("full"));
+        assert!(!metrics(directory.path()).contains("full"));
         let save = writer.save(1);
         drop(release);
         let (extent, files) = save().expect("saved");
-        let written = metrics(place.path());
+        let written = metrics(directory.path());
         assert_eq!(extent, RunFolderExtent { steps: 1, metrics: written.len() as u64 });
         let expected = [
             json!({"step": 0, "round": "validation", "data": {}}),
@@ -243,16 +243,16 @@ mod tests {
         ];
         assert_eq!((timeless(&written), files.len()), (expected.to_vec(), 1));
         writer.finish("over").expect("finished");
-        let summary = fs::read_to_string(place.path().join("run/summary.json"));
+        let summary = fs::read_to_string(directory.path().join("run/summary.json"));
         assert_eq!(summary.expect("a summary"), "\"over\"");
         assert!(!stop.is_requested());
     }
 
     #[test]
     fn a_disk_that_is_too_slow_bounds_the_unwritten_records() {
-        let place = tempfile::tempdir().expect("a folder");
-        let (mut writer, _) = writer(place.path());
-        let release = hold(&mut writer);
+        let directory = tempfile::tempdir().expect("a folder");
+        let (mut writer, _) = writer(directory.path());
+        let release = block_writer(&mut writer);
         assert!(!writer.is_full());
         (1..MAX_UNWRITTEN).for_each(|_| writer.write_metrics(0, "validation", Metrics::new()));
         assert!(writer.is_full());
@@ -261,13 +261,13 @@ mod tests {
         writer.write_metrics(0, "validation", Metrics::new());
         assert!(writer.unwritten.len() <= MAX_UNWRITTEN);
         assert!(writer.take_failure().is_none() && writer.unwritten.is_empty());
-        assert_eq!(metrics(place.path()).lines().count(), MAX_UNWRITTEN);
+        assert_eq!(metrics(directory.path()).lines().count(), MAX_UNWRITTEN);
     }
 
     #[test]
     fn the_first_error_stops_the_run_and_is_in_no_snapshot() {
-        let place = tempfile::tempdir().expect("a folder");
-        let (mut writer, stop) = writer(place.path());
+        let directory = tempfile::tempdir().expect("a folder");
+        let (mut writer, stop) = writer(directory.path());
         let failed = |reason: &str| -> Result<(), RecordError> {
             let (path, reason) = ("run/rollouts".into(), reason.to_owned());
             Err(RecordError::Write { path, reason })
@@ -282,6 +282,6 @@ mod tests {
         assert!(stop.is_requested());
         let error = writer.finish("over").expect_err("a record is missing");
         assert_eq!(error.to_string(), expected);
-        assert!(!place.path().join("run/summary.json").exists());
+        assert!(!directory.path().join("run/summary.json").exists());
     }
 }

@@ -21,9 +21,9 @@ use crate::run_folder::RunFolder;
 pub use self::error::{ResumeFromError, RunSnapshotsError};
 
 /// The kind of run in the [`Identity`] of its snapshots. A folder holds snapshots of one kind.
-const RUN: &str = "train";
-const RECIPE: &str = "recipe";
-const DATA: &str = "data";
+const RUN_KIND: &str = "train";
+const RECIPE_FACT: &str = "recipe";
+const DATA_FACT: &str = "data";
 
 /// The snapshot to resume from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,10 @@ impl FromStr for ResumeFrom {
 /// The snapshots of a run that is about to start.
 #[derive(Clone, Default)]
 pub struct RunSnapshots {
-    /// The plan by which snapshots are taken; `None` disables them. A `Session` lets operators hold the last step, too, if its engine has
-    /// servers.
+    /// The plan by which snapshots are taken; `None` disables them. With an engine over servers, a `Session` also lets operators hold the
+    /// state of the last step, so that it can be saved when no server is available.
     pub plan: Option<SnapshotPlan>,
-    /// The snapshot to resume from, if any.
+    /// The snapshot to resume from; `None` if the run starts from the beginning.
     pub restored: Option<RestoredSnapshot>,
     /// The generation of the store, which the other processes need to join it.
     generation: Option<Generation>,
@@ -68,15 +68,16 @@ impl RunSnapshots {
     /// `data` is the fingerprint of the prompts. Existing snapshots are only removed if `overwrite` is set; otherwise a run that does not
     /// resume is rejected.
     ///
-    /// The order of the checks matters: nothing is discarded, and the folder is not taken over from a run that still writes into it, before
-    /// they have passed. The initial model must not be the folder into which the run writes its model, because a resumed run needs the
-    /// initial weights again. The identity of the snapshot must match the recipe, and the run folder must have the records that the snapshot
-    /// continues. Only then, with [`ResumeFrom::Steps`], the store discards the later snapshots: resuming removes the records of later steps
-    /// from the run folder, and the later snapshots rely on these records.
+    /// The order of the checks matters: before they have passed, nothing is discarded, and the folder is not taken over from a run that
+    /// still writes into it. The initial model must not be the folder into which the run writes its model, because a resumed run needs the
+    /// initial weights again. The identity of the snapshot must match the recipe, and the run folder must have the records that the
+    /// snapshot continues. Only then, with [`ResumeFrom::Steps`], the store discards the later snapshots: resuming removes the records of
+    /// later steps from the run folder, and the later snapshots rely on these records.
     ///
     /// # Errors
-    /// If there are snapshots and the run neither resumes nor overwrites them, no snapshot is valid, the snapshot was taken with another
-    /// recipe, records are missing, or the folder cannot be read or written.
+    /// If there are snapshots and the run neither resumes nor overwrites them, no snapshot is valid, the requested snapshot does not exist,
+    /// the snapshot was taken with another recipe or other prompts, records are missing, the run would write its model over its initial
+    /// model, or the folder cannot be read or written.
     pub fn open(
         recipe: &Recipe,
         data: u64,
@@ -87,7 +88,7 @@ impl RunSnapshots {
         let known = SnapshotStore::steps_in(&folder)?;
         let every = recipe.save_freq;
         let (begins, ends) = (&recipe.model.path, RunFolder::model(&recipe.run.default_local_dir));
-        if (every > 0 || resume.is_some()) && is_same(begins, &ends) {
+        if (every > 0 || resume.is_some()) && is_same_folder(begins, &ends) {
             return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
         }
         if resume.is_none() && !known.is_empty() {
@@ -99,7 +100,7 @@ impl RunSnapshots {
         let identity = identity(recipe, data);
         let keep = recipe.run.max_ckpt_to_keep;
         let store =
-            SnapshotStore::to_read(&folder, StoreOptions { identity: identity.clone(), keep });
+            SnapshotStore::read_only(&folder, StoreOptions { identity: identity.clone(), keep });
         let search = |store: &SnapshotStore, from, known: &[Step]| {
             let found = find(store, &folder, from, known)?;
             if let Some(restored) = &found.0 {
@@ -118,7 +119,7 @@ impl RunSnapshots {
             (Some(from), _) => search(&store, from, &now)?,
             (None, _) => (None, Vec::new()),
         };
-        notes.extend(store.swept().iter().map(warning));
+        notes.extend(store.removed_at_claim().iter().map(warning));
         if let Some(restored) = &restored {
             // Resuming removes the records of later steps from the run folder, and the later snapshots rely on them.
             if matches!(resume, Some(ResumeFrom::Steps(_))) {
@@ -131,7 +132,7 @@ impl RunSnapshots {
         Ok(Self { plan, restored, generation, notes })
     }
 
-    /// Returns the note with which other processes of the run [join](Self::join).
+    /// Returns a note in JSON with which the other processes of the run [join](Self::join).
     #[must_use]
     pub fn note(&self) -> String {
         let note = JoinNote {
@@ -145,7 +146,7 @@ impl RunSnapshots {
     /// folder.
     ///
     /// # Errors
-    /// If the snapshot to resume from cannot be read in this process.
+    /// If the note or the folder cannot be read, or this process does not find the snapshot to resume from.
     pub fn join(recipe: &Recipe, data: u64, note: &str) -> Result<Self, RunSnapshotsError> {
         let JoinNote { generation, resumed } =
             serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;
@@ -153,7 +154,7 @@ impl RunSnapshots {
         let (folder, identity) = (folder(&recipe.run.default_local_dir), identity(recipe, data));
         let options = StoreOptions { identity, keep: recipe.run.max_ckpt_to_keep };
         let store = SnapshotStore::join(&folder, generation, options)?;
-        let restored = resumed.map(|step| joined_snapshot(&store, &folder, step)).transpose()?;
+        let restored = resumed.map(|step| leader_snapshot(&store, &folder, step)).transpose()?;
         let plan = plan(recipe, store, restored.as_ref());
         Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })
     }
@@ -162,13 +163,14 @@ impl RunSnapshots {
 /// The message of the first process to the others.
 #[derive(Serialize, Deserialize)]
 struct JoinNote {
+    /// The generation of the store; `None` if the run neither takes snapshots nor resumes from one.
     generation: Option<Generation>,
     /// The last step of the snapshot to resume from.
     resumed: Option<Step>,
 }
 
 /// Returns `true` if both paths lead to the same folder.
-fn is_same(one: &Path, other: &Path) -> bool {
+fn is_same_folder(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
@@ -188,7 +190,7 @@ fn plan(
 }
 
 /// Returns the snapshot that the first process resumes from, as it is visible to this process.
-fn joined_snapshot(
+fn leader_snapshot(
     store: &SnapshotStore,
     folder: &Path,
     step: Step,
@@ -204,7 +206,8 @@ fn remove(folder: &Path, overwrite: bool) -> Result<(), RunSnapshotsError> {
     Ok(SnapshotStore::clear(folder)?)
 }
 
-/// Returns the snapshot to resume from, or `None` if there are no snapshots yet, and notes for the user.
+/// Returns the snapshot to resume from, and notes for the user. The snapshot is `None` if there are no snapshots yet and `from` is
+/// [`ResumeFrom::Latest`].
 fn find(
     store: &SnapshotStore,
     folder: &Path,
@@ -222,7 +225,7 @@ fn find(
         ResumeFrom::Steps(steps) => store.at(Step(steps - 1))?,
     };
     if restored.is_none() && !known.is_empty() {
-        let (folder, damage) = (folder.to_owned(), damage.iter().map(unusable).collect());
+        let (folder, damage) = (folder.to_owned(), damage.iter().map(damage_text).collect());
         return Err(RunSnapshotsError::NoneValid { folder, damage });
     }
     let mut notes: Vec<String> = damage.iter().map(warning).collect();
@@ -234,12 +237,12 @@ fn find(
     Ok((restored, notes))
 }
 
-fn unusable(damage: &Damage) -> String {
+fn damage_text(damage: &Damage) -> String {
     format!("a snapshot cannot be used: {damage}")
 }
 
 fn warning(damage: &Damage) -> String {
-    format!("warning: {}", unusable(damage))
+    format!("warning: {}", damage_text(damage))
 }
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {
@@ -249,9 +252,10 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
         .filter(|(key, _)| !Recipe::is_resumable(key))
         .map(|(key, value)| (key, Value::from(value)))
         .collect();
-    let facts = [(RECIPE.to_owned(), Value::Object(keys)), (DATA.to_owned(), data.into())];
+    let facts =
+        [(RECIPE_FACT.to_owned(), Value::Object(keys)), (DATA_FACT.to_owned(), data.into())];
     Identity {
-        run: RUN.to_owned(),
+        run: RUN_KIND.to_owned(),
         config: recipe.to_toml(),
         code: env!("CARGO_PKG_VERSION").to_owned(),
         facts: facts.into_iter().collect(),
@@ -262,9 +266,9 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
 fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshotsError> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
-    let has_other_prompts = ours.facts.get(DATA) != theirs.facts.get(DATA);
+    let has_other_prompts = ours.facts.get(DATA_FACT) != theirs.facts.get(DATA_FACT);
     let of = |identity: &Identity| {
-        identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
+        identity.facts.get(RECIPE_FACT).and_then(Value::as_object).cloned().unwrap_or_default()
     };
     let (ours, theirs) = (of(ours), of(theirs));
     let defaults = Recipe::default_settings();

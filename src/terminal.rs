@@ -1,4 +1,4 @@
-//! Output of the program.
+//! Prints the output of the program.
 //!
 //! All text for the terminal is printed by this module. Text from other sources, such as server responses, dataset strings and file names,
 //! may contain control sequences that move the cursor or change earlier output. These are escaped, and secrets are redacted. A closed
@@ -28,8 +28,8 @@ pub fn is_json() -> bool {
     JSON.load(Ordering::Relaxed)
 }
 
-/// Returns a message as a JSON line, with further fields. The level is that of its prefix: `error: `, `warning: ` or another level; `info`
-/// without one.
+/// Returns a message as a JSON line, with further fields. The prefix of the message determines the level and is removed: `error: `,
+/// `warning: `, `note: `, `debug: ` or `trace: `. The level is `info` without a prefix.
 #[must_use]
 pub fn json_line(message: &str, fields: Map<String, Value>) -> String {
     const LEVELS: [(&str, &str); 5] = [
@@ -79,7 +79,7 @@ pub fn error(error: &anyhow::Error) {
     warn(&format!("error: {}", with_causes(error)));
 }
 
-/// Returns the message of an error, followed by those of its causes that it does not contain.
+/// Returns the message of an error, followed by the messages of its causes. A message that the text already contains is left out.
 #[must_use]
 pub fn with_causes(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| {
@@ -152,7 +152,8 @@ impl Default for JsonRows {
 }
 
 impl Write for JsonRows {
-    /// Writes a piece of text. Formatting writes complete strings, never a part of a character.
+    /// Writes a piece of text with control characters escaped. No piece ends within a character, because formatting writes complete
+    /// strings.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         self.0.write_all(escape(&text).as_bytes())?;
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn secrets_are_redacted() {
-        rollpacker_stages::secret::keep("key-of-the-terminal");
+        rollpacker_stages::secret::register("key-of-the-terminal");
         assert_eq!(clean("my key-of-the-terminal\r"), "my [redacted]\\u000d");
     }
 

@@ -1,4 +1,4 @@
-//! Validation of a policy by sampling and by greedy decoding, as metrics.
+//! Validates a policy by sampling and by greedy decoding, and returns the result as metrics.
 
 use anyhow::{Context, Error};
 use rollpacker_operators::validate::{ValidationResult, ValidatorThread};
@@ -11,7 +11,8 @@ pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::R
     reply.wait_outcome().map_err(Error::msg).context("validation")
 }
 
-/// Returns the metrics of a validation that sampled `samples` responses to each prompt, and of a greedy one.
+/// Returns the metrics of a validation that sampled `samples` responses to each prompt, and of a validation that decoded one response to
+/// each prompt greedily.
 pub(crate) fn metrics(
     sampled: &ValidationResult,
     samples: u32,

@@ -64,7 +64,7 @@ struct Row<'a> {
     response: &'a ValidatedResponse,
 }
 
-/// Returns the rows as a batch. The columns that rollouts have, too, have their names.
+/// Returns the rows as a batch. Columns that also exist in the files of rollouts have the same names there.
 fn batch(
     version: PolicyVersion,
     rows: &[Row<'_>],
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn responses_and_errors_are_rows() {
-        let place = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         let response = |text: &str, score| ValidatedResponse {
             sample: Sample {
                 response_ids: vec![4, 5],
@@ -144,7 +144,7 @@ mod tests {
             responses: vec![response("5", Ok(Score::from(0.0)))],
             ..ValidationResult::default()
         };
-        let folder = place.path().join("validation");
+        let folder = directory.path().join("validation");
         ValidationRecords::new(folder.clone())
             .write(PolicyVersion(40), &sampled, &greedy)
             .expect("written");
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
-        let place = tempfile::tempdir().expect("a folder");
-        fs::write(place.path().join("file"), "").expect("written");
-        let records = ValidationRecords::new(place.path().join("file"));
+        let directory = tempfile::tempdir().expect("a folder");
+        fs::write(directory.path().join("file"), "").expect("written");
+        let records = ValidationRecords::new(directory.path().join("file"));
         let none = ValidationResult::default();
         let error =
             records.write(PolicyVersion(1), &none, &none).expect_err("no folder").to_string();

@@ -1,6 +1,7 @@
-//! Lines of text for a terminal.
+//! Breaks text into lines for a terminal.
 
-/// Appends words to the last line of `text`, and continues on new lines with `indent` where they do not fit.
+/// Appends `words` and a line break to `text`. A line that would exceed `width` characters continues on a new line after `indent` spaces.
+/// `None` breaks no lines, and a width below `indent + 20` counts as `indent + 20`.
 pub(crate) fn wrap(text: &mut String, words: &str, indent: usize, width: Option<usize>) {
     let mut column = text.rsplit('\n').next().unwrap_or_default().chars().count();
     let mut is_first = true;

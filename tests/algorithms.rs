@@ -1,7 +1,7 @@
 //! Tests that every algorithm that a recipe can name trains live, that misspelt names are rejected, and that the documentation lists all.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, Token
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::{Fault, Origin};
 use tch::TchError;
-use workplace::Workplace;
+use workspace::TestWorkspace;
 
 const RECIPE: &str = r#"
 [data]
@@ -51,7 +51,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     fn recipe(&self, overrides: &[String]) -> Recipe {
         let here = [
             format!("data.train_files={}", self.path("data/train.parquet").display()),
@@ -118,7 +118,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 /// One run per advantage estimator. The losses and the KL estimators take turns over these runs.
 #[test]
 fn every_name_trains_two_live_steps() {
-    let (place, algorithms) = (Workplace::warm(RECIPE, 16, 2), Algorithms::default());
+    let (workspace, algorithms) = (TestWorkspace::warm(RECIPE, 16, 2), Algorithms::default());
     let losses = names(algorithms.policy_losses.names());
     let kls = names(algorithms.kl_estimators.names());
     let estimators = names(algorithms.advantages.names());
@@ -134,7 +134,7 @@ fn every_name_trains_two_live_steps() {
             format!("actor.kl_loss_type={}", kls[at % kls.len()]),
             "actor.entropy_coeff=0.001".to_owned(),
         ];
-        let (steps, folder) = place.train(estimator, &overrides);
+        let (steps, folder) = workspace.train(estimator, &overrides);
         for metrics in &steps {
             assert!(metrics["actor/grad_norm"] > 0.0, "{overrides:?}");
             assert!(metrics["critic/advantages/max"] > 0.0, "{overrides:?}");
@@ -182,11 +182,11 @@ struct Height {
 
 #[test]
 fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
-    let place = Workplace::warm(RECIPE, 16, 2);
-    let session = Session::open(place.recipe(&[])).expect("it opens");
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let session = Session::open(workspace.recipe(&[])).expect("it opens");
     let session =
         session.with_advantage(Estimator::of_tokens(Seen)).with_policy_loss(Constant(2.5));
-    let (by_value, _) = place.train_session("value", session, &[]);
+    let (by_value, _) = workspace.train_session("value", session, &[]);
 
     let mut algorithms = Algorithms::default();
     algorithms.advantages =
@@ -199,15 +199,15 @@ fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
         "actor.policy_loss.loss_mode=constant",
         "actor.policy_loss.height=2.5",
     ]);
-    let recipe = place.recipe(&named);
+    let recipe = workspace.recipe(&named);
     let catalogs = Catalogs { algorithms, ..Catalogs::default() };
     let session = Session::open_with_catalogs(recipe, &catalogs).expect("it opens");
-    let opened = session.opened();
-    let (by_name, _) = place.train_session("name", session, &named);
-    let folder = place.path("workers");
+    let inputs = session.shared_inputs();
+    let (by_name, _) = workspace.train_session("name", session, &named);
+    let folder = workspace.path("workers");
     let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |handle| {
         let steps = Steps::default();
-        let session = opened.session(&handle).expect("it opens").with_reward("*", Spread);
+        let session = inputs.session(&handle).expect("it opens").with_reward("*", Spread);
         session
             .train_worker(Some(handle), &Stop::default(), &folder, steps.clone(), |_| {})
             .map_err(|error| Fault::new("test", Origin::Program, format!("{error:#}")))?;
@@ -224,13 +224,13 @@ fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
 
 #[test]
 fn a_step_of_several_updates_leaves_its_first_policy() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let one = owned(&["actor.ppo_mini_batch_size=3", "actor.ppo_epochs=1"]);
-    let (steps, _) = place.train("one", &one);
+    let (steps, _) = workspace.train("one", &one);
     assert!(!steps[0].contains_key("actor/updates") && steps[0]["actor/ppo_kl"] == 0.0);
     for (name, more) in [("grpo", &[][..]), ("gae", &["algorithm.adv_estimator=gae"])] {
         let several = ["actor.ppo_mini_batch_size=2", "actor.ppo_epochs=2", "actor.lr=1e-2"];
-        let (steps, _) = place.train(name, &owned(&[&several[..], more].concat()));
+        let (steps, _) = workspace.train(name, &owned(&[&several[..], more].concat()));
         for metrics in &steps {
             // Two mini-batches, of two prompts and of one, in each of two passes.
             assert_eq!(metrics["actor/updates"], 4.0, "{name}");
@@ -245,9 +245,9 @@ fn a_step_of_several_updates_leaves_its_first_policy() {
 
 #[test]
 fn a_critic_learns_and_continues_from_its_folder() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];
-    let (steps, folder) = place.train("first", &owned(&gae));
+    let (steps, folder) = workspace.train("first", &owned(&gae));
     assert_eq!(steps[0]["critic/vpred_mean"], 0.0, "a fresh critic expects nothing");
     assert!(steps[1]["critic/vpred_mean"] > 0.0, "scores are positive");
     for name in ["critic/vf_clipfrac", "critic/values/mean", "critic/returns/mean"] {
@@ -255,7 +255,7 @@ fn a_critic_learns_and_continues_from_its_folder() {
     }
     let path = format!("critic.path={}", folder.join("critic").display());
     let warm = [owned(&gae), vec![path, "trainer.critic_warmup=1".to_owned()]].concat();
-    let (steps, _) = place.train("second", &warm);
+    let (steps, _) = workspace.train("second", &warm);
     assert!(steps[0]["critic/vpred_mean"] > 0.0, "the critic was loaded with learnt weights");
     assert!(!steps[0].contains_key("actor/grad_norm"), "the policy waits for the critic");
     assert!(steps[1]["actor/grad_norm"] > 0.0);
@@ -263,7 +263,7 @@ fn a_critic_learns_and_continues_from_its_folder() {
 
 #[test]
 fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let overrides = owned(&[
         "algorithm.use_kl_in_reward=true",
         "algorithm.kl_penalty=low_var_kl",
@@ -273,7 +273,7 @@ fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
         "algorithm.kl_ctrl.horizon=18",
         "actor.lr=0.05",
     ]);
-    let (steps, _) = place.train("penalised", &overrides);
+    let (steps, _) = workspace.train("penalised", &overrides);
     let near = |name: &str, step: usize, expect: f64| {
         let found = steps[step][name];
         assert!((found - expect).abs() < 1e-6, "{name}: {found}, expected {expect}");
@@ -290,7 +290,7 @@ fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
 /// without a deadlock.
 #[test]
 fn with_a_staleness_models_and_factors_are_those_of_the_step() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let common = [
         "algorithm.staleness=1",
         "algorithm.use_kl_in_reward=true",
@@ -303,7 +303,7 @@ fn with_a_staleness_models_and_factors_are_those_of_the_step() {
     for estimator in ["gae", "grpo"] {
         let overrides =
             [owned(&common), vec![format!("algorithm.adv_estimator={estimator}")]].concat();
-        let (steps, _) = place.train(&format!("stale-{estimator}"), &overrides);
+        let (steps, _) = workspace.train(&format!("stale-{estimator}"), &overrides);
         let factors = [0, 1].map(|step| steps[step]["actor/reward_kl_penalty_coeff"]);
         assert!((factors[0] - 0.5).abs() < 1e-9 && (factors[1] - 0.45).abs() < 1e-9, "{factors:?}");
         assert!(steps[1]["actor/reward_kl_penalty"] != steps[0]["actor/reward_kl_penalty"]);
@@ -312,14 +312,14 @@ fn with_a_staleness_models_and_factors_are_those_of_the_step() {
 
 #[test]
 fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     for (level, threshold) in [("token", "2.0"), ("sequence", "0.5_2.0")] {
         let correction = "algorithm.rollout_correction";
         let overrides = [
             format!("{correction}.rollout_is={level}"),
             format!("{correction}.rollout_is_threshold={threshold}"),
         ];
-        let (steps, _) = place.train(level, &overrides);
+        let (steps, _) = workspace.train(level, &overrides);
         let mean = steps[1]["rollout_corr/rollout_is_mean"];
         assert!((mean - 1.0).abs() < 1e-3, "{level}: {mean}");
     }
@@ -328,7 +328,7 @@ fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
 /// Engine and trainer compute the same policy on one machine, so the mismatch is rounding, with and without correction.
 #[test]
 fn the_mismatch_is_reported_and_corrected_with_any_keys() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let runs: [(&str, &[&str]); 5] = [
         ("plain", &[]),
         ("rejected", &["rollout_rs=token_k1,seq_mean_k3", "rollout_rs_threshold='0.9_1.1,0.01'"]),
@@ -339,7 +339,7 @@ fn the_mismatch_is_reported_and_corrected_with_any_keys() {
     for (name, keys) in runs {
         let overrides: Vec<_> =
             keys.iter().map(|key| format!("algorithm.rollout_correction.{key}")).collect();
-        let (steps, _) = place.train(name, &overrides);
+        let (steps, _) = workspace.train(name, &overrides);
         for step in &steps {
             let near = |metric: &str, expect: f64| {
                 let found = step[metric];
@@ -364,13 +364,13 @@ fn the_mismatch_is_reported_and_corrected_with_any_keys() {
 /// Every token is rejected by a rule that no rounding passes, so the loss has no token.
 #[test]
 fn a_step_that_rejects_every_token_trains_nothing() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let correction = "algorithm.rollout_correction";
     let overrides = [
         format!("{correction}.rollout_rs=token_k1"),
         format!("{correction}.rollout_rs_threshold='1.5_2.0'"),
     ];
-    let (steps, _) = place.train("rejects-all", &overrides);
+    let (steps, _) = workspace.train("rejects-all", &overrides);
     for step in &steps {
         assert_eq!(step["rollout_corr/rollout_rs_masked_fraction"], 1.0);
         assert_eq!(step["rollout_corr/rollout_rs_seq_masked_fraction"], 1.0);
@@ -380,7 +380,7 @@ fn a_step_that_rejects_every_token_trains_nothing() {
 
 #[test]
 fn incompatible_settings_are_refused_by_key() {
-    let place = Workplace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
     let cases: [(&[&str], &str); 8] = [
         (
             &["algorithm.adv_estimator=grop"],
@@ -410,11 +410,11 @@ fn incompatible_settings_are_refused_by_key() {
         ),
     ];
     for (overrides, expected) in cases {
-        let refused = Session::open(place.recipe(&owned(overrides)));
+        let refused = Session::open(workspace.recipe(&owned(overrides)));
         let error = format!("{:#}", refused.err().expect("refused"));
         assert!(error.contains(expected), "{overrides:?}: {error}");
     }
-    let idle = Session::open(place.recipe(&owned(&["critic.lr=1e-4"]))).err().expect("refused");
+    let idle = Session::open(workspace.recipe(&owned(&["critic.lr=1e-4"]))).err().expect("refused");
     assert!(idle.to_string().contains("an estimator with a critic when `[critic]`"), "{idle:#}");
 }
 

@@ -1,72 +1,72 @@
 //! Tests of a command line with a reward, a schedule, a placement, an engine and a trainer of its own: the example `7_command_line`.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
-fn run(place: &Workplace, args: &[&str]) -> ProcessEnd {
-    run_example(place, "7_command_line", args)
+fn run(workspace: &TestWorkspace, args: &[&str]) -> ProcessEnd {
+    run_example(workspace, "7_command_line", args)
 }
 
 /// Runs a command of an example, which `cargo test` builds into a folder next to the tests.
-fn run_example(place: &Workplace, name: &str, args: &[&str]) -> ProcessEnd {
+fn run_example(workspace: &TestWorkspace, name: &str, args: &[&str]) -> ProcessEnd {
     let mut path = PathBuf::from(env!("CARGO_BIN_EXE_rollpacker"));
     path.set_file_name("examples");
     let mut command = Command::new(path.join(name));
-    place.here(command.args(args));
+    workspace.prepare(command.args(args));
     ProcessEnd::of(command.spawn().expect("the example starts"))
 }
 
-fn ok(place: &Workplace, args: &[&str]) -> String {
-    let end = run(place, args);
+fn ok(workspace: &TestWorkspace, args: &[&str]) -> String {
+    let end = run(workspace, args);
     assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
     end.out
 }
 
-fn refused(place: &Workplace, args: &[&str]) -> String {
-    let end = run(place, args);
+fn run_refused(workspace: &TestWorkspace, args: &[&str]) -> String {
+    let end = run(workspace, args);
     assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
     end.err
 }
 
 #[test]
 fn a_custom_reward_scores_a_file() {
-    let place = Workplace::new(RECIPE);
-    place.write(
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.write(
         "rows.jsonl",
         "{\"response\": \"short\"}\n{\"response\": \"longer than twenty characters\"}\n",
     );
     let score = ["score", "--reward", "terse", "--input", "rows.jsonl", "--output", "scores.jsonl"];
-    ok(&place, &[&score[..], &["--option", "most=20"]].concat());
-    let scores = std::fs::read_to_string(place.path("scores.jsonl")).expect("written");
+    ok(&workspace, &[&score[..], &["--option", "max=20"]].concat());
+    let scores = std::fs::read_to_string(workspace.path("scores.jsonl")).expect("written");
     let score_of =
         |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["score"].as_f64();
     assert_eq!(scores.lines().map(score_of).collect::<Vec<_>>(), [Some(1.0), Some(0.0)]);
-    let error = refused(&place, &[&score[..], &["--option", "least=1"]].concat());
+    let error = run_refused(&workspace, &[&score[..], &["--option", "least=1"]].concat());
     assert!(error.contains("least"), "{error}");
 }
 
 #[test]
 fn a_custom_schedule_is_simulated() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let simulate = |settings: &[&'static str]| {
         [&["simulate", "--config", job, "sim.steps=2", "--json"][..], settings].concat()
     };
     let surplus = "schedule.name=surplus";
-    let text = ok(&place, &simulate(&[surplus, "schedule.share=0.25"]));
+    let text = ok(&workspace, &simulate(&[surplus, "schedule.share=0.25"]));
     let simulated: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(simulated["configurations"].as_array().map(Vec::len), Some(2), "with its baseline");
     let swept = ["--sweep", "schedule.share=0,0.5"];
-    ok(&place, &[simulate(&[surplus, "schedule.share=0.25"]), swept.to_vec()].concat());
+    ok(&workspace, &[simulate(&[surplus, "schedule.share=0.25"]), swept.to_vec()].concat());
 
-    let error = |settings: &[&'static str]| refused(&place, &simulate(settings));
+    let error = |settings: &[&'static str]| run_refused(&workspace, &simulate(settings));
     let bound = error(&[surplus, "schedule.share=2"]);
     assert!(bound.contains("`schedule.share`: expected a number from 0 to 1, found 2"), "{bound}");
     let unknown = error(&[surplus, "schedule.share=0", "schedule.eta_prompts=1"]);
@@ -77,7 +77,7 @@ fn a_custom_schedule_is_simulated() {
 
 #[test]
 fn a_custom_schedule_and_a_custom_reward_train_and_resume() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let train = [
         "train",
         "--config",
@@ -85,18 +85,18 @@ fn a_custom_schedule_and_a_custom_reward_train_and_resume() {
         "schedule.name=surplus",
         "schedule.share=0.5",
         "reward.routes={\"*\"=\"terse\"}",
-        "reward.options.terse.most=20",
+        "reward.options.terse.max=20",
         "trainer.save_freq=1",
     ];
     let with = |more: &[&'static str]| [&train[..], more].concat();
-    let described = ok(&place, &with(&["--dry-run"]));
+    let described = ok(&workspace, &with(&["--dry-run"]));
     assert!(described.contains("surplus") && described.contains("share"), "{described}");
-    ok(&place, &with(&["trainer.total_training_steps=2"]));
-    assert_eq!(place.summary("run")["steps"], 2);
-    ok(&place, &with(&["trainer.total_training_steps=3", "--resume"]));
-    assert_eq!(place.summary("run")["steps"], 3);
-    ok(&place, &with(&["trainer.total_training_steps=1", "--workers", "2", "--overwrite"]));
-    let error = refused(&place, &with(&["schedule.share=-1", "--dry-run"]));
+    ok(&workspace, &with(&["trainer.total_training_steps=2"]));
+    assert_eq!(workspace.summary("run")["steps"], 2);
+    ok(&workspace, &with(&["trainer.total_training_steps=3", "--resume"]));
+    assert_eq!(workspace.summary("run")["steps"], 3);
+    ok(&workspace, &with(&["trainer.total_training_steps=1", "--workers", "2", "--overwrite"]));
+    let error = run_refused(&workspace, &with(&["schedule.share=-1", "--dry-run"]));
     assert!(error.contains("`schedule.share`: expected a number from 0 to 1"), "{error}");
 }
 
@@ -108,17 +108,18 @@ const UNIFORM: [&str; 8] = [
     "rollout.engine=uniform",
     "rollout.engine_options.tokens=6",
     "reward.routes={\"*\"=\"terse\"}",
-    "reward.options.terse.most=5",
+    "reward.options.terse.max=5",
     "schedule.name=sync",
 ];
 
-fn uniform(place: &Workplace, more: &[&str]) -> ProcessEnd {
-    run(place, &[&UNIFORM[..], more].concat())
+fn uniform(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
+    run(workspace, &[&UNIFORM[..], more].concat())
 }
 
 /// Returns the mean length of the responses and their mean score in the first step of a run.
-fn first_step(place: &Workplace, run: &str) -> [f64; 2] {
-    let metrics = std::fs::read_to_string(place.path(run).join("metrics.jsonl")).expect("written");
+fn first_step(workspace: &TestWorkspace, run: &str) -> [f64; 2] {
+    let metrics =
+        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
     let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
     // Validations have lines of their own.
     let step =
@@ -129,34 +130,34 @@ fn first_step(place: &Workplace, run: &str) -> [f64; 2] {
 
 #[test]
 fn a_custom_engine_trains_validates_and_resumes() {
-    let place = Workplace::new(RECIPE);
-    let described = uniform(&place, &["--dry-run"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let described = uniform(&workspace, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
     assert!(described.out.contains("rollout(uniform x 2)"), "{described:?}");
     assert!(described.out.contains("engine = \"uniform\""), "{described:?}");
 
     let validated = ["data.val_files=data/validation.parquet", "trainer.save_freq=1"];
-    let with = |more: &[&'static str]| uniform(&place, &[&validated[..], more].concat());
+    let with = |more: &[&'static str]| uniform(&workspace, &[&validated[..], more].concat());
     let first = with(&["trainer.total_training_steps=2"]);
     assert_eq!(first.code, Some(0), "{first:?}");
-    let [length, score] = first_step(&place, "run");
+    let [length, score] = first_step(&workspace, "run");
     assert_eq!(length, 6.0);
     assert!(score > 0.0 && score < 1.0, "{score}: responses differ");
     let resumed = with(&["trainer.total_training_steps=3", "--resume"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    assert_eq!(place.summary("run")["steps"], 3);
+    assert_eq!(workspace.summary("run")["steps"], 3);
     let other = with(&["rollout.engine_options.tokens=7", "--resume"]);
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(other.err.contains("key `rollout.engine_options.tokens`"), "{other:?}");
 
-    let workers = uniform(&place, &["--workers", "2", "--out", "two"]);
+    let workers = uniform(&workspace, &["--workers", "2", "--out", "two"]);
     assert_eq!(workers.code, Some(0), "{workers:?}");
-    assert_eq!(first_step(&place, "two"), [length, score], "responses depend on no worker");
+    assert_eq!(first_step(&workspace, "two"), [length, score], "responses depend on no worker");
 }
 
 #[test]
 fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for (settings, expected) in [
         (
             &["rollout.engine=unifrom"][..],
@@ -180,7 +181,7 @@ fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
             "expected `torch` when `rollout.replay_lengths` is set",
         ),
     ] {
-        let end = uniform(&place, &[settings, &["--dry-run"]].concat());
+        let end = uniform(&workspace, &[settings, &["--dry-run"]].concat());
         assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {end:?}");
     }
@@ -195,15 +196,16 @@ fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
             "key `trainer.deterministic`: expected false with the engine `uniform`, which cannot race in lockstep, found true",
         ),
     ] {
-        let end = uniform(&place, &[setting]);
+        let end = uniform(&workspace, &[setting]);
         assert_eq!(end.code, Some(2), "{setting}: {end:?}");
         assert!(end.err.contains(expected), "{setting}: {end:?}");
     }
     let profile = ["profile", "--config", "recipe.toml", "rollout.engine=uniform"];
-    let error = refused(&place, &[&profile[..], &["rollout.engine_options.tokens=6"]].concat());
+    let error =
+        run_refused(&workspace, &[&profile[..], &["rollout.engine_options.tokens=6"]].concat());
     assert!(error.contains("expected `torch` when `rollpacker profile` measures it"), "{error}");
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
-    let error = refused(&place, &["simulate", "--config", job, "rollout.engine=uniform"]);
+    let error = run_refused(&workspace, &["simulate", "--config", job, "rollout.engine=uniform"]);
     assert!(error.contains("unknown key `rollout.engine`"), "{error}");
 }
 
@@ -217,60 +219,61 @@ const SGD: [&str; 10] = [
     "actor.lr=0.05",
     "trainer.deterministic=true",
     "reward.routes={\"*\"=\"terse\"}",
-    "reward.options.terse.most=5",
+    "reward.options.terse.max=5",
     "data.max_response_length=6",
 ];
 
-fn sgd(place: &Workplace, more: &[&str]) -> ProcessEnd {
-    run(place, &[&SGD[..], more].concat())
+fn sgd(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
+    run(workspace, &[&SGD[..], more].concat())
 }
 
-fn trained_by_sgd(place: &Workplace, more: &[&str]) {
-    let end = sgd(place, more);
+fn trained_by_sgd(workspace: &TestWorkspace, more: &[&str]) {
+    let end = sgd(workspace, more);
     assert_eq!(end.code, Some(0), "{more:?}: {end:?}");
 }
 
 /// Returns the norm of the gradient in each step of a run, from which all weights follow.
-fn gradient_norms(place: &Workplace, run: &str) -> Vec<f64> {
-    let metrics = std::fs::read_to_string(place.path(run).join("metrics.jsonl")).expect("written");
+fn gradient_norms(workspace: &TestWorkspace, run: &str) -> Vec<f64> {
+    let metrics =
+        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
     let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
     lines.map(|line| line["data"]["actor/grad_norm"].as_f64().expect("a norm")).collect()
 }
 
 #[test]
 fn a_custom_trainer_trains_the_torch_engine_and_resumes_exactly() {
-    let place = Workplace::new(RECIPE);
-    let described = sgd(&place, &["--dry-run"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let described = sgd(&workspace, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
     assert!(described.out.contains("strategy = \"sgd\""), "{described:?}");
     assert!(described.out.contains("-> gradient(sgd) ->"), "{described:?}");
 
     let weights = |folder: &str| {
-        std::fs::read(place.path(folder).join("model.safetensors")).expect("a model")
+        std::fs::read(workspace.path(folder).join("model.safetensors")).expect("a model")
     };
     let kept = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"];
-    trained_by_sgd(&place, &kept);
-    let (whole, norms) = (weights("run/model"), gradient_norms(&place, "run"));
+    trained_by_sgd(&workspace, &kept);
+    let (whole, norms) = (weights("run/model"), gradient_norms(&workspace, "run"));
     assert!(whole != weights("model"), "it learns");
     assert!(norms.len() == 4 && norms[2..].iter().any(|&norm| norm > 0.0), "{norms:?}");
-    std::fs::remove_file(place.path("run/model/model.safetensors")).expect("removed");
-    trained_by_sgd(&place, &[&kept[..], &["--resume", "2"]].concat());
-    assert_eq!(gradient_norms(&place, "run"), norms);
+    std::fs::remove_file(workspace.path("run/model/model.safetensors")).expect("removed");
+    trained_by_sgd(&workspace, &[&kept[..], &["--resume", "2"]].concat());
+    assert_eq!(gradient_norms(&workspace, "run"), norms);
     assert!(weights("run/model") == whole, "the weights differ");
 
     let other = ["--resume", "latest", "actor.strategy_options.momentum=0.25"];
     let other = [&kept[..], &other].concat();
-    let other = sgd(&place, &other);
+    let other = sgd(&workspace, &other);
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(other.err.contains("key `actor.strategy_options.momentum`"), "{other:?}");
     let torch: Vec<_> = SGD.into_iter().filter(|key| !key.starts_with("actor.strategy")).collect();
-    let error = refused(&place, &[&torch[..], &kept, &["--resume"]].concat());
+    let error = run_refused(&workspace, &[&torch[..], &kept, &["--resume"]].concat());
     assert!(error.contains("key `actor.strategy`"), "{error}");
 }
 
 #[test]
 fn settings_of_a_custom_trainer_are_refused_by_name() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for (code, settings, expected) in [
         (
             2,
@@ -310,12 +313,12 @@ fn settings_of_a_custom_trainer_are_refused_by_name() {
             "this trainer cannot infer the values that the advantage estimator needs",
         ),
     ] {
-        let end = sgd(&place, settings);
+        let end = sgd(&workspace, settings);
         assert_eq!(end.code, Some(code), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {end:?}");
     }
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
-    let error = refused(&place, &["simulate", "--config", job, "actor.strategy=sgd"]);
+    let error = run_refused(&workspace, &["simulate", "--config", job, "actor.strategy=sgd"]);
     assert!(error.contains("unknown key `actor"), "{error}");
 }
 
@@ -326,38 +329,38 @@ const EARLY: [&str; 8] = [
     "recipe.toml",
     "trainer.deterministic=true",
     "reward.routes={\"*\"=\"terse\"}",
-    "reward.options.terse.most=5",
+    "reward.options.terse.max=5",
     "data.max_response_length=6",
     "actor.lr=1e-3",
 ];
 
-fn early(place: &Workplace, more: &[&str]) -> ProcessEnd {
+fn early(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
     let named = ["placement.kind=early", "placement.options.groups=2"];
-    run(place, &[&EARLY[..], &named, more].concat())
+    run(workspace, &[&EARLY[..], &named, more].concat())
 }
 
 #[test]
 fn a_custom_placement_lends_instances_and_resumes() {
-    let place = Workplace::new(RECIPE);
-    let described = early(&place, &["--dry-run"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let described = early(&workspace, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
     let line = "placement                 early: divides 2 instances; 1 threads of each lent instance train, at least 1";
     assert!(described.out.contains(line), "{described:?}");
 
     let weights = |folder: &str| {
-        std::fs::read(place.path(folder).join("model/model.safetensors")).expect("a model")
+        std::fs::read(workspace.path(folder).join("model/model.safetensors")).expect("a model")
     };
     let lent = |step: u32| {
-        let path = place.path(&format!("run/placements/step_{step:05}.json"));
+        let path = workspace.path(&format!("run/placements/step_{step:05}.json"));
         let text = std::fs::read_to_string(path).expect("written");
         let placement: Value = text.parse().expect("JSON");
         let decisions = placement["decisions"].as_array().expect("a list");
         decisions.iter().map(|one| one["training_devices"].as_u64()).collect::<Vec<_>>()
     };
-    ok(&place, &[&EARLY[..], &["--out", "fixed"]].concat());
+    ok(&workspace, &[&EARLY[..], &["--out", "fixed"]].concat());
     let kept = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"];
     for resume in [&[][..], &["--resume", "2"]] {
-        let trained = early(&place, &[&kept[..], resume].concat());
+        let trained = early(&workspace, &[&kept[..], resume].concat());
         assert_eq!(trained.code, Some(0), "{trained:?}");
         for step in 1..=4 {
             // All instances generate; one is lent after two of four groups, and both after the rollout.
@@ -365,14 +368,14 @@ fn a_custom_placement_lends_instances_and_resumes() {
         }
         assert!(weights("run") == weights("fixed"), "the weights differ");
     }
-    let workers = early(&place, &["--out", "two", "--workers", "2"]);
+    let workers = early(&workspace, &["--out", "two", "--workers", "2"]);
     assert_eq!(workers.code, Some(0), "{workers:?}");
     assert!(weights("two") == weights("fixed"), "the weights differ");
 }
 
 #[test]
 fn settings_of_a_custom_placement_are_refused_by_name() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for (settings, expected) in [
         (
             &["placement.kind=erly"][..],
@@ -404,7 +407,7 @@ fn settings_of_a_custom_placement_are_refused_by_name() {
             "expected `torch` when `placement.kind` is not `fixed`, found `uniform`",
         ),
     ] {
-        let end = early(&place, &[settings, &["--dry-run"]].concat());
+        let end = early(&workspace, &[settings, &["--dry-run"]].concat());
         assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {end:?}");
     }
@@ -412,7 +415,7 @@ fn settings_of_a_custom_placement_are_refused_by_name() {
 
 #[test]
 fn an_own_placement_is_simulated() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let simulate = |settings: &[&'static str]| {
         let small = ["simulate", "--config", job, "schedule.name=fused", "sim.steps=2"];
@@ -421,7 +424,7 @@ fn an_own_placement_is_simulated() {
     let early = "pipeline.placement=early";
     let groups = "pipeline.placement_options.groups=4";
     let swept = ["--sweep", "pipeline.placement=colocated,early", "--json"];
-    let text = ok(&place, &simulate(&[&[groups][..], &swept].concat()));
+    let text = ok(&workspace, &simulate(&[&[groups][..], &swept].concat()));
     let simulated: Value = serde_json::from_str(&text).expect("JSON");
     let configurations = simulated["configurations"].as_array().expect("a list");
     let of = |name: &str| {
@@ -431,10 +434,10 @@ fn an_own_placement_is_simulated() {
     // It trains on the groups that are complete while others are sampled.
     let seconds = |name: &str| of(name)["step_s"]["mean"].as_f64().expect("seconds");
     assert!(seconds("early") < seconds("colocated"), "{text}");
-    let table = ok(&place, &simulate(&[early, groups]));
+    let table = ok(&workspace, &simulate(&[early, groups]));
     assert!(table.contains("early"), "{table}");
 
-    let error = |settings: &[&'static str]| refused(&place, &simulate(settings));
+    let error = |settings: &[&'static str]| run_refused(&workspace, &simulate(settings));
     let bound = error(&[early, "pipeline.placement_options.groups=0"]);
     let expected = "key `pipeline.placement_options.groups`: expected at least 1, found 0";
     assert!(bound.contains(expected), "{bound}");
@@ -446,8 +449,8 @@ fn an_own_placement_is_simulated() {
 
 #[test]
 fn the_help_lists_the_names_that_a_recipe_may_select() {
-    let place = Workplace::new(RECIPE);
-    let help = ok(&place, &["help", "train"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let help = ok(&workspace, &["help", "train"]);
     // The lines are wrapped.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for names in [
@@ -463,18 +466,19 @@ fn the_help_lists_the_names_that_a_recipe_may_select() {
 
 #[test]
 fn a_round_policy_is_a_schedule_that_trains_simulates_and_resumes() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let train = ["train", "--config", "recipe.toml", "trainer.save_freq=1", "schedule.name=first"];
     let with = |more: &[&'static str]| {
         let args = [&train[..], &["schedule.extra=2"], more].concat();
-        let end = run_example(&place, "4_round_policy", &args);
+        let end = run_example(&workspace, "4_round_policy", &args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
-        place.summary("run")["steps"].as_u64()
+        workspace.summary("run")["steps"].as_u64()
     };
     assert_eq!(with(&["trainer.total_training_steps=2"]), Some(2));
     assert_eq!(with(&["trainer.total_training_steps=4", "--resume"]), Some(4));
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let job = ["simulate", "--config", job, "sim.steps=2", "schedule.name=first"];
-    let end = run_example(&place, "4_round_policy", &[&job[..], &["schedule.extra=16"]].concat());
+    let end =
+        run_example(&workspace, "4_round_policy", &[&job[..], &["schedule.extra=16"]].concat());
     assert_eq!(end.code, Some(0), "{end:?}");
 }

@@ -1,7 +1,7 @@
 //! Tests `trainer.deterministic`: a run is reproducible bit by bit, with any number of instances and under any load of the machine.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use arrow_select::concat::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workplace::Workplace;
+use workspace::TestWorkspace;
 
 const RECIPE: &str = r#"
 [data]
@@ -54,7 +54,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     /// Trains into the folder `name` and reads the result.
     fn train(&self, name: &str, keys: &[&str]) -> Outcome {
         let folder = format!("trainer.default_local_dir={name}");
@@ -87,7 +87,7 @@ impl Outcome {
         values.map(|(_, bits)| f64::from_bits(*bits)).collect()
     }
 
-    fn is(&self, other: &Self) {
+    fn assert_equals(&self, other: &Self) {
         for (one, other) in self.metrics.iter().zip(&other.metrics) {
             assert_eq!(one, other);
         }
@@ -157,24 +157,24 @@ impl Drop for Load {
 
 #[test]
 fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let alone = place.train("alone", &["rollout.instances=1"]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let alone = workspace.train("alone", &["rollout.instances=1"]);
     let queued = alone.metric("schedule/queue_length");
     assert!(queued.iter().any(|length| *length > 0.0), "prompts wait for a long round: {queued:?}");
     assert!(alone.metric("rollout/aborted_responses").iter().any(|count| *count > 0.0));
 
     let load = Load::of(3);
-    let under_load = place.train("beside", &["rollout.instances=2", "rollout.max_num_seqs=5"]);
+    let under_load = workspace.train("beside", &["rollout.instances=2", "rollout.max_num_seqs=5"]);
     drop(load);
-    under_load.is(&alone);
+    under_load.assert_equals(&alone);
 }
 
 #[test]
 fn resumed_responses_and_stale_policies_are_deterministic() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
-    let alone = place.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
+    let alone = workspace.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
     assert!(alone.metric("rollout/paused_responses").iter().any(|count| *count > 0.0));
-    let under_load = place.train("beside", &[&keys[..], &["rollout.instances=3"]].concat());
-    under_load.is(&alone);
+    let under_load = workspace.train("beside", &[&keys[..], &["rollout.instances=3"]].concat());
+    under_load.assert_equals(&alone);
 }

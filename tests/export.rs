@@ -41,15 +41,16 @@ fn write_metrics(folder: &Path) {
 
 #[test]
 fn an_event_file_has_each_value_with_its_step_and_time() {
-    let place = tempfile::tempdir().expect("a folder");
-    write_metrics(place.path());
+    let workspace = tempfile::tempdir().expect("a folder");
+    write_metrics(workspace.path());
     for _ in 0..2 {
-        let end = run(place.path(), &["export", "run", "--tensorboard", "logs/run"]);
+        let end = run(workspace.path(), &["export", "run", "--tensorboard", "logs/run"]);
         assert!(end.status.success(), "{end:?}");
         let out = String::from_utf8_lossy(&end.stdout).into_owned();
         assert!(out.contains("5 values of 4 metrics"), "{out}");
     }
-    let files: Vec<_> = fs::read_dir(place.path().join("logs/run")).expect("a folder").collect();
+    let files: Vec<_> =
+        fs::read_dir(workspace.path().join("logs/run")).expect("a folder").collect();
     let [Ok(file)] = &files[..] else { panic!("expected one file, found {files:?}") };
     assert!(file.file_name().to_string_lossy().contains("tfevents"));
     let events = event_file::read(&fs::read(file.path()).expect("read"));
@@ -71,23 +72,24 @@ fn an_event_file_has_each_value_with_its_step_and_time() {
 
 #[test]
 fn steps_without_times_are_spaced_by_their_durations() {
-    let place = tempfile::tempdir().expect("a folder");
+    let workspace = tempfile::tempdir().expect("a folder");
     let line = |step: u64| json!({"step": step, "data": {"perf/time_per_step": 2.5}}).to_string();
-    fs::create_dir(place.path().join("run")).expect("created");
+    fs::create_dir(workspace.path().join("run")).expect("created");
     let lines = format!("{}\n{}\n", line(1), line(2));
-    fs::write(place.path().join("run/metrics.jsonl"), lines).expect("written");
-    assert!(run(place.path(), &["export", "run", "--tensorboard", "logs"]).status.success());
-    let file = fs::read(place.path().join("logs/events.out.tfevents.0.rollpacker")).expect("read");
+    fs::write(workspace.path().join("run/metrics.jsonl"), lines).expect("written");
+    assert!(run(workspace.path(), &["export", "run", "--tensorboard", "logs"]).status.success());
+    let file =
+        fs::read(workspace.path().join("logs/events.out.tfevents.0.rollpacker")).expect("read");
     let times: Vec<_> = event_file::read(&file).scalars.into_iter().map(|one| one.2).collect();
     assert_eq!(times, [2.5, 5.0]);
 }
 
 #[test]
 fn invalid_exports_are_refused() {
-    let place = tempfile::tempdir().expect("a folder");
-    write_metrics(place.path());
+    let workspace = tempfile::tempdir().expect("a folder");
+    write_metrics(workspace.path());
     let refused = |args: &[&str], part: &str| {
-        let end = run(place.path(), args);
+        let end = run(workspace.path(), args);
         let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
         assert_eq!(end.status.code(), Some(2), "{args:?}: {stderr}");
         assert!(stderr.contains(part), "{args:?}: {stderr}");
@@ -95,7 +97,7 @@ fn invalid_exports_are_refused() {
     refused(&["export", "run"], "--tensorboard");
     refused(&["export", "absent", "--tensorboard", "logs"], "it is no folder");
     let event_file = "logs/events.out.tfevents.0.rollpacker";
-    fs::create_dir_all(place.path().join(event_file)).expect("created");
+    fs::create_dir_all(workspace.path().join(event_file)).expect("created");
     refused(&["export", "run", "--tensorboard", "logs"], event_file);
 }
 
@@ -150,18 +152,18 @@ fn write_responses(
 // Step 1 ends at 9.5 s of a clock that begins at 1000.5 s. The run is resumed, and step 2 ends at 6 s of a clock that begins at 1014 s.
 #[test]
 fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
-    let place = tempfile::tempdir().expect("a folder");
-    write_metrics(place.path());
-    let metrics = fs::read_to_string(place.path().join("run/metrics.jsonl")).expect("read");
+    let workspace = tempfile::tempdir().expect("a folder");
+    write_metrics(workspace.path());
+    let metrics = fs::read_to_string(workspace.path().join("run/metrics.jsonl")).expect("read");
     let metrics = metrics.replace("\"clock_s\":19.5", "\"clock_s\":6.0");
-    fs::write(place.path().join("run/metrics.jsonl"), metrics).expect("written");
-    write_rollouts(place.path(), 1, 7, 1_000_000_000);
-    write_rollouts(place.path(), 2, 8, 500_000_000);
-    let end = run(place.path(), &["export", "run", "--perfetto", "trace.json"]);
+    fs::write(workspace.path().join("run/metrics.jsonl"), metrics).expect("written");
+    write_rollouts(workspace.path(), 1, 7, 1_000_000_000);
+    write_rollouts(workspace.path(), 2, 8, 500_000_000);
+    let end = run(workspace.path(), &["export", "run", "--perfetto", "trace.json"]);
     assert!(end.status.success(), "{end:?}");
     let out = String::from_utf8_lossy(&end.stdout).into_owned();
     assert_eq!(out, "trace.json: 4 responses of 2 steps\n");
-    let trace = chrome_trace::Trace::read(&place.path().join("trace.json"));
+    let trace = chrome_trace::Trace::read(&workspace.path().join("trace.json"));
     assert_eq!(trace.facts["start_unix_s"], 1000.5);
     let times: Vec<_> = trace.slices("rollout").map(|one| (one.track.as_str(), one.from)).collect();
     let expected = [
@@ -178,11 +180,11 @@ fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
     trace.assert_every_sample_once(4);
 
     let args = ["export", "run", "--perfetto", "one.json", "--steps", "2-"];
-    assert!(run(place.path(), &args).status.success());
-    chrome_trace::Trace::read(&place.path().join("one.json")).assert_every_sample_once(2);
+    assert!(run(workspace.path(), &args).status.success());
+    chrome_trace::Trace::read(&workspace.path().join("one.json")).assert_every_sample_once(2);
     for (steps, part) in [("5", "which has 2, found 5"), ("0", "expected a step from 1")] {
         let args = ["export", "run", "--perfetto", "one.json", "--steps", steps];
-        let end = run(place.path(), &args);
+        let end = run(workspace.path(), &args);
         let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
         assert!(end.status.code() == Some(2) && stderr.contains(part), "{stderr}");
     }
@@ -190,18 +192,18 @@ fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
 
 #[test]
 fn a_trace_marks_a_response_that_a_later_step_trains_on() {
-    let place = tempfile::tempdir().expect("a folder");
-    write_metrics(place.path());
+    let workspace = tempfile::tempdir().expect("a folder");
+    write_metrics(workspace.path());
     let paused = [(20, 0, "stop", Some(1.0)), (30, 0, "pause", None)];
-    write_responses(place.path(), 1, 7, 1_000_000_000, paused);
+    write_responses(workspace.path(), 1, 7, 1_000_000_000, paused);
     let continued = [(20, 0, "abort", None), (45, 30, "stop", Some(0.5))];
-    write_responses(place.path(), 2, 7, 9_000_000_000, continued);
+    write_responses(workspace.path(), 2, 7, 9_000_000_000, continued);
     for (steps, expected) in
         [("1-", vec![Some(1.0), Some(0.5), None, Some(0.5)]), ("1", vec![Some(1.0), Some(0.5)])]
     {
         let args = ["export", "run", "--perfetto", "trace.json", "--steps", steps];
-        assert!(run(place.path(), &args).status.success());
-        let trace = chrome_trace::Trace::read(&place.path().join("trace.json"));
+        assert!(run(workspace.path(), &args).status.success());
+        let trace = chrome_trace::Trace::read(&workspace.path().join("trace.json"));
         let scores: Vec<_> = trace.slices("sample").map(|one| one.score()).collect();
         assert_eq!(scores, expected, "steps {steps}");
     }
@@ -225,21 +227,21 @@ steps = 4
 
 #[test]
 fn a_simulation_has_a_trace_with_every_sample() {
-    let place = tempfile::tempdir().expect("a folder");
-    fs::write(place.path().join("job.toml"), JOB).expect("written");
+    let workspace = tempfile::tempdir().expect("a folder");
+    fs::write(workspace.path().join("job.toml"), JOB).expect("written");
     let simulate = ["simulate", "--config", "job.toml", "--perfetto", "t.json"];
-    let end = run(place.path(), &[&simulate[..], &["--perfetto-steps", "2"]].concat());
+    let end = run(workspace.path(), &[&simulate[..], &["--perfetto-steps", "2"]].concat());
     assert!(end.status.success(), "{end:?}");
-    let trace = chrome_trace::Trace::read(&place.path().join("t.json"));
+    let trace = chrome_trace::Trace::read(&workspace.path().join("t.json"));
     trace.assert_every_sample_once(2 * 8 * 4);
     assert_eq!(trace.slices("step").count(), 2);
     assert!(trace.slices("trainer").count() >= 2);
     assert!(trace.slices("slot").all(|one| one.group.starts_with("instance ")));
 
     let sweep = ["--sweep", "schedule.name=sync,tail_batching"];
-    let end = run(place.path(), &[&simulate[..], &sweep].concat());
+    let end = run(workspace.path(), &[&simulate[..], &sweep].concat());
     assert!(end.status.success(), "{end:?}");
-    let trace = chrome_trace::Trace::read(&place.path().join("t.json"));
+    let trace = chrome_trace::Trace::read(&workspace.path().join("t.json"));
     for label in ["sync: steps", "tail_batching: steps"] {
         assert!(trace.slices("step").any(|one| one.group.ends_with(label)), "{label}");
     }

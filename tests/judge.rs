@@ -1,7 +1,7 @@
 //! Tests of `rollpacker train` and `score` with an in-process judge, on the actor's instances and on separate ones.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rollpacker_model::{ModelConfig, Tokenizer};
 use rollpacker_torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use workplace::Workplace;
+use workspace::TestWorkspace;
 
 const RECIPE: &str = r#"
 [data]
@@ -107,10 +107,10 @@ fn metrics(path: PathBuf) -> Vec<Value> {
 
 #[test]
 fn a_judge_on_the_actors_instances_scores_every_response() {
-    let place = Workplace::warm(RECIPE, 32, 4);
-    speaker(&place.path("judge"), "Verdict: YES");
-    place.trained(&[]);
-    let lines = metrics(place.path("run/metrics.jsonl"));
+    let workspace = TestWorkspace::warm(RECIPE, 32, 4);
+    speaker(&workspace.path("judge"), "Verdict: YES");
+    workspace.train_ok(&[]);
+    let lines = metrics(workspace.path("run/metrics.jsonl"));
     let steps: Vec<&Value> =
         lines.iter().filter(|line| line["data"]["critic/score/mean"].is_number()).collect();
     assert_eq!(steps.len(), 3);
@@ -132,9 +132,16 @@ fn a_judge_on_the_actors_instances_scores_every_response() {
     assert!(validated.len() >= 3);
 
     let row = json!({"data_source": "any", "response": "It is 4.", "prompt": "2+2?"});
-    place.write("rows.jsonl", &row.to_string());
-    let scores =
-        place.ok(&["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output", "-"]);
+    workspace.write("rows.jsonl", &row.to_string());
+    let scores = workspace.ok(&[
+        "score",
+        "--reward",
+        "recipe.toml",
+        "--input",
+        "rows.jsonl",
+        "--output",
+        "-",
+    ]);
     let score: Value = serde_json::from_str(&scores).expect("a line of JSON");
     assert_eq!(score["score"], 1.0, "on a thread of its own: {score}");
 }

@@ -2,7 +2,7 @@
 //! identical bit by bit.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::operators::report::depends_on_time;
 use serde_json::Value;
 
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const SEED: u64 = 1;
 const RUNS: usize = 20;
@@ -66,9 +66,9 @@ impl Instant {
 
 #[test]
 fn a_killed_and_resumed_run_ends_like_an_uninterrupted_one() {
-    let place = Workplace::new(RECIPE);
-    place.trained(&run("whole", &[]));
-    let whole = Outcome::read(&place.path("whole"));
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.train_ok(&run("whole", &[]));
+    let whole = Outcome::read(&workspace.path("whole"));
     let mut random = Random(SEED);
     let (mut kills, mut with_queue, mut within) = (0, 0, 0);
     // A run that ended before its instant was not killed and is replaced by another run.
@@ -81,21 +81,22 @@ fn a_killed_and_resumed_run_ends_like_an_uninterrupted_one() {
         let instants: Vec<_> =
             (0..times).map(|_| Instant::draw(&mut random, at % 3 == 0)).collect();
         for instant in &instants {
-            let killed = kill(&place, &name, *instant);
-            let queue = queue_at(&whole, newest_snapshot(&place.path(&name)));
+            let killed = kill(&workspace, &name, *instant);
+            let queue = queue_at(&whole, newest_snapshot(&workspace.path(&name)));
             with_queue += usize::from(killed && queue > 0.0);
-            within += usize::from(killed && is_written(&place.path(&name).join("snapshots"), 0));
+            within +=
+                usize::from(killed && is_written(&workspace.path(&name).join("snapshots"), 0));
             kills += usize::from(killed);
         }
-        let rollouts = place.path(&name).join("rollouts");
+        let rollouts = workspace.path(&name).join("rollouts");
         if rollouts.exists() {
             // A kill during the writing of rollouts leaves such a file.
             fs::write(rollouts.join(".rollpacker-killed.partial"), "").expect("written");
         }
-        place.trained(&run(&name, &resumed(&place, &name)));
-        let found = Outcome::read(&place.path(&name));
+        workspace.train_ok(&run(&name, &resumed(&workspace, &name)));
+        let found = Outcome::read(&workspace.path(&name));
         whole.assert_same(&found, &format!("{name} of seed {SEED}, killed {instants:?}"));
-        fs::remove_dir_all(place.path(&name)).expect("removed");
+        fs::remove_dir_all(workspace.path(&name)).expect("removed");
     }
     assert!(kills >= RUNS, "{kills} runs were there to be killed");
     assert!(within >= 3, "of {kills} kills, {within} were within a snapshot");
@@ -107,8 +108,8 @@ fn run<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Returns `--resume` if there is a snapshot to resume from.
-fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
-    if newest_snapshot(&place.path(name)).is_some() {
+fn resumed(workspace: &TestWorkspace, name: &str) -> Vec<&'static str> {
+    if newest_snapshot(&workspace.path(name)).is_some() {
         vec!["--resume", "latest"]
     } else {
         Vec::new()
@@ -116,9 +117,9 @@ fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
 }
 
 /// Runs the program and kills it at the instant. Returns `true` if the process was still running.
-fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
-    let args = run(name, &resumed(place, name));
-    let mut child = place.training(&args).spawn().expect("the program starts");
+fn kill(workspace: &TestWorkspace, name: &str, instant: Instant) -> bool {
+    let args = run(name, &resumed(workspace, name));
+    let mut child = workspace.train_command(&args).spawn().expect("the program starts");
     let steps = steps(child.stdout.take().expect("kept"));
     match instant {
         Instant::After(step, time) => {
@@ -126,7 +127,7 @@ fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
             wait(&steps, time);
         }
         Instant::Within(step) => {
-            let folder = place.path(name).join("snapshots");
+            let folder = workspace.path(name).join("snapshots");
             while is_running(&mut child) && !is_written(&folder, step) {
                 std::thread::yield_now();
             }
@@ -218,7 +219,7 @@ impl Outcome {
         let folder = run.join("rollouts");
         let rollouts =
             names(&folder).into_iter().map(|name| (name.clone(), rollouts(folder.join(name))));
-        let summary = workplace::json(&run.join("summary.json"));
+        let summary = workspace::json(&run.join("summary.json"));
         Self { weights, metrics, rollouts: rollouts.collect(), summary }
     }
 

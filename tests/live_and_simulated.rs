@@ -1,7 +1,7 @@
 //! Compares a live run with a simulation that uses the recorded lengths: rounds, admissions and deferrals must be the same.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use rollpacker::run_folder::RunFolder;
 use rollpacker::session::Session;
 use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;
-use workplace::Workplace;
+use workspace::TestWorkspace;
 
 /// Number of prompts of an epoch. Runs continue into a second epoch.
 const ROWS: usize = 24;
@@ -86,36 +86,39 @@ placement = "colocated"
 steps = 9
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     /// Trains and leaves the rollouts in the run folder.
-    fn live(&self, schedule: &[String]) -> Vec<Decided> {
-        let place = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
+    fn train_live(&self, schedule: &[String]) -> Vec<StepDecisions> {
+        let setting = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
         let mut overrides = schedule.to_vec();
-        overrides
-            .extend([place("data.train_files", "data/train.parquet"), place("model.path", "warm")]);
+        overrides.extend([
+            setting("data.train_files", "data/train.parquet"),
+            setting("model.path", "warm"),
+        ]);
         let recipe = Recipe::read(&self.path("recipe.toml"), &overrides).expect("a recipe");
         let folder = RunFolder::create(&self.path("run"), &recipe.to_toml(), true).expect("made");
-        let watched = Rc::new(RefCell::new(Watched { folder: Some(folder), decided: Vec::new() }));
+        let recorder =
+            Rc::new(RefCell::new(DecisionRecorder { folder: Some(folder), steps: Vec::new() }));
         let session = Session::open(recipe).expect("a session");
         let model = self.path("run/model");
-        session.train(&Stop::default(), &model, watched.clone(), |_| {}).expect("trained");
-        std::mem::take(&mut watched.borrow_mut().decided)
+        session.train(&Stop::default(), &model, recorder.clone(), |_| {}).expect("trained");
+        std::mem::take(&mut recorder.borrow_mut().steps)
     }
 
-    /// Simulates a job with the rollouts that [`live`](Self::live) wrote.
-    fn simulated(&self, schedule: &[String]) -> Vec<Decided> {
+    /// Simulates a job with the rollouts that [`train_live`](Self::train_live) wrote.
+    fn simulate(&self, schedule: &[String]) -> Vec<StepDecisions> {
         let mut overrides = schedule.to_vec();
         overrides.push(format!("lengths.file={}", self.path("run/rollouts").display()));
         let job = Job::read(&self.path("job.toml"), &overrides).expect("a job");
-        let watched = Rc::new(RefCell::new(Watched::default()));
-        pipeline(&job, 1).expect("a pipeline").run(watched.clone()).expect("simulated");
-        std::mem::take(&mut watched.borrow_mut().decided)
+        let recorder = Rc::new(RefCell::new(DecisionRecorder::default()));
+        pipeline(&job, 1).expect("a pipeline").run(recorder.clone()).expect("simulated");
+        std::mem::take(&mut recorder.borrow_mut().steps)
     }
 }
 
 /// The decisions of a step.
 #[derive(Debug, Default, PartialEq)]
-struct Decided {
+struct StepDecisions {
     step: u64,
     round: String,
     /// The prompt and the sample of each response.
@@ -128,22 +131,22 @@ struct Decided {
 
 /// An observer that records decisions, and writes rollouts if it has a folder.
 #[derive(Default)]
-struct Watched {
+struct DecisionRecorder {
     folder: Option<RunFolder>,
-    decided: Vec<Decided>,
+    steps: Vec<StepDecisions>,
 }
 
-impl Observer for Watched {
+impl Observer for DecisionRecorder {
     fn step(&mut self, report: StepReport) {
         if let Some(folder) = &mut self.folder {
             folder.step(&report, "", 0.0, &measure(&report)).expect("written");
         }
-        self.decided.push(decided(&report));
+        self.steps.push(step_decisions(&report));
     }
 }
 
-fn decided(report: &StepReport) -> Decided {
-    let mut all = Decided { step: report.step.0 + 1, ..Decided::default() };
+fn step_decisions(report: &StepReport) -> StepDecisions {
+    let mut all = StepDecisions { step: report.step.0 + 1, ..StepDecisions::default() };
     for batch in &report.responses {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
@@ -166,8 +169,8 @@ fn decided(report: &StepReport) -> Decided {
 
 /// Asserts that the run has rounds of both kinds, deferred prompts, and groups that do not consist of the first samples: everything that
 /// depends on lengths.
-fn check_that_lengths_decide(live: &[Decided]) {
-    let all = |holds: fn(&Decided) -> bool| live.iter().filter(|step| holds(step)).count();
+fn check_that_lengths_decide(live: &[StepDecisions]) {
+    let all = |holds: fn(&StepDecisions) -> bool| live.iter().filter(|step| holds(step)).count();
     assert_eq!(live.len(), 9);
     assert!(all(|step| step.round == "long") >= 2 && all(|step| step.round == "short") >= 4);
     assert!(all(|step| !step.deferred.is_empty()) >= 4);
@@ -178,16 +181,16 @@ fn check_that_lengths_decide(live: &[Decided]) {
 
 #[test]
 fn a_simulation_with_live_lengths_admits_and_defers_like_the_live_run() {
-    let place = Workplace::warm(RECIPE, ROWS, 1);
-    place.write("job.toml", JOB);
+    let workspace = TestWorkspace::warm(RECIPE, ROWS, 1);
+    workspace.write("job.toml", JOB);
     for (eta_prompts, eta_responses) in [(1.5, 1.5), (1.25, 1.25)] {
         let schedule = [
             "schedule.name=tail_batching".to_owned(),
             format!("schedule.eta_prompts={eta_prompts}"),
             format!("schedule.eta_responses={eta_responses}"),
         ];
-        let live = place.live(&schedule);
-        let simulated = place.simulated(&schedule);
+        let live = workspace.train_live(&schedule);
+        let simulated = workspace.simulate(&schedule);
         check_that_lengths_decide(&live);
         assert_eq!(live.len(), simulated.len());
         for (live, simulated) in live.iter().zip(&simulated) {

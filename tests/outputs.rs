@@ -1,14 +1,14 @@
 //! Tests of the outputs of every command: none replaces an input, a link, a pipe or a device.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const ROWS: &str =
     "{\"response\": \"1\", \"answer\": \"1\"}\n{\"response\": \"2\", \"answer\": \"1\"}\n";
@@ -28,43 +28,44 @@ num_key_value_heads = 1
 "#;
 
 /// Creates a folder with a link, a dangling link, a pipe, and files of other programs, which must not change.
-fn place_with_traps() -> Workplace {
-    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
-    place.write("rows.jsonl", ROWS);
-    place.write("job.toml", JOB);
-    place.write("lengths.csv", "tokens\n10\n20\n");
-    place.write("kept", "kept");
-    symlink("kept", place.path("link")).expect("linked");
-    symlink("absent", place.path("dangling")).expect("linked");
-    let made = Command::new("mkfifo").arg(place.path("pipe")).status().expect("mkfifo runs");
+fn place_with_traps() -> TestWorkspace {
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
+    workspace.write("rows.jsonl", ROWS);
+    workspace.write("job.toml", JOB);
+    workspace.write("lengths.csv", "tokens\n10\n20\n");
+    workspace.write("kept", "kept");
+    symlink("kept", workspace.path("link")).expect("linked");
+    symlink("absent", workspace.path("dangling")).expect("linked");
+    let made = Command::new("mkfifo").arg(workspace.path("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     for input in ["rows.jsonl", "job.toml", "lengths.csv", "data/train.parquet"] {
         let name = Path::new(input).file_name().expect("a name").to_string_lossy().into_owned();
-        fs::hard_link(place.path(input), place.path(&format!("hard-{name}"))).expect("linked");
-        symlink(place.path(input), place.path(&format!("soft-{name}"))).expect("linked");
+        fs::hard_link(workspace.path(input), workspace.path(&format!("hard-{name}")))
+            .expect("linked");
+        symlink(workspace.path(input), workspace.path(&format!("soft-{name}"))).expect("linked");
     }
-    place
+    workspace
 }
 
-fn assert_untouched(place: &Workplace, before: &[(&str, Vec<u8>)]) {
+fn assert_untouched(workspace: &TestWorkspace, before: &[(&str, Vec<u8>)]) {
     for (name, content) in before {
-        assert_eq!(&fs::read(place.path(name)).expect("read"), content, "{name}");
+        assert_eq!(&fs::read(workspace.path(name)).expect("read"), content, "{name}");
     }
-    let kind = |name| fs::symlink_metadata(place.path(name)).expect("there").file_type();
+    let kind = |name| fs::symlink_metadata(workspace.path(name)).expect("there").file_type();
     assert!(kind("link").is_symlink() && kind("dangling").is_symlink() && kind("pipe").is_fifo());
-    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    assert_eq!(fs::read(workspace.path("kept")).expect("read"), b"kept");
     let null = fs::symlink_metadata("/dev/null").expect("there").file_type();
     assert!(null.is_char_device());
-    let left = fs::read_dir(place.path("")).expect("a folder").flatten();
+    let left = fs::read_dir(workspace.path("")).expect("a folder").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(!left.iter().any(|name| name.ends_with(".partial")), "{left:?}");
 }
 
 #[test]
 fn every_command_refuses_its_inputs_and_special_files_as_outputs() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     let inputs = ["rows.jsonl", "job.toml", "lengths.csv", "data/train.parquet", "recipe.toml"];
-    let before = inputs.map(|name| (name, fs::read(place.path(name)).expect("read")));
+    let before = inputs.map(|name| (name, fs::read(workspace.path(name)).expect("read")));
     let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output"];
     let by_recipe = ["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output"];
     let convert = ["data", "convert", "rows.jsonl", "--prompt-key", "response", "--output"];
@@ -83,181 +84,186 @@ fn every_command_refuses_its_inputs_and_special_files_as_outputs() {
     ];
     for (command, own) in own {
         for output in own {
-            let error = place.refused(&[command, &[output]].concat());
+            let error = workspace.run_refused(&[command, &[output]].concat());
             assert!(error.contains("found the input"), "{command:?} {output}: {error}");
         }
         for output in ["link", "dangling", "pipe", "/dev/null", "soft-rows.jsonl", "data"] {
-            let error = place.refused(&[command, &[output]].concat());
+            let error = workspace.run_refused(&[command, &[output]].concat());
             let is_refused =
                 error.contains("expected a regular file") || error.contains("found the input");
             assert!(is_refused, "{command:?} {output}: {error}");
         }
-        assert_untouched(&place, &before);
+        assert_untouched(&workspace, &before);
     }
 }
 
 #[test]
 fn a_conversion_into_another_format_than_its_extension_says_is_refused() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     let convert = ["data", "convert", "data/train.parquet"];
     for (format, output, extension) in [
         ("verl", "out.jsonl", ".parquet"),
         ("roll", "out.parquet", ".jsonl"),
         ("messages", "out.parquet", ".jsonl"),
     ] {
-        let error = place.refused(&[&convert[..], &["--to", format, "--output", output]].concat());
+        let error =
+            workspace.run_refused(&[&convert[..], &["--to", format, "--output", output]].concat());
         assert!(error.contains(&format!("a name that ends with `{extension}`")), "{error}");
-        assert!(!place.path(output).exists());
+        assert!(!workspace.path(output).exists());
     }
 }
 
 #[test]
 fn a_score_file_appears_when_all_rows_are_scored() {
-    let place = place_with_traps();
-    place.write("scores.jsonl", "earlier\n");
+    let workspace = place_with_traps();
+    workspace.write("scores.jsonl", "earlier\n");
     let score = |input: &str| {
-        place.run(&["score", "--reward", "exact", "--input", input, "--output", "scores.jsonl"])
+        workspace.run(&["score", "--reward", "exact", "--input", input, "--output", "scores.jsonl"])
     };
-    place.write("damaged.parquet", "PAR1 is not all of it");
+    workspace.write("damaged.parquet", "PAR1 is not all of it");
     assert_eq!(score("damaged.parquet").code, Some(2));
-    assert_eq!(fs::read(place.path("scores.jsonl")).expect("read"), b"earlier\n");
+    assert_eq!(fs::read(workspace.path("scores.jsonl")).expect("read"), b"earlier\n");
     assert_eq!(score("rows.jsonl").code, Some(0));
-    let scores = fs::read_to_string(place.path("scores.jsonl")).expect("read");
+    let scores = fs::read_to_string(workspace.path("scores.jsonl")).expect("read");
     assert_eq!(scores.lines().count(), 2, "{scores}");
 }
 
 #[test]
 fn rows_are_not_appended_to_the_file_that_they_are_read_from() {
-    let place = place_with_traps();
-    let rows = fs::File::options().append(true).open(place.path("hard-rows.jsonl"));
+    let workspace = place_with_traps();
+    let rows = fs::File::options().append(true).open(workspace.path("hard-rows.jsonl"));
     let args = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
-    let mut command = place.command(&args);
+    let mut command = workspace.command(&args);
     command.stdout(rows.expect("opened"));
     let end = ProcessEnd::of(command.spawn().expect("it starts"));
     assert_eq!(end.code, Some(2), "{end:?}");
     assert!(end.err.contains("standard output") && end.err.contains("rows.jsonl"), "{end:?}");
-    assert_eq!(fs::read_to_string(place.path("rows.jsonl")).expect("read"), ROWS);
+    assert_eq!(fs::read_to_string(workspace.path("rows.jsonl")).expect("read"), ROWS);
 }
 
 #[test]
 fn piped_rows_are_all_scored() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     let args = ["score", "--reward", "exact", "--input", "/dev/stdin", "--output", "out.jsonl"];
-    let mut command = place.command(&args);
+    let mut command = workspace.command(&args);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
     let mut pipe = child.stdin.take().expect("piped");
     std::io::Write::write_all(&mut pipe, ROWS.as_bytes()).expect("written");
     drop(pipe);
     let end = ProcessEnd::of(child);
     assert_eq!(end.code, Some(0), "{end:?}");
-    let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
+    let scores = fs::read_to_string(workspace.path("out.jsonl")).expect("read");
     assert!(scores.starts_with(r#"{"index":0,"score":1.0"#), "{scores}");
     assert_eq!(scores.lines().count(), 2, "{scores}");
 }
 
 #[test]
 fn a_pipe_that_would_be_read_twice_is_refused() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     for args in [["data", "validate", "pipe"], ["data", "inspect", "pipe"]] {
-        let end = place.run(&args);
+        let end = workspace.run(&args);
         assert_eq!(end.code, Some(2), "{end:?}");
         assert!(format!("{}{}", end.out, end.err).contains("can be read only once"), "{end:?}");
     }
-    let error = place.refused(&["train", "--config", "recipe.toml", "data.train_files=pipe"]);
+    let error =
+        workspace.run_refused(&["train", "--config", "recipe.toml", "data.train_files=pipe"]);
     assert!(error.contains("can be read only once"), "{error}");
 }
 
 #[test]
 fn a_warm_start_refuses_its_data_and_links_before_it_trains() {
-    let place = place_with_traps();
-    let data = fs::read(place.path("data/train.parquet")).expect("read");
-    fs::create_dir(place.path("out")).expect("made");
-    fs::hard_link(place.path("data/train.parquet"), place.path("out/config.json")).expect("linked");
+    let workspace = place_with_traps();
+    let data = fs::read(workspace.path("data/train.parquet")).expect("read");
+    fs::create_dir(workspace.path("out")).expect("made");
+    fs::hard_link(workspace.path("data/train.parquet"), workspace.path("out/config.json"))
+        .expect("linked");
     let sft = ["sft", "--config", "recipe.toml", "--out", "out"];
-    let error = place.refused(&sft);
+    let error = workspace.run_refused(&sft);
     assert!(error.contains("config.json") && error.contains("train.parquet"), "{error}");
-    fs::remove_file(place.path("out/config.json")).expect("removed");
-    symlink(place.path("kept"), place.path("out/model.safetensors")).expect("linked");
-    let error = place.refused(&sft);
+    fs::remove_file(workspace.path("out/config.json")).expect("removed");
+    symlink(workspace.path("kept"), workspace.path("out/model.safetensors")).expect("linked");
+    let error = workspace.run_refused(&sft);
     assert!(error.contains("model.safetensors: expected a regular file"), "{error}");
-    fs::remove_file(place.path("out/model.safetensors")).expect("removed");
-    place.ok(&sft);
-    assert_eq!(fs::read(place.path("data/train.parquet")).expect("read"), data);
+    fs::remove_file(workspace.path("out/model.safetensors")).expect("removed");
+    workspace.ok(&sft);
+    assert_eq!(fs::read(workspace.path("data/train.parquet")).expect("read"), data);
 }
 
 #[test]
 fn a_warm_start_on_bad_data_is_bad_input() {
-    let place = place_with_traps();
-    place.write("bad.jsonl", "{\"prompt\": \"1+1=\", \"extra_info\": {}}\n");
+    let workspace = place_with_traps();
+    workspace.write("bad.jsonl", "{\"prompt\": \"1+1=\", \"extra_info\": {}}\n");
     for files in ["absent.parquet", "bad.jsonl", "kept", "pipe"] {
         let files = format!("sft.train_files={files}");
-        place.refused(&["sft", "--config", "recipe.toml", &files]);
+        workspace.run_refused(&["sft", "--config", "recipe.toml", &files]);
     }
-    let error = place.refused(&["sft", "--config", "recipe.toml", "sft.alphabet=ab"]);
+    let error = workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.alphabet=ab"]);
     assert!(error.contains("row 0") && error.contains("alphabet"), "{error}");
-    let error = place.refused(&["sft", "--config", "recipe.toml", "sft.max_position_embeddings=4"]);
+    let error =
+        workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.max_position_embeddings=4"]);
     assert!(error.contains("row 0") && error.contains("at most 4 tokens"), "{error}");
 }
 
 #[test]
 fn a_batch_larger_than_the_data_is_reported() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     let expected = "expected at most the 96 rows of the dataset, found 500";
     let printed =
-        place.ok(&["sft", "--config", "recipe.toml", "--out", "out", "sft.batch_size=500"]);
+        workspace.ok(&["sft", "--config", "recipe.toml", "--out", "out", "sft.batch_size=500"]);
     assert!(printed.contains("key `sft.batch_size`") && printed.contains(expected), "{printed}");
     let train = ["train", "--config", "recipe.toml", "--dry-run", "data.train_batch_size=500"];
-    let printed = place.ok(&train);
+    let printed = workspace.ok(&train);
     assert!(
         printed.contains("key `data.train_batch_size`") && printed.contains(expected),
         "{printed}"
     );
-    assert!(!place.ok(&train[..4]).contains("expected at most"));
+    assert!(!workspace.ok(&train[..4]).contains("expected at most"));
 }
 
 #[test]
 fn a_run_refuses_a_folder_that_has_its_inputs() {
-    let place = place_with_traps();
-    place.trained(&["trainer.total_training_steps=1"]);
+    let workspace = place_with_traps();
+    workspace.train_ok(&["trainer.total_training_steps=1"]);
     let rollouts = "data.train_files=run/rollouts/step_00001.parquet";
-    let before = fs::read(place.path("run/rollouts/step_00001.parquet")).expect("read");
+    let before = fs::read(workspace.path("run/rollouts/step_00001.parquet")).expect("read");
     for own in
         [rollouts, "data.train_files=run/metrics.jsonl", "rollout.replay_lengths=run/summary.json"]
     {
-        let error = place.refused(&["train", "--config", "recipe.toml", own]);
+        let error = workspace.run_refused(&["train", "--config", "recipe.toml", own]);
         assert!(error.contains("trainer.default_local_dir"), "{error}");
         assert!(
-            place.path("run/summary.json").exists() && place.path("run/metrics.jsonl").exists()
+            workspace.path("run/summary.json").exists()
+                && workspace.path("run/metrics.jsonl").exists()
         );
     }
-    assert_eq!(fs::read(place.path("run/rollouts/step_00001.parquet")).expect("read"), before);
+    assert_eq!(fs::read(workspace.path("run/rollouts/step_00001.parquet")).expect("read"), before);
     for name in ["metrics.jsonl", "summary.json", "recipe.toml", "model/config.json"] {
-        let written = place.path("run").join(name);
-        fs::rename(&written, place.path("aside")).expect("renamed");
-        symlink(place.path("kept"), &written).expect("linked");
-        let error = place.refused(&["train", "--config", "recipe.toml"]);
+        let written = workspace.path("run").join(name);
+        fs::rename(&written, workspace.path("aside")).expect("renamed");
+        symlink(workspace.path("kept"), &written).expect("linked");
+        let error = workspace.run_refused(&["train", "--config", "recipe.toml"]);
         assert!(error.contains(name) && error.contains("a symbolic link"), "{error}");
-        fs::rename(place.path("aside"), &written).expect("renamed");
+        fs::rename(workspace.path("aside"), &written).expect("renamed");
     }
-    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    assert_eq!(fs::read(workspace.path("kept")).expect("read"), b"kept");
 }
 
 #[test]
 fn a_copy_of_a_run_folder_by_hard_links_is_left_alone() {
-    let place = place_with_traps();
+    let workspace = place_with_traps();
     let train = ["trainer.total_training_steps=2", "trainer.save_freq=1"];
-    place.trained(&train);
-    fs::create_dir(place.path("copy")).expect("made");
+    workspace.train_ok(&train);
+    fs::create_dir(workspace.path("copy")).expect("made");
     let names = ["metrics.jsonl", "summary.json", "recipe.toml"];
     let content =
-        |folder: &str| names.map(|name| fs::read(place.path(folder).join(name)).expect("read"));
+        |folder: &str| names.map(|name| fs::read(workspace.path(folder).join(name)).expect("read"));
     for name in names {
-        let (from, to) = (place.path("run").join(name), place.path("copy").join(name));
+        let (from, to) = (workspace.path("run").join(name), workspace.path("copy").join(name));
         fs::hard_link(from, to).expect("linked");
     }
     let before = content("copy");
-    place.trained(&["trainer.total_training_steps=3", "trainer.save_freq=1", "--resume", "1"]);
+    workspace.train_ok(&["trainer.total_training_steps=3", "trainer.save_freq=1", "--resume", "1"]);
     assert_eq!(content("copy"), before);
-    place.trained(&["trainer.total_training_steps=1", "--overwrite"]);
+    workspace.train_ok(&["trainer.total_training_steps=1", "--overwrite"]);
     assert_eq!(content("copy"), before);
 }

@@ -3,7 +3,7 @@
 
 #[path = "../examples/uniform/mod.rs"]
 mod uniform;
-mod workplace;
+mod workspace;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -19,21 +19,21 @@ use rollpacker::stages::catalog::CatalogError;
 use serde::Deserialize;
 use serde_json::json;
 use uniform::{Uniform, UniformOptions};
-use workplace::{RECIPE, Workplace};
+use workspace::{RECIPE, TestWorkspace};
 
-fn recipe(place: &Workplace, settings: &[&str]) -> Recipe {
-    let path = |name: &str| place.path(name).display().to_string();
+fn recipe(workspace: &TestWorkspace, settings: &[&str]) -> Recipe {
+    let path = |name: &str| workspace.path(name).display().to_string();
     let here = [
         format!("data.train_files={}", path("data/train.parquet")),
         format!("model.path={}", path("model")),
         "trainer.total_training_steps=2".to_owned(),
     ];
     let all: Vec<String> = here.into_iter().chain(settings.iter().map(|&s| s.to_owned())).collect();
-    Recipe::read(&place.path("recipe.toml"), &all).expect("a recipe")
+    Recipe::read(&workspace.path("recipe.toml"), &all).expect("a recipe")
 }
 
-fn session(place: &Workplace, settings: &[&str]) -> Session {
-    Session::open(recipe(place, settings)).expect("it opens")
+fn session(workspace: &TestWorkspace, settings: &[&str]) -> Session {
+    Session::open(recipe(workspace, settings)).expect("it opens")
 }
 
 #[derive(Clone, Default)]
@@ -45,9 +45,9 @@ impl Observer for Steps {
     }
 }
 
-fn train(place: &Workplace, session: Session) -> anyhow::Result<Vec<Metrics>> {
+fn train(workspace: &TestWorkspace, session: Session) -> anyhow::Result<Vec<Metrics>> {
     let steps = Steps::default();
-    session.train(&Stop::default(), &place.path("end"), steps.clone(), |_| {})?;
+    session.train(&Stop::default(), &workspace.path("end"), steps.clone(), |_| {})?;
     Ok(steps.0.take())
 }
 
@@ -58,32 +58,33 @@ fn start(context: rollpacker::engines::EngineContext) -> Result<Uniform, Catalog
 
 #[test]
 fn a_custom_engine_generates_all_responses() {
-    let place = Workplace::new(RECIPE);
-    let steps = train(&place, session(&place, &[]).with_engine(start)).expect("it trains");
+    let workspace = TestWorkspace::new(RECIPE);
+    let steps = train(&workspace, session(&workspace, &[]).with_engine(start)).expect("it trains");
     assert_eq!(steps.len(), 2);
     assert!(steps.iter().all(|metrics| metrics["response_length/mean"] == 5.0), "{steps:?}");
-    assert!(place.path("end/model.safetensors").exists());
+    assert!(workspace.path("end/model.safetensors").exists());
 
-    let deterministic = session(&place, &["trainer.deterministic=true"]).with_engine(start);
-    let error = train(&place, deterministic).expect_err("refused").to_string();
+    let deterministic = session(&workspace, &["trainer.deterministic=true"]).with_engine(start);
+    let error = train(&workspace, deterministic).expect_err("refused").to_string();
     assert!(error.contains("Uniform`, which cannot race in lockstep, found true"), "{error}");
 }
 
 #[test]
 fn a_custom_schedule_decides() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let rounds = sync::Config { prompts: 2, responses: 3, total_steps: Some(2) };
     let schedule = Synchronous::new(rounds).expect("a schedule");
-    let own = session(&place, &[]).with_schedule(schedule.clone()).expect("it fits");
-    let steps = train(&place, own.with_engine(start)).expect("it trains");
+    let own = session(&workspace, &[]).with_schedule(schedule.clone()).expect("it fits");
+    let steps = train(&workspace, own.with_engine(start)).expect("it trains");
     assert_eq!(steps.len(), 2);
-    let of_recipe = train(&place, session(&place, &[]).with_engine(start)).expect("it trains");
+    let of_recipe =
+        train(&workspace, session(&workspace, &[]).with_engine(start)).expect("it trains");
     let responses = |steps: &[Metrics]| steps[0]["rollout/launched_responses"];
     assert_eq!(responses(&steps), 6.0, "2 prompts with 3 responses each");
     assert!(responses(&of_recipe) > 6.0);
 
     let decides_by_scores = dynamic();
-    let refused = session(&place, &["pipeline.reward=after_rollout", "schedule.name=sync"])
+    let refused = session(&workspace, &["pipeline.reward=after_rollout", "schedule.name=sync"])
         .with_schedule(decides_by_scores)
         .err()
         .expect("refused");
@@ -137,29 +138,30 @@ impl Trainer for Counting {
 
 #[test]
 fn a_custom_trainer_is_given_the_groups_and_writes_the_model() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let counted = Arc::new(AtomicU64::new(0));
     let count = counted.clone();
-    let own = session(&place, &["actor.lr=0.5"]).with_engine(start).with_trainer(move |context| {
-        assert_eq!(context.config.optimizer.learning_rate.peak, 0.5);
-        Ok(Counting(count.clone(), 0))
-    });
-    let steps = train(&place, own).expect("it trains");
+    let own =
+        session(&workspace, &["actor.lr=0.5"]).with_engine(start).with_trainer(move |context| {
+            assert_eq!(context.config.optimizer.learning_rate.peak, 0.5);
+            Ok(Counting(count.clone(), 0))
+        });
+    let steps = train(&workspace, own).expect("it trains");
     assert_eq!(steps[1]["own/updates"], 2.0);
     assert_eq!(counted.load(Ordering::Relaxed), 2 * 16, "4 prompts with 4 responses each");
-    assert!(place.path("end/own.txt").exists());
+    assert!(workspace.path("end/own.txt").exists());
 
-    let broken = session(&place, &[])
+    let broken = session(&workspace, &[])
         .with_trainer(|_| Err::<Counting, _>(CatalogError::start("no such cluster")));
-    let error = format!("{:#}", train(&place, broken).expect_err("refused"));
+    let error = format!("{:#}", train(&workspace, broken).expect_err("refused"));
     assert!(error.contains("no such cluster"), "{error}");
 }
 
 #[test]
 fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
-    let place = Workplace::new(RECIPE);
-    let out = format!("trainer.default_local_dir={}", place.path("run").display());
-    let recipe = recipe(&place, &["trainer.save_freq=1", &out]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let out = format!("trainer.default_local_dir={}", workspace.path("run").display());
+    let recipe = recipe(&workspace, &["trainer.save_freq=1", &out]);
     let session = Session::open(recipe.clone()).expect("it opens");
     let data = session.data_fingerprint().expect("readable");
     let snapshots = RunSnapshots::open(&recipe, data, None, false).expect("a new folder");
@@ -167,7 +169,7 @@ fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
         .with_engine(start)
         .with_snapshots(snapshots)
         .with_trainer(|_| Ok(Counting(Arc::default(), 0)));
-    let error = format!("{:#}", train(&place, own).expect_err("refused"));
+    let error = format!("{:#}", train(&workspace, own).expect_err("refused"));
     let expected = "Counting`, which cannot load a state, found 1";
     assert!(error.starts_with("key `trainer.save_freq`") && error.contains(expected), "{error}");
 }
@@ -175,23 +177,23 @@ fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
 #[test]
 fn a_custom_placement_lends_all_instances_after_the_rollout() {
     use rollpacker::stages::rollout::Placement;
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let of = |instances| Placement { instances, tensor_parallel: 1 };
-    let own = session(&place, &[])
+    let own = session(&workspace, &[])
         .with_placement(move |context| Ok(Colocated::new(of(context.devices))))
         .expect("two instances on a CPU");
-    let steps = train(&place, own).expect("it trains");
+    let steps = train(&workspace, own).expect("it trains");
     let metric = |name: &str| steps.iter().map(|step| step[name]).collect::<Vec<_>>();
     assert_eq!(metric("placement/rollout_instances"), [2.0; 2]);
     assert_eq!(metric("placement/lent_instances"), [2.0; 2]);
     assert_eq!(metric("trainer/threads"), [2.0; 2], "a thread of each instance");
 
-    let too_many = session(&place, &[])
+    let too_many = session(&workspace, &[])
         .with_placement(move |context| Ok(Separate::new(of(context.devices), 1)))
         .expect("counted when it decides");
-    let error = train(&place, too_many).expect_err("refused").to_string();
+    let error = train(&workspace, too_many).expect_err("refused").to_string();
     assert!(error.contains("expected at most 2 devices in all, found rollout 2 x tp1"), "{error}");
-    let refused = session(&place, &[])
+    let refused = session(&workspace, &[])
         .with_placement(|_| Err::<Colocated, _>(CatalogError::start("no")))
         .err()
         .expect("refused");

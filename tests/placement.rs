@@ -2,7 +2,7 @@
 //! compute the same weights.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::profile;
 use rollpacker::stages::rollout::profile::Row;
 use serde_json::Value;
-use workplace::{Workplace, json};
+use workspace::{TestWorkspace, json};
 
 const STEPS: usize = 6;
 
@@ -59,14 +59,14 @@ num_key_value_heads = 1
 const STREAM: [&str; 3] =
     ["placement.kind=stream_trainer", "placement.rounds=all", "trainer.deterministic=true"];
 
-impl Workplace {
+impl TestWorkspace {
     fn train(&self, out: &str, keys: &[&str]) -> Run {
         self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], keys].concat());
         Run::read(&self.path(out))
     }
 
     fn train_refused(&self, keys: &[&str]) -> String {
-        self.refused(&[&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat())
+        self.run_refused(&[&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat())
     }
 }
 
@@ -115,7 +115,7 @@ impl Run {
     }
 
     /// Checks that every launched response ended once, on the instances of the engine.
-    fn conserves(&self) {
+    fn assert_conserved(&self) {
         let ended: Vec<f64> = self.responses.iter().map(|step| step.len() as f64).collect();
         assert_eq!(ended, self.metric("rollout/launched_responses"));
     }
@@ -147,12 +147,12 @@ fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
 
 #[test]
 fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let fixed = place.train("fixed", &["trainer.deterministic=true"]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
     assert!(fixed.placements.is_empty() && fixed.metrics[0]["placement/lent_s"].is_null());
 
-    let stream = place.train("stream", &STREAM);
-    stream.conserves();
+    let stream = workspace.train("stream", &STREAM);
+    stream.assert_conserved();
     assert_eq!(stream.responses, fixed.responses);
     assert!(stream.weights == fixed.weights, "the weights differ");
 
@@ -177,11 +177,11 @@ fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run(
 
 #[test]
 fn lent_threads_train() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let long = place.train("long", &["placement.kind=stream_trainer"]);
-    long.conserves();
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let long = workspace.train("long", &["placement.kind=stream_trainer"]);
+    long.assert_conserved();
     assert_eq!(long.metric("trainer/threads"), [2.0; STEPS]);
-    let rounds: Vec<_> = fs::read_to_string(place.path("long/metrics.jsonl"))
+    let rounds: Vec<_> = fs::read_to_string(workspace.path("long/metrics.jsonl"))
         .expect("the file is there")
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["round"].clone())
@@ -193,14 +193,14 @@ fn lent_threads_train() {
 
 #[test]
 fn all_threads_train_after_the_rollout_when_time_is_shared() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let keys = ["placement.kind=time_sharing", "trainer.deterministic=true"];
-    let shared = place.train("shared", &keys);
-    shared.conserves();
+    let shared = workspace.train("shared", &keys);
+    shared.assert_conserved();
     assert_eq!(shared.metric("placement/lent_instances"), [2.0; STEPS]);
     assert_eq!(shared.metric("placement/overlap_instances"), [0.0; STEPS]);
     assert_eq!(shared.metric("trainer/threads"), [2.0; STEPS]);
-    let fixed = place.train("fixed", &["trainer.deterministic=true", "actor.threads=1"]);
+    let fixed = workspace.train("fixed", &["trainer.deterministic=true", "actor.threads=1"]);
     assert_eq!(shared.responses, fixed.responses);
     assert!(shared.weights == fixed.weights, "the weights differ");
     for placement in &shared.placements {
@@ -211,10 +211,11 @@ fn all_threads_train_after_the_rollout_when_time_is_shared() {
 
 #[test]
 fn separate_pools_keep_their_instances_and_threads() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let keys = ["placement.kind=separate_pools", "rollout.instances=3", "algorithm.staleness=1"];
-    let pools = place.train("pools", &[&keys[..], &["placement.training_instances=2"]].concat());
-    pools.conserves();
+    let pools =
+        workspace.train("pools", &[&keys[..], &["placement.training_instances=2"]].concat());
+    pools.assert_conserved();
     assert_eq!(pools.metric("placement/rollout_instances"), [1.0; STEPS]);
     assert_eq!(pools.metric("placement/lent_instances"), [0.0; STEPS]);
     assert_eq!(pools.metric("trainer/threads"), [2.0; STEPS]);
@@ -222,9 +223,9 @@ fn separate_pools_keep_their_instances_and_threads() {
 
 #[test]
 fn every_worker_follows_the_placement() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let fixed = place.train("fixed", &["trainer.deterministic=true"]);
-    let workers = place.train("workers", &[&STREAM[..], &["trainer.workers=2"]].concat());
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
+    let workers = workspace.train("workers", &[&STREAM[..], &["trainer.workers=2"]].concat());
     assert_eq!(workers.metric("placement/lent_instances"), [2.0; STEPS]);
     assert_eq!(workers.responses, fixed.responses);
     assert!(workers.weights == fixed.weights, "the weights differ");
@@ -232,13 +233,13 @@ fn every_worker_follows_the_placement() {
 
 #[test]
 fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let whole = place.train("whole", &STREAM);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let whole = workspace.train("whole", &STREAM);
     let keys = [&STREAM[..], &["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"]].concat();
-    place.train("cut", &keys);
-    let manifest = fs::read_dir(place.path("cut/snapshots")).expect("snapshots").count();
+    workspace.train("cut", &keys);
+    let manifest = fs::read_dir(workspace.path("cut/snapshots")).expect("snapshots").count();
     assert!(manifest >= STEPS, "a snapshot after each step");
-    let resumed = place.train("cut", &[&keys[..], &["--resume", "3"]].concat());
+    let resumed = workspace.train("cut", &[&keys[..], &["--resume", "3"]].concat());
     assert_eq!(resumed.placements.len(), STEPS);
     assert_eq!(resumed.metric("placement/overlap_instances"), [1.0; STEPS]);
     assert_eq!(resumed.responses, whole.responses);
@@ -247,19 +248,19 @@ fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
     // Another kind may continue, because the placement does not define what is trained.
     let other = [&keys[1..], &["placement.kind=time_sharing", "--resume", "3"]].concat();
     let other: Vec<_> = other.into_iter().filter(|key| *key != "placement.rounds=all").collect();
-    let other = place.train("cut", &[&other[..], &["actor.threads=1"]].concat());
+    let other = workspace.train("cut", &[&other[..], &["actor.threads=1"]].concat());
     assert_eq!(other.metric("placement/overlap_instances")[3..], [0.0; 3]);
-    let back = place.train("cut", &[&keys[..], &["--resume", "5"]].concat());
+    let back = workspace.train("cut", &[&keys[..], &["--resume", "5"]].concat());
     assert_eq!(back.metric("placement/overlap_instances")[5..], [1.0]);
 }
 
 #[test]
 fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let lengths = "[[4], [4], [48], [4], [4], [4]]";
-    fs::write(place.path("lengths.json"), lengths).expect("written");
-    let planner = place.train("planner", &CROWDED);
-    planner.conserves();
+    fs::write(workspace.path("lengths.json"), lengths).expect("written");
+    let planner = workspace.train("planner", &CROWDED);
+    planner.assert_conserved();
     let preempted = planner.metric("rollout/preemptions");
     let overflowed: Vec<_> = preempted.iter().map(|count| *count > 0.0).collect();
     assert_eq!(overflowed, [false, false, true, false, false, false], "{preempted:?}");
@@ -271,7 +272,7 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 
     let other = |from: &str, to: &str| CROWDED.map(|key| key.replace(from, to));
     let fixed = other("=planner", "=fixed");
-    let fixed = place.train("fixed", &fixed.each_ref().map(String::as_str));
+    let fixed = workspace.train("fixed", &fixed.each_ref().map(String::as_str));
     assert_eq!(planner.responses, fixed.responses);
     assert!(planner.weights == fixed.weights, "the weights differ");
 
@@ -280,14 +281,14 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
     let streamed = ["placement.rule=paper", "placement.rounds=all", "pipeline.reward=streamed"];
     let stream =
         stream.iter().map(String::as_str).chain(streamed).chain(["pipeline.gradient=streamed"]);
-    let stream = place.train("stream", &stream.collect::<Vec<_>>());
+    let stream = workspace.train("stream", &stream.collect::<Vec<_>>());
     assert_eq!(stream.metric("placement/tensor_parallel"), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
     assert_eq!(stream.responses, fixed.responses);
     assert!(stream.weights == fixed.weights, "the weights differ");
 
     // A resumed run has the preemptions of the rounds before its snapshot.
     for step in ["2", "3", "5"] {
-        let resumed = place.train("planner", &[&CROWDED[..], &["--resume", step]].concat());
+        let resumed = workspace.train("planner", &[&CROWDED[..], &["--resume", step]].concat());
         let name = "placement/tensor_parallel";
         assert_eq!(resumed.metric(name), planner.metric(name), "from step {step}");
         assert_eq!(resumed.responses, planner.responses);
@@ -296,7 +297,7 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 
     let keys = other("=384", "=192");
     let keys = keys.each_ref().map(String::as_str);
-    let workers = place.train("workers", &[&keys[..], &["trainer.workers=2"]].concat());
+    let workers = workspace.train("workers", &[&keys[..], &["trainer.workers=2"]].concat());
     let chosen = workers.metric("placement/tensor_parallel");
     assert_eq!(chosen, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0], "one policy decides for all workers");
     assert_eq!(workers.responses, planner.responses);
@@ -305,14 +306,14 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 
 #[test]
 fn predicted_times_choose_the_devices_of_an_instance() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let predictive = |profile: &'static str| {
         ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync", profile]
     };
     let measure = ["profile", "--config", "recipe.toml", "--output", "profile.parquet"];
     let keys = predictive("rollout.profile=profile.parquet");
-    place.ok(&[&measure[..], &["--budget", "6"], &keys].concat());
-    let measured = profile::read(&place.path("profile.parquet")).expect("a profile");
+    workspace.ok(&[&measure[..], &["--budget", "6"], &keys].concat());
+    let measured = profile::read(&workspace.path("profile.parquet")).expect("a profile");
     let sizes: BTreeSet<_> =
         measured.iter().map(|row| (row.instances, row.tensor_parallel)).collect();
     assert_eq!(sizes, BTreeSet::from([(1, 1), (2, 1), (1, 2)]));
@@ -324,28 +325,28 @@ fn predicted_times_choose_the_devices_of_an_instance() {
             Row { seconds: row.seconds * factor, ..*row }
         };
         let rows: Vec<_> = measured.iter().map(faster).collect();
-        profile::write(&place.path(name), &rows).expect("written");
+        profile::write(&workspace.path(name), &rows).expect("written");
     };
     scaled("fast.parquet", 1e-6);
-    let fast = place.train("fast", &predictive("rollout.profile=fast.parquet"));
+    let fast = workspace.train("fast", &predictive("rollout.profile=fast.parquet"));
     assert_eq!(fast.metric("placement/tensor_parallel")[..3], [1.0, 2.0, 2.0]);
     assert_eq!(fast.placements[1]["decisions"][0]["reason"], "predicted");
     scaled("slow.parquet", 1e6);
-    let slow = place.train("slow", &predictive("rollout.profile=slow.parquet"));
+    let slow = workspace.train("slow", &predictive("rollout.profile=slow.parquet"));
     assert_eq!(slow.metric("placement/tensor_parallel")[..3], [1.0; 3]);
 
     let narrow: Vec<_> = measured.iter().filter(|row| row.tensor_parallel == 1).copied().collect();
-    profile::write(&place.path("narrow.parquet"), &narrow).expect("written");
-    let error = place.train_refused(&predictive("rollout.profile=narrow.parquet"));
+    profile::write(&workspace.path("narrow.parquet"), &narrow).expect("written");
+    let error = workspace.train_refused(&predictive("rollout.profile=narrow.parquet"));
     assert!(error.contains("`rollout.profile`") && error.contains("of 2 devices"), "{error}");
 }
 
 #[test]
 fn a_dry_run_describes_the_placement() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let described = |keys: &[&str]| {
         let args = [&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat();
-        let text = place.ok(&args);
+        let text = workspace.ok(&args);
         text.lines().find(|line| line.starts_with("placement ")).map(str::to_owned)
     };
     assert_eq!(described(&[]), None);
@@ -366,7 +367,7 @@ fn a_dry_run_describes_the_placement() {
 
 #[test]
 fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for (keys, expected) in [
         (&["placement.kind=time_sharin"][..], "did you mean `time_sharing`?"),
         (&["placement.kind=colocated"], "did you mean `time_sharing`?"),
@@ -428,7 +429,7 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
             "`placement.training_instances`: expected at most 1",
         ),
     ] {
-        let error = place.train_refused(keys);
+        let error = workspace.train_refused(keys);
         assert!(error.contains(expected), "{keys:?}: {error}");
     }
 }

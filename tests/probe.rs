@@ -5,7 +5,7 @@
 #[path = "../stages/servers/tests/serve/client.rs"]
 #[allow(dead_code, reason = "the tests of the server use other parts")]
 mod client;
-mod workplace;
+mod workspace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use client::{receive, send};
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, no_grad};
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const GENERATE: &str = "/inference/v1/generate";
 /// A part of the folder of the perturbed weights.
@@ -32,9 +32,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Workplace) -> Self {
+    fn start(workspace: &TestWorkspace) -> Self {
         let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-        let mut child = place.command(&line).spawn().unwrap();
+        let mut child = workspace.command(&line).spawn().unwrap();
         let mut announced = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announced).unwrap();
         let announced: Value = serde_json::from_str(&announced).unwrap();
@@ -144,8 +144,8 @@ fn answer(mut client: TcpStream, status: u16, json: &Value) {
 }
 
 /// Runs the probe, which prints JSON.
-fn probe(place: &Workplace, url: &str) -> (ProcessEnd, Value) {
-    let end = place.run(&["probe", url, "--model", "model", "--weights-folder", ".", "--json"]);
+fn probe(workspace: &TestWorkspace, url: &str) -> (ProcessEnd, Value) {
+    let end = workspace.run(&["probe", url, "--model", "model", "--weights-folder", ".", "--json"]);
     let report = serde_json::from_str(&end.out).unwrap_or(Value::Null);
     (end, report)
 }
@@ -162,19 +162,19 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["checks"].as_array().unwrap().iter().find(|one| one["check"] == name).unwrap()
 }
 
-fn no_folder_is_left(place: &Workplace) {
-    let entries = std::fs::read_dir(place.path(".")).unwrap();
+fn no_folder_is_left(workspace: &TestWorkspace) {
+    let entries = std::fs::read_dir(workspace.path(".")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| name.contains(PERTURBED)).collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]
 fn a_server_of_this_program_passes_and_keeps_its_weights() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let before = server.traces();
     let url = format!("http://{}", server.address);
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(report["passed"], true);
     for one in report["checks"].as_array().unwrap() {
@@ -186,11 +186,11 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
     assert!(figure("logprobs", "max") < 1e-4);
     assert!(figure("weight_update", "max") < 1e-4 && figure("weight_update", "to_old") > 1e-2);
     assert!(figure("sampling", "p") >= 1e-4 && figure("sampling", "degrees") > 5.0);
-    assert_eq!(figure("context", "most"), 1024.0);
+    assert_eq!(figure("context", "max"), 1024.0);
     assert_eq!(server.traces(), before);
-    no_folder_is_left(&place);
+    no_folder_is_left(&workspace);
     let options = ["--served-model-name", "other", "--max-model-len", "1025"];
-    let table = place.run(&[&["probe", &url, "--model", "model"][..], &options].concat());
+    let table = workspace.run(&[&["probe", &url, "--model", "model"][..], &options].concat());
     assert_eq!(table.code, Some(2), "{table:?}");
     for line in [
         "check              result       needed   details",
@@ -204,13 +204,13 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
 
 #[test]
 fn a_server_that_keeps_its_old_weights_is_detected() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let url = proxy(server.address, |path, body| match path {
         "/collective_rpc" => Action::Answer(200, json!({"results": [null]})),
         _ => Action::Pass(body),
     });
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(2), "{end:?}");
     let expected = [("weight_update", "failed"), ("prefix_cache", "not_checked")];
     let expected = expected.map(|(name, result)| (name.to_owned(), result.to_owned()));
@@ -219,16 +219,16 @@ fn a_server_that_keeps_its_old_weights_is_detected() {
     let details = update["details"].as_str().unwrap();
     assert!(details.starts_with("the server loaded other weights and still uses the old ones"));
     assert!(report["summary"].as_str().unwrap().contains("weight_update (failed)"), "{report}");
-    no_folder_is_left(&place);
+    no_folder_is_left(&workspace);
 }
 
 /// vLLM on CPU keeps the old head of a model with tied embeddings.
 #[test]
 fn a_server_that_loads_only_some_tensors_is_detected() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let before = server.traces();
-    let (model, part) = (place.path("model"), place.path("part"));
+    let (model, part) = (workspace.path("model"), workspace.path("part"));
     let url = proxy(server.address, move |_, body| {
         if !body.contains(PERTURBED) {
             return Action::Pass(body);
@@ -245,7 +245,7 @@ fn a_server_that_loads_only_some_tensors_is_detected() {
         call["kwargs"]["weights_path"] = json!(part);
         Action::Pass(call.to_string())
     });
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(2), "{end:?}");
     let update = check(&report, "weight_update");
     assert_eq!(update["result"], "failed");
@@ -256,19 +256,19 @@ fn a_server_that_loads_only_some_tensors_is_detected() {
 
 #[test]
 fn a_server_that_samples_differently_is_detected() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let url =
         proxy(server.address, |_, body| Action::Pass(body.replace("\"top_k\":0", "\"top_k\":12")));
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(2), "{end:?}");
     assert_eq!(open(&report), [("sampling".to_owned(), "failed".to_owned())]);
 }
 
 #[test]
 fn missing_properties_of_a_server_are_reported() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let before = server.traces();
     let url = proxy(server.address, |path, body| match path {
         "/is_paused" | "/collective_rpc" | "/resume" => {
@@ -277,7 +277,7 @@ fn missing_properties_of_a_server_are_reported() {
         path if path.starts_with("/pause") => Action::Answer(404, json!({"detail": "Not Found"})),
         _ => Action::Pass(body),
     });
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(2), "{end:?}");
     for name in ["calls", "pause_abort", "pause_wait", "pause_keep", "weight_update"] {
         let found = check(&report, name);
@@ -290,13 +290,13 @@ fn missing_properties_of_a_server_are_reported() {
 
 #[test]
 fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace);
     let before = server.traces();
     let url = proxy(server.address, |_, body| {
         if body.contains(PERTURBED) { Action::Lose(body) } else { Action::Pass(body) }
     });
-    let (end, report) = probe(&place, &url);
+    let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(2), "{end:?}");
     assert_eq!(check(&report, "weight_update")["result"], "failed");
     assert_eq!(check(&report, "weights_restored")["result"], "passed", "{report}");
@@ -312,7 +312,7 @@ fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
         }
     });
     let args = ["probe", &url, "--model", "model", "--weights-folder", ".", "--json"];
-    let child = place.command(&args).spawn().unwrap();
+    let child = workspace.command(&args).spawn().unwrap();
     process.set(child.id()).unwrap();
     let end = ProcessEnd::of(child);
     assert_eq!(end.code, Some(75), "{end:?}");
@@ -320,13 +320,13 @@ fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
     assert_eq!((&report["interrupted"], &report["passed"]), (&json!(true), &json!(false)));
     assert_eq!(check(&report, "weights_restored")["result"], "passed", "{report}");
     assert_eq!(server.traces(), before);
-    no_folder_is_left(&place);
+    no_folder_is_left(&workspace);
 }
 
 #[test]
 fn an_unreachable_server_can_be_probed_later() {
-    let place = Workplace::new(RECIPE);
-    let (end, _) = probe(&place, "http://127.0.0.1:9");
+    let workspace = TestWorkspace::new(RECIPE);
+    let (end, _) = probe(&workspace, "http://127.0.0.1:9");
     assert_eq!(end.code, Some(75), "{end:?}");
     assert!(end.err.starts_with("error: http://127.0.0.1:9/health: "), "{end:?}");
     for (args, expected) in [
@@ -336,7 +336,7 @@ fn an_unreachable_server_can_be_probed_later() {
         (["http://127.0.0.1:9", "--model=model", "--weights-folder=no"], "`--weights-folder`"),
         (["http://127.0.0.1:9", "--model=model", "--api-key-env=NO_SUCH_KEY"], "`NO_SUCH_KEY`"),
     ] {
-        let error = place.refused(&[&["probe"][..], &args].concat());
+        let error = workspace.run_refused(&[&["probe"][..], &args].concat());
         assert!(error.contains(expected), "{error}");
     }
 }

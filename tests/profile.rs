@@ -51,8 +51,8 @@ fn ok(folder: &Path, args: &[&str]) -> String {
 
 #[test]
 fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let workspace = tempfile::tempdir().expect("a folder");
+    let folder = workspace.path();
     ok(folder, &["data", "generate", "--output", "data", "--rows", "4", "--validation-rows", "1"]);
     fs::write(folder.join("recipe.toml"), RECIPE).expect("written");
     ok(folder, &["sft", "--config", "recipe.toml"]);
@@ -81,8 +81,8 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
 /// The initial profile claims an hour per iteration. At the end of the run it must contain the measured times.
 #[test]
 fn a_run_renews_a_profile_that_drifted() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
+    let workspace = tempfile::tempdir().expect("a folder");
+    let folder = workspace.path();
     ok(folder, &["data", "generate", "--output", "data", "--rows", "24", "--validation-rows", "1"]);
     fs::write(folder.join("recipe.toml"), RECIPE).expect("written");
     ok(folder, &["sft", "--config", "recipe.toml"]);

@@ -1,14 +1,14 @@
 //! Tests of the warnings about the prompts of a run.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use serde_json::json;
-use workplace::{RECIPE, Workplace};
+use workspace::{RECIPE, TestWorkspace};
 
-/// A workplace with `contents` as training and as validation prompts.
-fn place(training: &[String], validation: &[String]) -> Workplace {
-    let place = Workplace::new(RECIPE);
+/// A workspace with `contents` as training and as validation prompts.
+fn workspace(training: &[String], validation: &[String]) -> TestWorkspace {
+    let workspace = TestWorkspace::new(RECIPE);
     for (name, contents) in [("train.jsonl", training), ("val.jsonl", validation)] {
         let rows = contents.iter().map(|content| {
             let row = json!({
@@ -18,15 +18,15 @@ fn place(training: &[String], validation: &[String]) -> Workplace {
             });
             format!("{row}\n")
         });
-        place.write(name, &rows.collect::<String>());
+        workspace.write(name, &rows.collect::<String>());
     }
-    place
+    workspace
 }
 
 /// Returns the warnings of a dry run.
-fn warnings(place: &Workplace, more: &[&str]) -> Vec<String> {
+fn warnings(workspace: &TestWorkspace, more: &[&str]) -> Vec<String> {
     let files = ["--dry-run", "data.train_files=train.jsonl", "data.val_files=val.jsonl"];
-    let end = place.trained(&[&files[..], more].concat());
+    let end = workspace.train_ok(&[&files[..], more].concat());
     end.err.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect()
 }
 
@@ -36,14 +36,14 @@ fn numbered(prefix: &str, rows: std::ops::Range<u32>) -> Vec<String> {
 
 #[test]
 fn usual_prompts_cause_no_warning() {
-    let place = place(&numbered("", 0..40), &numbered("", 100..104));
-    assert!(warnings(&place, &[]).is_empty());
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
+    assert!(warnings(&workspace, &[]).is_empty());
 }
 
 #[test]
 fn unknown_tokens_are_reported_with_their_share() {
-    let place = place(&numbered("数", 10..50), &numbered("", 100..104));
-    let found = warnings(&place, &[]);
+    let workspace = workspace(&numbered("数", 10..50), &numbered("", 100..104));
+    let found = warnings(&workspace, &[]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("`<|unk|>`") && found[0].contains(" % of the tokens"), "{found:?}");
 }
@@ -52,9 +52,9 @@ fn unknown_tokens_are_reported_with_their_share() {
 fn chat_markup_is_reported_unless_the_template_is_off() {
     let mut training = numbered("", 0..40);
     training[3] = "<|im_start|>user\n1<|im_end|>".to_owned();
-    let place = place(&training, &numbered("", 100..104));
+    let workspace = workspace(&training, &numbered("", 100..104));
     let of_markup = |more: &[&str]| {
-        let found = warnings(&place, more);
+        let found = warnings(&workspace, more);
         found.into_iter().filter(|line| line.contains("data.apply_chat_template")).count()
     };
     assert_eq!(of_markup(&[]), 1);
@@ -63,17 +63,17 @@ fn chat_markup_is_reported_unless_the_template_is_off() {
 
 #[test]
 fn validation_prompts_in_the_training_set_are_counted() {
-    let place = place(&numbered("", 0..40), &numbered("", 37..44));
-    let found = warnings(&place, &[]);
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 37..44));
+    let found = warnings(&workspace, &[]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("warning: 3 of the first 40 training prompts"), "{found:?}");
 }
 
 #[test]
 fn groups_of_one_are_reported_for_estimators_that_compare() {
-    let place = place(&numbered("", 0..40), &numbered("", 100..104));
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
     let one = ["rollout.n=1", "schedule.name=sync"];
-    assert!(warnings(&place, &one)[0].contains("without a baseline"));
+    assert!(warnings(&workspace, &one)[0].contains("without a baseline"));
     let own = [&one[..], &["algorithm.adv_estimator=reinforce_plus_plus"]].concat();
-    assert!(warnings(&place, &own).is_empty());
+    assert!(warnings(&workspace, &own).is_empty());
 }

@@ -3,27 +3,27 @@
 //! The command lines of verl are written as they usually are for GRPO, and run with `--dry-run` on small data.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use serde_json::Value;
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 #[test]
 fn keys_are_listed_by_their_beginning() {
-    let place = Workplace::new(RECIPE);
-    let text = place.ok(&["keys", "actor.lr"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let text = workspace.ok(&["keys", "actor.lr"]);
     assert!(text.starts_with("[actor] "), "{text}");
     assert!(text.contains("\n  actor.lr = 1e-6 (number)\n"), "{text}");
     assert!(text.contains("      verl: actor_rollout_ref.actor.optim.lr\n"), "{text}");
     assert!(!text.contains("actor.betas"), "{text}");
-    let all = place.ok(&["keys"]);
+    let all = workspace.ok(&["keys"]);
     assert!(all.contains("schedule.mode") && all.contains("reward.options.math.targets"), "{all}");
 }
 
 #[test]
 fn keys_are_printed_for_programs() {
-    let place = Workplace::new(RECIPE);
-    let text = place.ok(&["keys", "rollout.n", "--json"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let text = workspace.ok(&["keys", "rollout.n", "--json"]);
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let [key] = json.as_array().expect("a list").as_slice() else { panic!("one key: {json}") };
     for (field, value) in [
@@ -41,39 +41,39 @@ fn keys_are_printed_for_programs() {
 
 #[test]
 fn an_unknown_beginning_gets_suggestions_and_exit_status_2() {
-    let place = Workplace::new(RECIPE);
-    let error = place.refused(&["keys", "actr.lr"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let error = workspace.run_refused(&["keys", "actr.lr"]);
     assert!(
         error.starts_with("error: no key begins with `actr.lr`; did you mean `actor.lr`"),
         "{error}"
     );
-    let error = place.refused(&["keys", "num_generations"]);
+    let error = workspace.run_refused(&["keys", "num_generations"]);
     assert!(error.contains("did you mean `rollout.n`?"), "{error}");
 }
 
 #[test]
 fn keys_of_simulated_jobs_are_listed() {
-    let place = Workplace::new(RECIPE);
-    let text = place.ok(&["keys", "--job", "cluster"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let text = workspace.ok(&["keys", "--job", "cluster"]);
     assert!(text.starts_with("[cluster] "), "{text}");
     assert!(text.contains("\n  cluster.gpus = 32 (integer)\n"), "{text}");
-    let error = place.refused(&["keys", "cluster"]);
+    let error = workspace.run_refused(&["keys", "cluster"]);
     assert!(error.contains("`rollpacker keys --job cluster`"), "{error}");
-    let error = place.refused(&["keys", "--job", "clustr.gpus"]);
+    let error = workspace.run_refused(&["keys", "--job", "clustr.gpus"]);
     assert!(error.contains("did you mean `cluster.gpus`"), "{error}");
-    let error = place.refused(&["simulate", "--config", "recipe.toml"]);
+    let error = workspace.run_refused(&["simulate", "--config", "recipe.toml"]);
     assert!(error.contains("`rollpacker simulate` needs a job, as in configs/sim"), "{error}");
 }
 
-fn dry_run(place: &Workplace, args: &[&str]) -> ProcessEnd {
-    let mut command = place.command(&["train", "--dry-run"]);
+fn dry_run(workspace: &TestWorkspace, args: &[&str]) -> ProcessEnd {
+    let mut command = workspace.command(&["train", "--dry-run"]);
     ProcessEnd::of(command.args(args).spawn().expect("the program starts"))
 }
 
 /// Runs a command line that must be accepted, and returns the resolved recipe and the notes.
 fn accepted(args: &[&str]) -> (String, String) {
-    let place = Workplace::new(RECIPE);
-    let end = dry_run(&place, args);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = dry_run(&workspace, args);
     assert_eq!(end.code, Some(0), "{end:?}");
     (end.out, end.err)
 }
@@ -221,9 +221,9 @@ fn both_spellings_override_a_recipe() {
 
 #[test]
 fn refusals_and_unknown_keys_are_reported_together() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let refused = |args: &[&str]| {
-        let end = dry_run(&place, &[&["--config", "recipe.toml"], args].concat());
+        let end = dry_run(&workspace, &[&["--config", "recipe.toml"], args].concat());
         assert_eq!(end.code, Some(2), "{end:?}");
         end.err
     };
@@ -280,9 +280,9 @@ fn assert_beginnings(lines: &[String], beginnings: &[&str]) {
 
 #[test]
 fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let refused = |args: &[&str]| {
-        let end = dry_run(&place, &[&["--config", "recipe.toml"], args].concat());
+        let end = dry_run(&workspace, &[&["--config", "recipe.toml"], args].concat());
         assert_eq!(end.code, Some(2), "{end:?}");
         end.err.lines().map(str::to_owned).collect::<Vec<_>>()
     };
@@ -320,9 +320,9 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
     let lines = refused(&names);
     assert_beginnings(&lines, &beginnings);
     // A reward without a route is not made, so that its options may be missing.
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     assert_eq!(
-        dry_run(&place, &["--config", "recipe.toml", "custom_reward_function.name=f"]).code,
+        dry_run(&workspace, &["--config", "recipe.toml", "custom_reward_function.name=f"]).code,
         Some(0)
     );
     let lines = refused(&["rollout.n=0", "placement.trigger=fixed"]);

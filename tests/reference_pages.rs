@@ -2,7 +2,7 @@
 //! `docs/commands.md`.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +11,7 @@ use arrow_schema::{DataType, Field};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::cli;
 use serde_json::Value;
-use workplace::{RECIPE, Workplace};
+use workspace::{RECIPE, TestWorkspace};
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
@@ -65,9 +65,10 @@ fn fields(prefix: &str, object: &Value) -> Vec<String> {
 
 #[test]
 fn the_page_of_files_has_the_columns_of_every_parquet_file() {
-    let place = Workplace::new(RECIPE);
-    place.trained(&["data.val_files=data/validation.parquet", "trainer.total_training_steps=1"]);
-    place.ok(&[
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace
+        .train_ok(&["data.val_files=data/validation.parquet", "trainer.total_training_steps=1"]);
+    workspace.ok(&[
         "profile",
         "--config",
         "recipe.toml",
@@ -76,7 +77,7 @@ fn the_page_of_files_has_the_columns_of_every_parquet_file() {
         "--output",
         "profile.parquet",
     ]);
-    place.ok(&["data", "convert", "data/train.parquet", "--output", "converted.parquet"]);
+    workspace.ok(&["data", "convert", "data/train.parquet", "--output", "converted.parquet"]);
     for (mark, file) in [
         ("columns of rollouts/step_NNNNN.parquet", "run/rollouts/step_00001.parquet"),
         ("columns of validation/step_NNNNN.parquet", "run/validation/step_00001.parquet"),
@@ -84,16 +85,16 @@ fn the_page_of_files_has_the_columns_of_every_parquet_file() {
         ("columns of prompts", "data/train.parquet"),
         ("columns of prompts", "converted.parquet"),
     ] {
-        assert_eq!(table(mark, 3), columns(&place.path(file)), "{file}");
+        assert_eq!(table(mark, 3), columns(&workspace.path(file)), "{file}");
     }
 }
 
 #[test]
 fn the_page_of_files_has_the_columns_of_simulated_steps() {
-    let place = Workplace::new(RECIPE);
-    place.write("job.toml", "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n");
-    place.ok(&["simulate", "--config", "job.toml", "--output", "steps.parquet"]);
-    let (own, metrics): (Vec<_>, Vec<_>) = columns(&place.path("steps.parquet"))
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.write("job.toml", "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n");
+    workspace.ok(&["simulate", "--config", "job.toml", "--output", "steps.parquet"]);
+    let (own, metrics): (Vec<_>, Vec<_>) = columns(&workspace.path("steps.parquet"))
         .into_iter()
         .partition(|column| !column[0].contains('/'));
     assert_eq!(table("columns of simulated steps", 3), own);
@@ -102,8 +103,8 @@ fn the_page_of_files_has_the_columns_of_simulated_steps() {
 
 #[test]
 fn the_page_of_files_has_the_fields_of_the_summary() {
-    let place = Workplace::new(RECIPE);
-    place.trained(&[
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.train_ok(&[
         "data.curriculum={}",
         "trainer.total_epochs=2",
         "trainer.total_training_steps=1",
@@ -111,7 +112,7 @@ fn the_page_of_files_has_the_fields_of_the_summary() {
     let rows = table("fields of summary.json", 1).concat();
     let mut documented: Vec<_> =
         rows.iter().flat_map(|cell| cell.split(", ")).map(str::to_owned).collect();
-    let mut found = fields("", &place.summary("run"));
+    let mut found = fields("", &workspace.summary("run"));
     documented.sort();
     found.sort();
     assert_eq!(documented, found);

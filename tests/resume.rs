@@ -1,7 +1,7 @@
 //! Tests of `rollpacker train --resume`: a run resumed from any of its snapshots ends like an uninterrupted one.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workplace::Workplace;
+use workspace::TestWorkspace;
 
 const STEPS: usize = 6;
 
@@ -57,14 +57,14 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     fn train(&self, out: &str, more: &[&str]) -> String {
         self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
 
     /// Returns the error of a run that is rejected.
     fn train_refused(&self, out: &str, more: &[&str]) -> String {
-        self.refused(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
+        self.run_refused(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
 }
 
@@ -112,19 +112,19 @@ fn weights(run: &Path) -> Vec<u8> {
 }
 
 /// The result of a run.
-struct Left {
+struct RunRecords {
     metrics: Vec<(u64, BTreeMap<String, f64>)>,
     rollouts: BTreeMap<String, Vec<RecordBatch>>,
     weights: Vec<u8>,
 }
 
-impl Left {
-    fn by(run: &Path) -> Self {
+impl RunRecords {
+    fn read(run: &Path) -> Self {
         Self { metrics: metrics(run), rollouts: rollouts(run), weights: weights(run) }
     }
 
     /// Returns the tokens of every response, by file, prompt and sample.
-    fn sampled(&self) -> BTreeMap<(String, u64, u32), Vec<i32>> {
+    fn tokens_by_sample(&self) -> BTreeMap<(String, u64, u32), Vec<i32>> {
         let of = |rows: &RecordBatch, row: usize| {
             let prompt = rows["prompt_id"].as_primitive::<UInt64Type>().value(row);
             let sample = rows["sample"].as_primitive::<UInt32Type>().value(row);
@@ -140,7 +140,7 @@ impl Left {
     }
 
     /// Returns the prompts trained on, with repetitions.
-    fn trained(&self) -> Vec<u64> {
+    fn trained_prompts(&self) -> Vec<u64> {
         let mut prompts: Vec<u64> = self
             .rollouts
             .values()
@@ -158,14 +158,19 @@ impl Left {
 }
 
 /// Resumes a run from each of its steps.
-fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl Fn(usize, &Left)) {
+fn from_every_step(
+    workspace: &TestWorkspace,
+    straight: &str,
+    more: &[&str],
+    check: impl Fn(usize, &RunRecords),
+) {
     for step in 1..=STEPS {
         let name = format!("{straight}-from{step}");
-        copy(&place.path(straight), &place.path(&name));
-        let printed = place.train(&name, &[&["--resume", &step.to_string()], more].concat());
+        copy(&workspace.path(straight), &workspace.path(&name));
+        let printed = workspace.train(&name, &[&["--resume", &step.to_string()], more].concat());
         assert!(printed.starts_with(&format!("resumed from step {step}\n")), "{printed}");
-        let run = place.path(&name);
-        check(step, &Left::by(&run));
+        let run = workspace.path(&name);
+        check(step, &RunRecords::read(&run));
         let summary = fs::read_to_string(run.join("summary.json")).expect("written");
         let summary: Value = serde_json::from_str(&summary).expect("JSON");
         assert_eq!(summary["steps"], STEPS);
@@ -177,17 +182,17 @@ fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl
 /// Samples must be identical, and numbers equal up to rounding.
 #[test]
 fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
-    let place = Workplace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
     let sync = ["schedule.name=sync", "rollout.instances=1"];
-    place.train("straight", &sync);
-    let straight = Left::by(&place.path("straight"));
+    workspace.train("straight", &sync);
+    let straight = RunRecords::read(&workspace.path("straight"));
     assert!(straight.rollouts.len() == STEPS && straight.metrics.len() > STEPS);
     let learned = |(_, data): &(u64, BTreeMap<String, f64>)| {
         data.get("actor/grad_norm").is_some_and(|norm| *norm > 0.01)
     };
     assert!(straight.metrics.iter().any(learned), "the rewards vary");
-    from_every_step(&place, "straight", &sync, |step, left| {
-        for ((at, found), (_, expected)) in left.metrics.iter().zip(&straight.metrics) {
+    from_every_step(&workspace, "straight", &sync, |step, result| {
+        for ((at, found), (_, expected)) in result.metrics.iter().zip(&straight.metrics) {
             let names = |all: &BTreeMap<String, f64>| all.keys().cloned().collect::<Vec<_>>();
             assert_eq!(names(found), names(expected), "step {at}, resumed after {step}");
             for (name, value) in found {
@@ -199,9 +204,13 @@ fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
                 );
             }
         }
-        assert_eq!(left.metrics.len(), straight.metrics.len());
-        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
-        assert!(near(&left.weights, &straight.weights), "weights, resumed after step {step}");
+        assert_eq!(result.metrics.len(), straight.metrics.len());
+        assert_eq!(
+            result.tokens_by_sample(),
+            straight.tokens_by_sample(),
+            "resumed after step {step}"
+        );
+        assert!(near(&result.weights, &straight.weights), "weights, resumed after step {step}");
     });
 }
 
@@ -222,36 +231,40 @@ fn near(one: &[u8], other: &[u8]) -> bool {
 /// If races are decided by tokens and sums are exact, everything must be identical.
 #[test]
 fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
-    let place = Workplace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
     let deterministic = ["trainer.deterministic=true"];
-    place.train("straight", &deterministic);
-    let straight = Left::by(&place.path("straight"));
-    from_every_step(&place, "straight", &deterministic, |step, left| {
-        let bits = |left: &Left| -> Vec<(u64, Vec<(String, u64)>)> {
+    workspace.train("straight", &deterministic);
+    let straight = RunRecords::read(&workspace.path("straight"));
+    from_every_step(&workspace, "straight", &deterministic, |step, result| {
+        let bits = |result: &RunRecords| -> Vec<(u64, Vec<(String, u64)>)> {
             let numbers = |data: &BTreeMap<String, f64>| {
                 data.iter().map(|(name, value)| (name.clone(), value.to_bits())).collect()
             };
-            left.metrics.iter().map(|(step, data)| (*step, numbers(data))).collect()
+            result.metrics.iter().map(|(step, data)| (*step, numbers(data))).collect()
         };
-        assert_eq!(bits(left), bits(&straight), "metrics, resumed after step {step}");
-        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
-        assert!(left.weights == straight.weights, "weights, resumed after step {step}");
+        assert_eq!(bits(result), bits(&straight), "metrics, resumed after step {step}");
+        assert_eq!(
+            result.tokens_by_sample(),
+            straight.tokens_by_sample(),
+            "resumed after step {step}"
+        );
+        assert!(result.weights == straight.weights, "weights, resumed after step {step}");
     });
 }
 
 #[test]
 fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
-    let place = Workplace::warm(RECIPE, 64, 4);
-    place.train("straight", &[]);
-    let straight = Left::by(&place.path("straight"));
+    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    workspace.train("straight", &[]);
+    let straight = RunRecords::read(&workspace.path("straight"));
     let queued = |(step, data): &(u64, BTreeMap<String, f64>)| {
         *step < 3 && data.get("schedule/queue_length").is_some_and(|length| *length > 0.0)
     };
     assert!(straight.metrics.iter().any(queued), "prompts wait when the run is interrupted");
     let all: Vec<u64> = (0..24).collect();
-    assert_eq!(straight.trained(), all);
-    from_every_step(&place, "straight", &[], |step, left| {
-        assert_eq!(left.trained(), all, "resumed after step {step}");
+    assert_eq!(straight.trained_prompts(), all);
+    from_every_step(&workspace, "straight", &[], |step, result| {
+        assert_eq!(result.trained_prompts(), all, "resumed after step {step}");
     });
 }
 
@@ -261,25 +274,25 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 
 #[test]
 fn an_invalid_resume_is_refused_by_name() {
-    let place = Workplace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
-    let first = place.train("run", &[&["--resume"][..], &short].concat());
+    let first = workspace.train("run", &[&["--resume"][..], &short].concat());
     assert!(
         first.contains("no snapshot to resume from; the run starts from the beginning"),
         "{first}"
     );
 
-    let error = place.train_refused("run", &short);
+    let error = workspace.train_refused("run", &short);
     assert!(
         error.contains("resume from them with --resume, or remove them with --overwrite"),
         "{error}"
     );
-    let error = place.train_refused("run", &["--resume", "5"]);
+    let error = workspace.train_refused("run", &["--resume", "5"]);
     assert!(
         error.contains("expected a snapshot after step 5, found snapshots after 1, 2"),
         "{error}"
     );
-    let error = place
+    let error = workspace
         .train_refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
     for line in [
         "the snapshot after step 2 was taken with another recipe",
@@ -288,43 +301,43 @@ fn an_invalid_resume_is_refused_by_name() {
     ] {
         assert!(error.contains(line), "{error}");
     }
-    let error = place.train_refused("run", &["--resume", "latest", "model.path=run/model"]);
+    let error = workspace.train_refused("run", &["--resume", "latest", "model.path=run/model"]);
     assert!(
         error.contains("key `model.path`: expected a folder that the run does not write to"),
         "{error}"
     );
-    let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
+    let error = workspace.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
     assert!(error.contains("key `data.shuffle`: expected true, found false"), "{error}");
-    let prompts = place.path("data/train.parquet");
+    let prompts = workspace.path("data/train.parquet");
     let kept = fs::read(&prompts).expect("read");
-    fs::copy(place.path("data/validation.parquet"), &prompts).expect("copied");
-    let error = place.train_refused("run", &["--resume", "latest"]);
+    fs::copy(workspace.path("data/validation.parquet"), &prompts).expect("copied");
+    let error = workspace.train_refused("run", &["--resume", "latest"]);
     assert!(error.contains("was taken with other prompts"), "{error}");
     fs::write(&prompts, kept).expect("written");
 
     // Nothing is taken over or removed by a run that is refused.
-    let snapshots = || names(&place.path("run/snapshots"));
+    let snapshots = || names(&workspace.path("run/snapshots"));
     let before = snapshots();
-    let metrics = place.path("run/metrics.jsonl");
+    let metrics = workspace.path("run/metrics.jsonl");
     let lines = fs::read(&metrics).expect("read");
     for kept in [Some(lines.len() / 2), None] {
         match kept {
             Some(bytes) => fs::write(&metrics, &lines[..bytes]).expect("written"),
             None => fs::remove_file(&metrics).expect("removed"),
         }
-        let error = place.train_refused("run", &["--resume", "2"]);
+        let error = workspace.train_refused("run", &["--resume", "2"]);
         assert!(error.contains("the snapshot after step 2 continues this file"), "{error}");
     }
-    place.train_refused("run", &["--resume", "1", "actor.lr=0.1"]);
+    workspace.train_refused("run", &["--resume", "1", "actor.lr=0.1"]);
     assert_eq!(snapshots(), before);
     fs::write(&metrics, lines).expect("written");
 
-    let longer = place.train(
+    let longer = workspace.train(
         "run",
         &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"],
     );
     assert!(longer.contains("\"steps\": 3"), "{longer}");
-    let overwritten = place.train("run", &[&["--overwrite"][..], &short].concat());
+    let overwritten = workspace.train("run", &[&["--overwrite"][..], &short].concat());
     assert!(
         overwritten.contains("\"steps\": 2") && !overwritten.contains("resumed"),
         "{overwritten}"

@@ -10,9 +10,9 @@ use std::process::{Command, Output};
 use rollpacker::datasets::Records;
 use serde_json::{Value, json};
 
-struct Place(tempfile::TempDir);
+struct TestWorkspace(tempfile::TempDir);
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
@@ -46,7 +46,7 @@ impl Place {
         (summary, lines)
     }
 
-    fn refused(&self, args: &[&str]) -> String {
+    fn run_refused(&self, args: &[&str]) -> String {
         let output = self.score(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
@@ -56,8 +56,8 @@ impl Place {
 
 #[test]
 fn lines_are_in_the_order_of_the_rows_with_their_outcomes_and_errors() {
-    let place = Place::new();
-    place.write(
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "rows.jsonl",
         &[
             json!({"data_source": "a", "response": "<answer>Paris</answer>", "ground_truth": "Paris"}),
@@ -68,7 +68,7 @@ fn lines_are_in_the_order_of_the_rows_with_their_outcomes_and_errors() {
         ],
     );
     let args = ["--reward", "exact", "--input", "rows.jsonl", "--option", "ignore_case=true"];
-    let (summary, lines) = place.scored(1, &args);
+    let (summary, lines) = workspace.scored(1, &args);
     let column = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(column("index"), [0, 1, 2, 3, 4]);
     assert_eq!(json!(column("score")), json!([1.0, 0.0, null, null, 1.0]));
@@ -87,32 +87,32 @@ fn lines_are_in_the_order_of_the_rows_with_their_outcomes_and_errors() {
     assert_eq!(summary["by_data_source"]["b"], of_b);
     assert!(summary["seconds"].as_f64().expect("seconds") > 0.0);
 
-    place.scored(0, &[&args[..], &["--allow-errors"]].concat());
-    let one = place.scored(1, &[&args[..], &["--concurrency", "1"]].concat());
+    workspace.scored(0, &[&args[..], &["--allow-errors"]].concat());
+    let one = workspace.scored(1, &[&args[..], &["--concurrency", "1"]].concat());
     assert_eq!(one.1, lines);
 }
 
 #[test]
 fn lines_go_to_standard_output_on_request_and_the_summary_is_text_by_default() {
-    let place = Place::new();
-    place.write("rows.jsonl", &[json!({"said": {"text": "7"}, "truth": 7, "source": "s"})]);
+    let workspace = TestWorkspace::new();
+    workspace.write("rows.jsonl", &[json!({"said": {"text": "7"}, "truth": 7, "source": "s"})]);
     let columns = ["--response-key", "said.text", "--ground-truth-key", "truth"];
     let args = [&["--reward", "f1", "--input", "rows.jsonl"], &columns[..]].concat();
-    let output = place.score(&[&args[..], &["--output", "-"]].concat());
+    let output = workspace.score(&[&args[..], &["--output", "-"]].concat());
     let line: Value = serde_json::from_slice(&output.stdout).expect("one line");
     assert_eq!((&line["score"], &line["outcome"]), (&json!(1.0), &json!("scored")));
     assert_eq!(line["components"], json!({"precision": 1.0, "recall": 1.0}));
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("data source  s: mean 1.0000, 1 of 1")
     );
-    let output = place.score(&args);
+    let output = workspace.score(&args);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("rows           1, 1 scored, "));
     assert!(output.stderr.is_empty() && output.status.success());
 }
 
 #[test]
 fn a_recipe_provides_routes_options_and_columns() {
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let recipe = r#"
         [data]
         ground_truth_key = "gold"
@@ -127,21 +127,21 @@ fn a_recipe_provides_routes_options_and_columns() {
         kind = "regex"
         pattern = "^[a-z]+$"
     "#;
-    fs::write(place.path().join("recipe.toml"), recipe).expect("written");
+    fs::write(workspace.path().join("recipe.toml"), recipe).expect("written");
     let row = |source: &str, response: &str| json!({"data_source": source, "completion": response, "gold": "Paris"});
     let rows = ["qa/x paris", "qa/y Paris", "other Paris"]
         .map(|row| row.split_once(' ').expect("two words"))
         .map(|(source, response)| row(source, response));
-    place.write("rows.jsonl", &rows);
+    workspace.write("rows.jsonl", &rows);
     let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
-    let (_, lines) = place.scored(1, &args);
+    let (_, lines) = workspace.scored(1, &args);
     let scores: Vec<_> = lines.iter().map(|line| line["score"].clone()).collect();
     assert_eq!(json!(scores), json!([1.0, 0.75, null]));
     let components = json!({"exact": 1.0, "shape": 0.0});
     assert_eq!((&lines[1]["components"], &lines[1]["outcome"]), (&components, &json!("scored")));
     let error = |row: usize| lines[row]["error"].as_str().expect("an error");
     assert!(error(2).contains("no reward for data_source `other`; there are routes for qa/*"));
-    let (_, lines) = place
+    let (_, lines) = workspace
         .scored(1, &[&args[..], &["--option", "reward.options.exact.ignore_case=false"]].concat());
     assert_eq!(lines[0]["score"], 0.25);
 }
@@ -160,8 +160,8 @@ fn of_group(uid: u64, right: bool, tokens: u64) -> Value {
 
 #[test]
 fn rows_of_one_prompt_are_scored_together_at_any_position() {
-    let place = Place::new();
-    fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
+    let workspace = TestWorkspace::new();
+    fs::write(workspace.path().join("recipe.toml"), GROUPED).expect("written");
     let alone = json!({"data_source": "s", "response": "yes", "ground_truth": "yes"});
     let mut rows = vec![of_group(1, true, 10), of_group(2, true, 8), of_group(1, false, 30), alone];
     // The rows of a group are further apart than the number of rows scored at once and of rows that wait for an earlier one.
@@ -169,10 +169,10 @@ fn rows_of_one_prompt_are_scored_together_at_any_position() {
         (0..100).map(|_| json!({"data_source": "s", "response": "no", "ground_truth": "yes"})),
     );
     rows.extend([of_group(1, true, 20), of_group(2, false, 8)]);
-    place.write("rows.jsonl", &rows);
+    workspace.write("rows.jsonl", &rows);
     let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
     let one_by_one = [&args[..], &["--concurrency", "1"]].concat();
-    let (summary, lines) = place.scored(0, &one_by_one);
+    let (summary, lines) = workspace.scored(0, &one_by_one);
     let score = |row: usize| lines[row]["score"].as_f64().expect("a score");
     // The score is 1 or 0 for correctness, plus 0.5 times a value between 0.5 and -0.5 for the length.
     assert_eq!([0, 2, 104].map(score), [1.25, -0.25, 1.0]);
@@ -180,26 +180,26 @@ fn rows_of_one_prompt_are_scored_together_at_any_position() {
     assert_eq!(lines[0]["components"], json!({"exact": 1.0, "length": 0.5}));
     assert!(lines.iter().zip(0..).all(|(line, row)| line["index"] == row));
     assert_eq!((&summary["rows"], &summary["groups"]), (&json!(106), &json!(2)));
-    assert_eq!(place.scored(0, &args).1, lines);
+    assert_eq!(workspace.scored(0, &args).1, lines);
 
     // Each row is its own group.
     let (summary, lines) =
-        place.scored(0, &[&args[..], &["--group-key", "response_length"]].concat());
+        workspace.scored(0, &[&args[..], &["--group-key", "response_length"]].concat());
     assert_eq!((&summary["groups"], &lines[2]["score"]), (&json!(4), &json!(0.0)));
 }
 
 #[test]
 fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
-    let place = Place::new();
-    fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
+    let workspace = TestWorkspace::new();
+    fs::write(workspace.path().join("recipe.toml"), GROUPED).expect("written");
     let mut unreadable = of_group(1, true, 10);
     unreadable["response"] = json!(3);
     let mut strange = of_group(1, true, 10);
     strange["uid"] = Value::Null;
     let unknown = json!({"data_source": "g", "response": "yes", "ground_truth": "yes", "uid": 2});
-    place.write("rows.jsonl", &[of_group(1, true, 10), unreadable, strange, unknown]);
+    workspace.write("rows.jsonl", &[of_group(1, true, 10), unreadable, strange, unknown]);
     let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
-    let (summary, lines) = place.scored(1, &args);
+    let (summary, lines) = workspace.scored(1, &args);
     let error = |row: usize| lines[row]["error"].as_str().expect("an error").to_owned();
     assert_eq!(error(0), "row 1 of its group has no score");
     assert_eq!(error(1), "column `response`: expected a text, found 3");
@@ -208,8 +208,8 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
     assert_eq!(error(3), expected);
     assert_eq!(summary["errors"], json!({"fatal": 1, "group": 1, "input": 2}));
 
-    place.write("rows.jsonl", &[json!({"data_source": "g", "response": "yes"})]);
-    let refused = place.refused(&args);
+    workspace.write("rows.jsonl", &[json!({"data_source": "g", "response": "yes"})]);
+    let refused = workspace.run_refused(&args);
     let expected = "reward `0.5 length` of data_source `g` scores whole groups: column `group` is absent: \
                     expected one of uid, group_id, prompt_id, index, extra_info.index, or `--group-key`; found data_source, response";
     assert!(refused.contains(expected), "{refused}");
@@ -217,9 +217,10 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
 
 #[test]
 fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
-    let place = Place::new();
-    place.write("rows.jsonl", &[json!({"text": "x"})]);
-    fs::write(place.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"").expect("written");
+    let workspace = TestWorkspace::new();
+    workspace.write("rows.jsonl", &[json!({"text": "x"})]);
+    fs::write(workspace.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"")
+        .expect("written");
     let cases: [(&[&str], &str); 10] = [
         (&["exakt", "rows.jsonl"], "(did you mean `exact`?)"),
         (&["exact", "absent.jsonl"], "absent.jsonl"),
@@ -246,15 +247,15 @@ fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
     ];
     for (args, expected) in cases {
         let args = [&["--reward", args[0], "--input", args[1]], &args[2..]].concat();
-        let error = place.refused(&args);
+        let error = workspace.run_refused(&args);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
 
 #[test]
 fn demonstrations_of_the_built_in_task_are_right() {
-    let place = Place::new();
-    let made = place.run(&[
+    let workspace = TestWorkspace::new();
+    let made = workspace.run(&[
         "data",
         "generate",
         "--output",
@@ -267,7 +268,7 @@ fn demonstrations_of_the_built_in_task_are_right() {
     assert!(made.status.success());
     let args = ["--reward", "math", "--input", "data/train.parquet"];
     let (summary, lines) =
-        place.scored(0, &[&args[..], &["--response-key", "extra_info.demonstration"]].concat());
+        workspace.scored(0, &[&args[..], &["--response-key", "extra_info.demonstration"]].concat());
     assert_eq!((&summary["rows"], &summary["mean"]), (&json!(700), &json!(1.0)));
     assert!(lines.iter().zip(0..).all(|(line, index)| line["index"] == index));
 }
@@ -295,19 +296,19 @@ fn a_reward_file_of_verl_scores_unchanged() {
         eprintln!("skipped: there is no python3");
         return;
     }
-    let place = Place::new();
-    fs::write(place.path().join("reward.py"), VERL).expect("written");
+    let workspace = TestWorkspace::new();
+    fs::write(workspace.path().join("reward.py"), VERL).expect("written");
     let row = |response: &str, broken: bool| {
         json!({"data_source": "openai/gsm8k", "response": response, "reward_model": {"ground_truth": "1234"},
                "extra_info": {"broken": broken}})
     };
-    place.write(
+    workspace.write(
         "rows.jsonl",
         &[row("so\n#### 1,234", false), row("#### 7", true), row("no idea", false)],
     );
     let args = ["--reward", "python", "--input", "rows.jsonl", "--option", "file=reward.py"];
     let two = [&args[..], &["--option", "processes=2"]].concat();
-    let (summary, lines) = place.scored(1, &two);
+    let (summary, lines) = workspace.scored(1, &two);
     let column = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(json!(column("score")), json!([1.0, null, 0.0]));
     assert_eq!(
@@ -320,11 +321,11 @@ fn a_reward_file_of_verl_scores_unchanged() {
     assert!(error.starts_with(expected) && error.contains("reward.py\", line 12"), "{error}");
     assert_eq!(summary["errors"], json!({"fatal": 1}));
 
-    let error = place.refused(&[&args[..], &["--option", "function=score"]].concat());
+    let error = workspace.run_refused(&[&args[..], &["--option", "function=score"]].concat());
     let expected = "reward.options.python`: cannot load `reward.py`: it has no function `score`: its functions are `extract_solution`, \
                     `compute_score`";
     assert!(error.contains(expected), "{error}");
-    let error = place.refused(&["--reward", "python", "--input", "rows.jsonl"]);
+    let error = workspace.run_refused(&["--reward", "python", "--input", "rows.jsonl"]);
     assert!(error.contains("`reward.options.python.file`: expected a value"), "{error}");
 }
 
@@ -337,11 +338,11 @@ fn knights_and_knaves_in_the_data_of_logic_rl_are_scored() {
     };
     for people in [3, 7] {
         let puzzles = shared.join(format!("data/kk_{people}ppl_train.parquet"));
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         let input = puzzles.to_str().expect("text");
         let args =
             ["--reward", "logic", "--input", input, "--response-key", "solution_text_format"];
-        let (summary, _) = place.scored(0, &args);
+        let (summary, _) = workspace.scored(0, &args);
         assert_eq!((&summary["rows"], &summary["mean"]), (&json!(900), &json!(1.0)));
 
         let puzzles = Records::open(&puzzles).expect("opened").map(|row| row.expect("a row"));
@@ -354,8 +355,8 @@ fn knights_and_knaves_in_the_data_of_logic_rl_are_scored() {
                 json!({"response": response, "ground_truth": row["reward_model"]["ground_truth"]})
             })
             .collect();
-        place.write("flipped.jsonl", &rows);
-        let (summary, _) = place.scored(0, &["--reward", "logic", "--input", "flipped.jsonl"]);
+        workspace.write("flipped.jsonl", &rows);
+        let (summary, _) = workspace.scored(0, &["--reward", "logic", "--input", "flipped.jsonl"]);
         assert_eq!(summary["mean"], 0.0);
         assert_eq!(summary["components"]["format"], 1.0);
         assert_eq!(summary["outcomes"], json!({"wrong": 900}));

@@ -9,7 +9,7 @@
 #[path = "../stages/servers/tests/serve/client.rs"]
 #[allow(dead_code, reason = "the tests of the server use other parts")]
 mod client;
-mod workplace;
+mod workspace;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use rollpacker::stages::model::ModelConfig;
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 const GENERATE: &str = "/inference/v1/generate";
 
@@ -32,9 +32,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Workplace, args: &[&str]) -> Self {
+    fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
         let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-        let mut child = place.command(&[&line[..], args].concat()).spawn().unwrap();
+        let mut child = workspace.command(&[&line[..], args].concat()).spawn().unwrap();
         let mut announced = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announced).unwrap();
         let announced: Value = serde_json::from_str(&announced).unwrap();
@@ -117,16 +117,16 @@ fn prompt_logprobs(server: &Server, prompt: &[i32]) -> Vec<f64> {
 }
 
 /// Writes a model of the same sizes with other weights.
-fn other_weights(place: &Workplace, folder: &str) {
-    let config = ModelConfig::from_folder(&place.path("model")).unwrap();
+fn other_weights(workspace: &TestWorkspace, folder: &str) {
+    let config = ModelConfig::from_folder(&workspace.path("model")).unwrap();
     let other = Decoder::init(config, 2, Device::Cpu).unwrap();
-    other.save(&place.path(folder)).unwrap();
+    other.save(&workspace.path(folder)).unwrap();
 }
 
 #[test]
 fn logprobs_are_those_of_a_plain_forward_pass() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place, &["--instances", "2"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace, &["--instances", "2"]);
     let prompt = [5, 9, 3, 8];
     for temperature in [0.0, 0.6, 1.0] {
         let body = json!({
@@ -136,7 +136,7 @@ fn logprobs_are_those_of_a_plain_forward_pass() {
         for choice in server.ok(GENERATE, &body)["choices"].as_array().unwrap() {
             let tokens = ids(&choice["token_ids"]);
             assert!(tokens.len() >= 5);
-            let expected = forward(&place.path("model"), &[&prompt[..], &tokens].concat());
+            let expected = forward(&workspace.path("model"), &[&prompt[..], &tokens].concat());
             let content = choice["logprobs"]["content"].as_array().unwrap();
             let found: Vec<f64> =
                 content.iter().map(|token| token["logprob"].as_f64().unwrap()).collect();
@@ -148,13 +148,13 @@ fn logprobs_are_those_of_a_plain_forward_pass() {
         }
     }
     let scored = prompt_logprobs(&server, &prompt);
-    assert_close(&scored, &forward(&place.path("model"), &prompt));
+    assert_close(&scored, &forward(&workspace.path("model"), &prompt));
 }
 
 #[test]
 fn seeds_repeat_and_stop_tokens_wait_for_the_shortest_length() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place, &[]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace, &[]);
     let body = |params: Value| json!({"token_ids": [5, 9], "sampling_params": params});
     let seeded = body(json!({"seed": 3, "n": 2, "max_tokens": 12, "ignore_eos": true}));
     let tokens = |answer: &Value| [0, 1].map(|at| ids(&answer["choices"][at]["token_ids"]));
@@ -163,7 +163,7 @@ fn seeds_repeat_and_stop_tokens_wait_for_the_shortest_length() {
     assert_ne!(first[0], first[1]);
     let free = body(json!({"n": 2, "max_tokens": 12, "ignore_eos": true}));
     assert_ne!(tokens(&server.ok(GENERATE, &free)), tokens(&server.ok(GENERATE, &free)));
-    let vocabulary = ModelConfig::from_folder(&place.path("model")).unwrap().vocab_size;
+    let vocabulary = ModelConfig::from_folder(&workspace.path("model")).unwrap().vocab_size;
     let all: Vec<i64> = (0..vocabulary).collect();
     let stopped = body(json!({"stop_token_ids": all, "min_tokens": 0, "ignore_eos": true}));
     let choice = server.ok(GENERATE, &stopped)["choices"][0].take();
@@ -180,13 +180,13 @@ fn seeds_repeat_and_stop_tokens_wait_for_the_shortest_length() {
 
 #[test]
 fn weights_change_in_the_middle_of_a_response_that_a_pause_keeps() {
-    let place = Workplace::new(RECIPE);
-    other_weights(&place, "v2");
+    let workspace = TestWorkspace::new(RECIPE);
+    other_weights(&workspace, "v2");
     // The folder of a delivery need not have a configuration.
-    std::fs::remove_file(place.path("v2").join("generation_config.json")).unwrap();
-    let config = std::fs::read(place.path("v2/config.json")).unwrap();
-    std::fs::remove_file(place.path("v2/config.json")).unwrap();
-    let server = Server::start(&place, &[]);
+    std::fs::remove_file(workspace.path("v2").join("generation_config.json")).unwrap();
+    let config = std::fs::read(workspace.path("v2/config.json")).unwrap();
+    std::fs::remove_file(workspace.path("v2/config.json")).unwrap();
+    let server = Server::start(&workspace, &[]);
     let prompt = [5, 9, 3, 8];
     let before = prompt_logprobs(&server, &prompt);
     let body = json!({
@@ -195,7 +195,7 @@ fn weights_change_in_the_middle_of_a_response_that_a_pause_keeps() {
     let call = send(server.address, "POST", GENERATE, "", &body.to_string());
     server.wait_for(1, 0);
     assert_eq!(server.ok("/pause?mode=keep", &Value::Null), json!({"status": "paused"}));
-    let folder = place.path("v2").display().to_string();
+    let folder = workspace.path("v2").display().to_string();
     let load = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
     assert_eq!(server.ok("/collective_rpc", &load), json!({"results": [null]}));
     server.ok("/update_weight_version", &json!({"new_version": "2"}));
@@ -210,8 +210,8 @@ fn weights_change_in_the_middle_of_a_response_that_a_pause_keeps() {
     assert_eq!((&old["version"], &new["version"]), (&json!("default"), &json!("2")));
     assert_eq!((&old["start"], &old["end"], &new["end"]), (&json!(0), &new["start"], &json!(1000)));
     let after = prompt_logprobs(&server, &prompt);
-    std::fs::write(place.path("v2/config.json"), config).unwrap();
-    assert_close(&after, &forward(&place.path("v2"), &prompt));
+    std::fs::write(workspace.path("v2/config.json"), config).unwrap();
+    assert_close(&after, &forward(&workspace.path("v2"), &prompt));
     assert!(before.iter().zip(&after).any(|(before, after)| (before - after).abs() > 1e-3));
     let missing = json!({"method": "reload_weights", "kwargs": {"weights_path": "nowhere"}});
     let (status, message, _) = server.post("/collective_rpc", &missing).error();
@@ -224,8 +224,8 @@ fn weights_change_in_the_middle_of_a_response_that_a_pause_keeps() {
 
 #[test]
 fn pauses_abort_hold_and_wait() {
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place, &["--max-num-seqs", "2"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace, &["--max-num-seqs", "2"]);
     let long =
         json!({"token_ids": [5], "sampling_params": {"max_tokens": 1000, "ignore_eos": true}});
     let start = || send(server.address, "POST", GENERATE, "", &long.to_string());
@@ -251,11 +251,11 @@ fn pauses_abort_hold_and_wait() {
 
 #[test]
 fn a_signal_ends_the_server_after_its_calls() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let long =
         json!({"token_ids": [5], "sampling_params": {"max_tokens": 1000, "ignore_eos": true}});
     for (timeout, reason) in [("600", "length"), ("0", "abort")] {
-        let server = Server::start(&place, &["--shutdown-timeout", timeout]);
+        let server = Server::start(&workspace, &["--shutdown-timeout", timeout]);
         let call = send(server.address, "POST", GENERATE, "", &long.to_string());
         server.wait_for(1, 0);
         server.signal();
@@ -268,8 +268,9 @@ fn a_signal_ends_the_server_after_its_calls() {
 
 #[test]
 fn a_model_that_cannot_be_served_is_bad_input() {
-    let place = Workplace::new(RECIPE);
-    let refused = |args: &[&str]| place.refused(&[&["serve", "--port", "0"], args].concat());
+    let workspace = TestWorkspace::new(RECIPE);
+    let refused =
+        |args: &[&str]| workspace.run_refused(&[&["serve", "--port", "0"], args].concat());
     assert!(refused(&["--model", "nowhere"]).contains("nowhere"));
     for (flag, value) in [
         ("--instances", "0"),
@@ -299,8 +300,8 @@ fn the_openai_client_is_served() {
         println!("skipped: `{python}` has no package `openai`");
         return;
     }
-    let place = Workplace::new(RECIPE);
-    let server = Server::start(&place, &["--served-model-name", "tiny"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let server = Server::start(&workspace, &["--served-model-name", "tiny"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client.py");
     let url = format!("http://{}", server.address);
     let end = Command::new(&python).args([script, &url, "tiny"]).output().unwrap();

@@ -1,7 +1,7 @@
 //! Servers that a run starts itself (`rollout.serve`): real processes of `rollpacker serve`.
 #![cfg(all(target_os = "linux", feature = "servers"))]
 
-mod workplace;
+mod workspace;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use rollpacker::dataflow::snapshot::SnapshotStore;
 use rollpacker::dataflow::step::Step;
 use serde_json::Value;
-use workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 /// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
 fn serve(count: usize, more: &str) -> String {
@@ -22,31 +22,31 @@ fn serve(count: usize, more: &str) -> String {
     )
 }
 
-fn training(place: &Workplace, settings: &[&str]) -> Command {
-    place.training(&[&["schedule.name=sync", "rollout.engine=vllm"], settings].concat())
+fn train_command(workspace: &TestWorkspace, settings: &[&str]) -> Command {
+    workspace.train_command(&[&["schedule.name=sync", "rollout.engine=vllm"], settings].concat())
 }
 
-fn started(place: &Workplace, settings: &[&str]) -> Child {
-    training(place, settings).spawn().expect("the program starts")
+fn started(workspace: &TestWorkspace, settings: &[&str]) -> Child {
+    train_command(workspace, settings).spawn().expect("the program starts")
 }
 
-fn train(place: &Workplace, settings: &[&str]) -> ProcessEnd {
-    ProcessEnd::of(started(place, settings))
+fn train(workspace: &TestWorkspace, settings: &[&str]) -> ProcessEnd {
+    ProcessEnd::of(started(workspace, settings))
 }
 
 /// Returns the ids of the servers of a run.
-fn servers(place: &Workplace) -> Vec<String> {
-    processes(place, |line| line.starts_with(env!("CARGO_BIN_EXE_rollpacker")))
+fn servers(workspace: &TestWorkspace) -> Vec<String> {
+    processes(workspace, |line| line.starts_with(env!("CARGO_BIN_EXE_rollpacker")))
 }
 
 /// Returns the ids of all processes that a run started for its servers: the servers and their guards.
-fn left(place: &Workplace) -> Vec<String> {
-    processes(place, |_| true)
+fn server_processes(workspace: &TestWorkspace) -> Vec<String> {
+    processes(workspace, |_| true)
 }
 
-/// Returns the ids of the processes whose command lines have the model folder of a workplace.
-fn processes(place: &Workplace, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
-    let model = place.path("model").display().to_string();
+/// Returns the ids of the processes whose command lines have the model folder of a workspace.
+fn processes(workspace: &TestWorkspace, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+    let model = workspace.path("model").display().to_string();
     let is_one = |process: &Path| {
         // A process that has ended has no command line.
         let line = fs::read(process.join("cmdline")).unwrap_or_default();
@@ -59,8 +59,8 @@ fn processes(place: &Workplace, is_meant: impl Fn(&str) -> bool) -> Vec<String> 
 }
 
 /// Returns the metrics of the steps that a run has completed.
-fn steps(place: &Workplace) -> Vec<Value> {
-    let text = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap_or_default();
+fn steps(workspace: &TestWorkspace) -> Vec<Value> {
+    let text = fs::read_to_string(workspace.path("run/metrics.jsonl")).unwrap_or_default();
     // The last line may be incomplete while the run goes on.
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str::<Value>(line).expect("JSON")["data"].clone()).collect()
@@ -79,7 +79,7 @@ fn kill(signal: &str, process: &str) {
     assert!(status.success());
 }
 
-/// Checks that every delivery was proven. A delivery that ends late is reported in the next step, so that a step may have none.
+/// Checks that every delivery was verified. A delivery that ends late is reported in the next step, so that a step may have none.
 fn assert_canary_passed(steps: &[Value]) {
     let figures = steps.iter().filter_map(|metrics| metrics["rollout/canary_kl"].as_f64());
     let figures: Vec<f64> = figures.collect();
@@ -88,11 +88,11 @@ fn assert_canary_passed(steps: &[Value]) {
 
 #[test]
 fn a_run_starts_and_stops_its_servers() {
-    let place = Workplace::new(RECIPE);
-    let end = train(&place, &[&serve(2, ""), "trainer.total_training_steps=3"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = train(&workspace, &[&serve(2, ""), "trainer.total_training_steps=3"]);
     assert_eq!(end.code, Some(0), "{end:?}");
-    assert_eq!(left(&place), Vec::<String>::new());
-    let steps = steps(&place);
+    assert_eq!(server_processes(&workspace), Vec::<String>::new());
+    let steps = steps(&workspace);
     assert_eq!(steps.len(), 3);
     for metrics in &steps {
         for name in ["rollout/server_restarts", "rollout/servers_lost", "rollout/server_errors"] {
@@ -101,7 +101,7 @@ fn a_run_starts_and_stops_its_servers() {
     }
     assert_canary_passed(&steps);
     for log in ["run/servers/0.log", "run/servers/1.log"] {
-        let log = fs::read_to_string(place.path(log)).expect("a log");
+        let log = fs::read_to_string(workspace.path(log)).expect("a log");
         assert!(log.starts_with("[rollpacker] start 1 on port "), "{log}");
         assert!(log.contains("\"url\":\"http://127.0.0.1:"), "{log}");
     }
@@ -109,9 +109,9 @@ fn a_run_starts_and_stops_its_servers() {
 
 #[test]
 fn a_command_that_ends_at_once_is_refused_with_the_end_of_its_log() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let command = r#"rollout.serve={ command = ["sh", "-c", "echo port {port} of server {index} with $KEY_OF_HUB; echo no such model >&2; exit 3", "--api-key", "key-in-command"], env = { KEY_OF_HUB = "a", HUB_TOKEN = "key-in-variable" } }"#;
-    let end = train(&place, &[command]);
+    let end = train(&workspace, &[command]);
     assert_eq!(end.code, Some(1), "{end:?}");
     for part in [
         "cannot start the engine `vllm`",
@@ -123,49 +123,49 @@ fn a_command_that_ends_at_once_is_refused_with_the_end_of_its_log() {
     ] {
         assert!(end.err.contains(part), "`{part}` is expected in: {}", end.err);
     }
-    let recipe = fs::read_to_string(place.path("run/recipe.toml")).expect("a recipe");
+    let recipe = fs::read_to_string(workspace.path("run/recipe.toml")).expect("a recipe");
     for secret in ["key-in-command", "key-in-variable"] {
         assert!(!format!("{end:?} {recipe}").contains(secret), "{end:?} {recipe}");
     }
     let missing = r#"rollout.serve={ command = ["no-such-program", "{port}"] }"#;
-    let end = train(&place, &[missing, "--overwrite"]);
+    let end = train(&workspace, &[missing, "--overwrite"]);
     assert!(end.err.contains("exit status: 127") && end.err.contains("not found"), "{end:?}");
 }
 
 #[test]
 fn a_killed_server_is_started_again_and_gets_the_weights() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let settings = [&serve(1, ""), "trainer.total_training_steps=8"];
-    let mut run = started(&place, &settings);
-    wait(&mut run, || steps(&place).len() >= 2);
-    let [server] = &servers(&place)[..] else { panic!("one server is expected") };
+    let mut run = started(&workspace, &settings);
+    wait(&mut run, || steps(&workspace).len() >= 2);
+    let [server] = &servers(&workspace)[..] else { panic!("one server is expected") };
     kill("-KILL", server);
     let end = ProcessEnd::of(run);
     assert_eq!(end.code, Some(0), "{end:?}");
-    let steps = steps(&place);
+    let steps = steps(&workspace);
     assert_eq!(steps.len(), 8);
     let sum = |name: &str| steps.iter().filter_map(|metrics| metrics[name].as_f64()).sum::<f64>();
     assert_eq!(sum("rollout/server_restarts"), 1.0);
     assert_canary_passed(&steps);
-    let log = fs::read_to_string(place.path("run/servers/0.log")).expect("a log");
+    let log = fs::read_to_string(workspace.path("run/servers/0.log")).expect("a log");
     assert!(log.contains("[rollpacker] ended with signal: 9 (SIGKILL); start 2 on port "), "{log}");
-    assert_eq!(left(&place), Vec::<String>::new());
+    assert_eq!(server_processes(&workspace), Vec::<String>::new());
 }
 
 #[test]
 fn servers_end_with_a_killed_or_signalled_run() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for (signal, code) in [("-KILL", None), ("-TERM", Some(75))] {
         let settings = [&serve(2, ""), "trainer.total_training_steps=1000", "--overwrite"];
-        let mut run = started(&place, &settings);
-        wait(&mut run, || steps(&place).len() == 1);
-        assert_eq!(servers(&place).len(), 2);
+        let mut run = started(&workspace, &settings);
+        wait(&mut run, || steps(&workspace).len() == 1);
+        assert_eq!(servers(&workspace).len(), 2);
         kill(signal, &run.id().to_string());
         let end = ProcessEnd::of(run);
         assert_eq!(end.code, code, "{end:?}");
         // The guards of the servers of a killed run act on their own.
-        wait_until("the servers have ended", || left(&place).is_empty());
-        fs::remove_dir_all(place.path("run")).expect("removed");
+        wait_until("the servers have ended", || server_processes(&workspace).is_empty());
+        fs::remove_dir_all(workspace.path("run")).expect("removed");
     }
 }
 
@@ -180,9 +180,9 @@ impl Drop for OwnServer {
 }
 
 /// Starts a server outside of the run, and returns it with the setting that names it.
-fn own_server(place: &Workplace) -> (OwnServer, String) {
+fn own_server(workspace: &TestWorkspace) -> (OwnServer, String) {
     let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-    let mut server = place.command(&line).spawn().expect("the program starts");
+    let mut server = workspace.command(&line).spawn().expect("the program starts");
     let mut announced = String::new();
     let out = server.stdout.as_mut().expect("captured");
     BufReader::new(out).read_line(&mut announced).expect("a line");
@@ -193,29 +193,29 @@ fn own_server(place: &Workplace) -> (OwnServer, String) {
 
 #[test]
 fn a_run_that_loses_all_servers_saves_its_last_complete_step() {
-    let place = Workplace::new(RECIPE);
-    let (server, url) = own_server(&place);
+    let workspace = TestWorkspace::new(RECIPE);
+    let (server, url) = own_server(&workspace);
     let settings =
         ["trainer.save_freq=1000", "trainer.total_training_steps=20", "rollout.server_timeout=2"];
-    let mut run = started(&place, &[&settings[..], &[&url]].concat());
-    wait(&mut run, || steps(&place).len() >= 3);
+    let mut run = started(&workspace, &[&settings[..], &[&url]].concat());
+    wait(&mut run, || steps(&workspace).len() >= 3);
     drop(server);
     let end = ProcessEnd::of(run);
     assert_eq!(end.code, Some(75), "{end:?}");
-    let done = steps(&place);
-    let taken = SnapshotStore::steps_in(&place.path("run/snapshots")).expect("a folder");
+    let done = steps(&workspace);
+    let taken = SnapshotStore::steps_in(&workspace.path("run/snapshots")).expect("a folder");
     assert_eq!(taken, [Step(done.len() as u64 - 1)], "the last complete step");
-    let (_server, url) = own_server(&place);
-    let end = train(&place, &[&settings[..], &[&url, "--resume"]].concat());
+    let (_server, url) = own_server(&workspace);
+    let end = train(&workspace, &[&settings[..], &[&url, "--resume"]].concat());
     assert_eq!(end.code, Some(0), "{end:?}");
-    let all = steps(&place);
+    let all = steps(&workspace);
     assert_eq!(all.len(), 20);
     assert_eq!(all[..done.len()], done, "no step before was computed again");
 }
 
 #[test]
 fn wrong_tables_are_refused_by_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let vllm = "rollout.engine=vllm";
     let url = "rollout.servers=[\"http://127.0.0.1:9\"]";
     let serve = serve(1, "");
@@ -229,12 +229,12 @@ fn wrong_tables_are_refused_by_key() {
         (&[vllm, &serve, "rollout.serve.env={ \"A=B\" = \"\" }"], "`env` with names of"),
     ];
     for (settings, expected) in cases {
-        let end =
-            place.run(&[&["train", "--config", "recipe.toml", "--dry-run"][..], settings].concat());
+        let end = workspace
+            .run(&[&["train", "--config", "recipe.toml", "--dry-run"][..], settings].concat());
         assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {}", end.err);
     }
-    let shown = place.ok(&["train", "--config", "recipe.toml", "--dry-run", vllm, &serve]);
+    let shown = workspace.ok(&["train", "--config", "recipe.toml", "--dry-run", vllm, &serve]);
     assert!(shown.contains("[rollout.serve]") && shown.contains("{port}"), "{shown}");
-    assert!(!place.path("run/servers").exists());
+    assert!(!workspace.path("run/servers").exists());
 }

@@ -3,25 +3,25 @@
 
 #[path = "export/chrome_trace.rs"]
 mod chrome_trace;
-mod workplace;
+mod workspace;
 
 use std::fs;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
-use workplace::{RECIPE, Workplace};
+use workspace::{RECIPE, TestWorkspace};
 
-fn shown(place: &Workplace, args: &[&str]) -> Value {
-    let end = place.run(&[&["show", "run", "--json"][..], args].concat());
+fn shown(workspace: &TestWorkspace, args: &[&str]) -> Value {
+    let end = workspace.run(&[&["show", "run", "--json"][..], args].concat());
     assert_eq!(end.code, Some(0), "{end:?}");
     serde_json::from_str(&end.out).expect("JSON")
 }
 
 #[test]
 fn a_run_is_shown_while_it_is_written_and_after() {
-    let place = Workplace::new(RECIPE);
-    place.trained(&[]);
-    let report = shown(&place, &["--responses", "2"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.train_ok(&[]);
+    let report = shown(&workspace, &["--responses", "2"]);
     assert_eq!((&report["ended"], &report["steps"]), (&"finished".into(), &4.into()));
     assert_eq!(report["settings"]["schedule.name"], "tail_batching");
     let curves = report["curves"].as_array().expect("curves");
@@ -34,7 +34,7 @@ fn a_run_is_shown_while_it_is_written_and_after() {
     let picks = report["responses"].as_array().expect("responses");
     let picks: Vec<_> = picks.iter().map(|one| one["pick"].as_str().expect("text")).collect();
     assert_eq!(picks, ["best", "best", "worst", "worst", "random", "random"]);
-    let text = place.ok(&["show", "run"]);
+    let text = workspace.ok(&["show", "run"]);
     for part in
         ["run: finished, 4 steps", "critic/score/mean", "responses of step 4", "best: prompt"]
     {
@@ -43,51 +43,51 @@ fn a_run_is_shown_while_it_is_written_and_after() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 
     // A killed run has no summary, and its last line may be incomplete.
-    fs::remove_file(place.path("run/summary.json")).expect("removed");
-    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("read");
-    place.write("run/metrics.jsonl", &metrics[..metrics.len() - 10]);
-    let report = shown(&place, &[]);
+    fs::remove_file(workspace.path("run/summary.json")).expect("removed");
+    let metrics = fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("read");
+    workspace.write("run/metrics.jsonl", &metrics[..metrics.len() - 10]);
+    let report = shown(&workspace, &[]);
     assert_eq!((&report["ended"], &report["steps"]), (&Value::Null, &3.into()));
 }
 
 #[test]
 fn a_group_is_shown_side_by_side() {
-    let place = Workplace::new(RECIPE);
-    place.trained(&["trainer.total_training_steps=1"]);
-    let prompt = shown(&place, &[])["responses"][0]["prompt_id"].clone();
-    let report = shown(&place, &["--prompt", &prompt.to_string(), "--step", "1"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.train_ok(&["trainer.total_training_steps=1"]);
+    let prompt = shown(&workspace, &[])["responses"][0]["prompt_id"].clone();
+    let report = shown(&workspace, &["--prompt", &prompt.to_string(), "--step", "1"]);
     let group = report["responses"].as_array().expect("responses");
     assert!(group.len() >= 4, "{group:?}");
     assert!(group.iter().all(|one| one["prompt_id"] == prompt));
     assert!(group.iter().is_sorted_by_key(|one| one["sample"].as_u64()));
     assert!(group[0]["prompt"].as_str().expect("text").contains("user: "));
-    assert!(place.refused(&["show", "run", "--prompt", "999999"]).contains("--prompt"));
-    assert!(place.refused(&["show", "run", "--step", "7"]).contains("--step"));
+    assert!(workspace.run_refused(&["show", "run", "--prompt", "999999"]).contains("--prompt"));
+    assert!(workspace.run_refused(&["show", "run", "--step", "7"]).contains("--step"));
 }
 
 #[test]
 fn a_folder_that_is_not_a_run_is_refused() {
-    let place = Workplace::new(RECIPE);
-    assert!(place.refused(&["show", "data"]).contains("metrics.jsonl"));
-    assert!(place.refused(&["show", "absent"]).contains("it is no folder"));
-    place.write("data/metrics.jsonl", "{\"step\": 1, \"data\": {}}\nbroken\n");
-    assert!(place.refused(&["show", "data"]).contains("line 2"));
+    let workspace = TestWorkspace::new(RECIPE);
+    assert!(workspace.run_refused(&["show", "data"]).contains("metrics.jsonl"));
+    assert!(workspace.run_refused(&["show", "absent"]).contains("it is no folder"));
+    workspace.write("data/metrics.jsonl", "{\"step\": 1, \"data\": {}}\nbroken\n");
+    assert!(workspace.run_refused(&["show", "data"]).contains("line 2"));
 }
 
 #[test]
 fn a_run_is_exported() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let logged = ["trainer.save_freq=2", "trainer.logger=tensorboard"];
-    place.trained(&[&logged[..], &["trainer.total_training_steps=2"]].concat());
-    place.trained(&[&logged[..], &["--resume"]].concat());
-    place.ok(&["export", "run", "--tensorboard", "logs", "--perfetto", "trace.json"]);
-    let event_file = |folder: &str| place.path(folder).join("events.out.tfevents.0.rollpacker");
+    workspace.train_ok(&[&logged[..], &["trainer.total_training_steps=2"]].concat());
+    workspace.train_ok(&[&logged[..], &["--resume"]].concat());
+    workspace.ok(&["export", "run", "--tensorboard", "logs", "--perfetto", "trace.json"]);
+    let event_file = |folder: &str| workspace.path(folder).join("events.out.tfevents.0.rollpacker");
     let exported = fs::read(event_file("logs")).expect("exported");
     assert!(exported == fs::read(event_file("run/tensorboard")).expect("written by the run"));
     let live = ["export", "run", "--tensorboard", "run/tensorboard"];
-    assert!(place.refused(&live).contains("run/tensorboard/events"));
-    let trace = chrome_trace::Trace::read(&place.path("trace.json"));
-    let rows = |step| rows(&place.path(&format!("run/rollouts/step_{step:05}.parquet")));
+    assert!(workspace.run_refused(&live).contains("run/tensorboard/events"));
+    let trace = chrome_trace::Trace::read(&workspace.path("trace.json"));
+    let rows = |step| rows(&workspace.path(&format!("run/rollouts/step_{step:05}.parquet")));
     trace.assert_every_sample_once((1..=4).map(rows).sum());
     assert_eq!(trace.slices("reward").count(), 4 * 16, "each trained response is scored");
     let steps: Vec<_> = trace.slices("step").collect();
@@ -107,14 +107,14 @@ fn a_run_is_exported() {
 
 #[test]
 fn an_event_file_goes_with_the_run_that_wrote_it() {
-    let place = Workplace::new(RECIPE);
-    let event_file = place.path("run/tensorboard/events.out.tfevents.0.rollpacker");
-    place.trained(&["trainer.logger=tensorboard", "trainer.total_training_steps=1"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let event_file = workspace.path("run/tensorboard/events.out.tfevents.0.rollpacker");
+    workspace.train_ok(&["trainer.logger=tensorboard", "trainer.total_training_steps=1"]);
     assert!(event_file.exists());
-    place.trained(&["trainer.total_training_steps=1"]);
+    workspace.train_ok(&["trainer.total_training_steps=1"]);
     assert!(!event_file.exists());
     let unknown = ["train", "--config", "recipe.toml", "trainer.logger=[console,wandb]"];
-    assert!(place.refused(&unknown).contains("console, file, tensorboard"));
+    assert!(workspace.run_refused(&unknown).contains("console, file, tensorboard"));
 }
 
 fn rows(path: &std::path::Path) -> usize {

@@ -19,7 +19,7 @@ fn simulate(folder: &Path, args: &[&str]) -> Output {
         .expect("it runs")
 }
 
-fn refused(folder: &Path, args: &[&str]) -> String {
+fn run_refused(folder: &Path, args: &[&str]) -> String {
     let output = simulate(folder, args);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -31,17 +31,18 @@ fn files_that_cannot_be_written_are_refused_before_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     assert_eq!(
-        refused(folder, &["--report", "none/a.html"]),
+        run_refused(folder, &["--report", "none/a.html"]),
         "error: --report none/a.html: expected a file in a folder that exists, found no folder none\n"
     );
-    let error = refused(folder, &["--output", "."]);
+    let error = run_refused(folder, &["--output", "."]);
     assert!(error.starts_with("error: --output .: expected a regular file"), "{error}");
     for other in ["a", "./a"] {
-        let error = refused(folder, &["--output", "a", "--report", other]);
+        let error = run_refused(folder, &["--output", "a", "--report", other]);
         assert_eq!(error, "error: --report and --output: expected two files, found one\n");
     }
     std::fs::write(folder.join("kept.html"), "kept").expect("written");
-    let error = refused(folder, &["--report", "kept.html", "--output", "b", "--gantt-step", "3"]);
+    let error =
+        run_refused(folder, &["--report", "kept.html", "--output", "b", "--gantt-step", "3"]);
     assert_eq!(error, "error: --gantt-step: expected one of the 2 steps, found 3\n");
     assert_eq!(std::fs::read_to_string(folder.join("kept.html")).expect("read"), "kept");
     assert!(!folder.join("b").exists(), "nothing is left of the attempt");
@@ -50,7 +51,7 @@ fn files_that_cannot_be_written_are_refused_before_the_run() {
 #[test]
 fn a_model_that_does_not_fit_is_refused_before_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
-    let error = refused(folder.path(), &["model.name=Qwen2.5-32B"]);
+    let error = run_refused(folder.path(), &["model.name=Qwen2.5-32B"]);
     assert!(error.contains("key `rollout.tensor_parallel`: Qwen2.5-32B does not fit"), "{error}");
 }
 
@@ -137,7 +138,7 @@ fn more_responses_per_prompt_narrow_the_correlation_interval() {
     assert!(width(&four) < width(&one), "{one} {four}");
     assert!(one["estimate"].is_null() && four["estimate"].is_f64(), "{one} {four}");
     assert!(assumed(32).is_null());
-    let error = refused(folder, &["--trace", "t.csv", "lengths.correlation=0.3"]);
+    let error = run_refused(folder, &["--trace", "t.csv", "lengths.correlation=0.3"]);
     assert!(error.contains("key `lengths.correlation`: expected no value"), "{error}");
 }
 
@@ -154,7 +155,7 @@ fn recorded_prompt_lengths_are_used() {
     assert_eq!(shorter["trace"][0]["prompt_length_column"], "prompt_id");
     let rollout = |json: &Value| json["configurations"][0]["stages"]["training"].as_f64();
     assert!(rollout(&shorter) < rollout(&found), "prompts of 0 to 63 tokens, not 700 and more");
-    let error = refused(folder, &[&sweep[..], &["--prompt-length-column", "size"]].concat());
+    let error = run_refused(folder, &[&sweep[..], &["--prompt-length-column", "size"]].concat());
     assert!(error.contains("column `size` is absent"), "{error}");
 }
 

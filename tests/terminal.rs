@@ -1,7 +1,7 @@
 //! Tests of the program's output: no foreign control sequences, no secrets, and no failure when the reader closes the stream.
 #![cfg(feature = "torch")]
 
-mod workplace;
+mod workspace;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use workplace::{ProcessEnd, RECIPE, Workplace, json as read_json};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace, json as read_json};
 
 /// Clears the screen, rings the bell, changes colors with a one-character and a two-character sequence, returns the carriage, and reverses
 /// the text direction.
@@ -28,7 +28,7 @@ fn printed(end: &ProcessEnd) -> String {
 
 #[test]
 fn foreign_text_is_escaped() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let name = "\u{1b}[31m rows \u{9b}.jsonl";
     let row = |response: &Value| {
         json!({
@@ -36,8 +36,8 @@ fn foreign_text_is_escaped() {
             FOREIGN: FOREIGN, "domain": FOREIGN,
         })
     };
-    place.write(name, &format!("{}\n{}\n", row(&json!("x")), row(&json!([FOREIGN]))));
-    place.write("bad.jsonl", &format!("{}\n", json!({"prompt": [FOREIGN], FOREIGN: 1})));
+    workspace.write(name, &format!("{}\n{}\n", row(&json!("x")), row(&json!([FOREIGN]))));
+    workspace.write("bad.jsonl", &format!("{}\n", json!({"prompt": [FOREIGN], FOREIGN: 1})));
     let score = ["score", "--reward", "exact", "--input", name, "--allow-errors"];
     for (args, status) in [
         (&score[..], 0),
@@ -56,7 +56,7 @@ fn foreign_text_is_escaped() {
         (&["profile", "--config", FOREIGN], 2),
         (&["sft", "--config", FOREIGN], 2),
     ] {
-        let end = place.run(args);
+        let end = workspace.run(args);
         assert_eq!(end.code, Some(status), "{args:?}: {end:?}");
         assert!(!printed(&end).is_empty(), "{args:?}");
     }
@@ -64,14 +64,14 @@ fn foreign_text_is_escaped() {
 
 #[test]
 fn files_and_json_keep_foreign_text_as_it_is() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let answer = format!("<answer>{}</answer>", FOREIGN.trim());
-    place.write("rows.jsonl", &format!("{}\n", json!({"response": answer, "answer": "x"})));
+    workspace.write("rows.jsonl", &format!("{}\n", json!({"response": answer, "answer": "x"})));
     let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output"];
-    place.ok(&[&score[..], &["out.jsonl"]].concat());
-    let end = place.run(&[&score[..], &["-"]].concat());
+    workspace.ok(&[&score[..], &["out.jsonl"]].concat());
+    let end = workspace.run(&[&score[..], &["-"]].concat());
     printed(&end);
-    let from_file: Value = read_json(&place.path("out.jsonl"));
+    let from_file: Value = read_json(&workspace.path("out.jsonl"));
     let from_terminal: Value = serde_json::from_str(&end.out).expect("JSON");
     assert_eq!(from_file, from_terminal);
     let label = from_file["labels"]["answer"].as_str().expect("a text");
@@ -79,8 +79,8 @@ fn files_and_json_keep_foreign_text_as_it_is() {
 }
 
 /// Reads one line of a command's output, closes the stream, and waits for the command.
-fn first_line(place: &Workplace, args: &[&str]) -> (String, ProcessEnd) {
-    let mut child = place.command(args).spawn().expect("it starts");
+fn first_line(workspace: &TestWorkspace, args: &[&str]) -> (String, ProcessEnd) {
+    let mut child = workspace.command(args).spawn().expect("it starts");
     let mut line = String::new();
     let mut output = BufReader::new(child.stdout.take().expect("piped"));
     output.read_line(&mut line).expect("a line");
@@ -90,28 +90,28 @@ fn first_line(place: &Workplace, args: &[&str]) -> (String, ProcessEnd) {
 
 #[test]
 fn a_closed_pipe_does_not_end_training() {
-    let place = Workplace::new(RECIPE);
-    let (line, end) = first_line(&place, &["train", "--config", "recipe.toml"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let (line, end) = first_line(&workspace, &["train", "--config", "recipe.toml"]);
     assert_eq!(end.code, Some(0), "{line}: {end:?}");
     assert_eq!(end.err, "");
-    assert_eq!(place.summary("run")["steps"], 4);
-    assert!(place.path("run/model/model.safetensors").exists());
+    assert_eq!(workspace.summary("run")["steps"], 4);
+    assert!(workspace.path("run/model/model.safetensors").exists());
     let two = ["train", "--config", "recipe.toml", "--workers", "2", "--out", "two"];
-    let (line, end) = first_line(&place, &two);
+    let (line, end) = first_line(&workspace, &two);
     assert_eq!(end.code, Some(0), "{line}: {end:?}");
-    assert_eq!(place.summary("two")["steps"], 4);
+    assert_eq!(workspace.summary("two")["steps"], 4);
     let sft = ["sft", "--config", "recipe.toml", "--out", "warm", "sft.steps=12"];
     let sizes = ["sft.hidden_size=16", "sft.num_attention_heads=2", "sft.num_key_value_heads=2"];
     let data = ["sft.train_files=data/train.parquet", "sft.batch_size=2"];
-    let (line, end) = first_line(&place, &[&sft[..], &sizes, &data].concat());
+    let (line, end) = first_line(&workspace, &[&sft[..], &sizes, &data].concat());
     assert_eq!(end.code, Some(0), "{line}: {end:?}");
-    assert!(place.path("warm/model.safetensors").exists());
+    assert!(workspace.path("warm/model.safetensors").exists());
 }
 
 #[test]
 fn a_run_prints_a_banner_and_a_summary() {
-    let place = Workplace::new(RECIPE);
-    let end = place.trained(&["data.val_files=data/validation.parquet"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = workspace.train_ok(&["data.val_files=data/validation.parquet"]);
     let lines: Vec<&str> = end.out.lines().collect();
     assert_eq!(lines[0], format!("rollpacker {}", env!("CARGO_PKG_VERSION")));
     for line in [
@@ -129,13 +129,13 @@ fn a_run_prints_a_banner_and_a_summary() {
     );
     let last = "run folder: run, model: run/model, next: rollpacker show run";
     assert_eq!(lines.last(), Some(&last));
-    place.ok(&["show", "run"]);
+    workspace.ok(&["show", "run"]);
 }
 
 #[test]
 fn the_log_is_json_on_request() {
-    let place = Workplace::new(RECIPE);
-    let end = place.trained(&["--log-format", "json"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = workspace.train_ok(&["--log-format", "json"]);
     let lines = end.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let lines: Vec<_> = lines.collect();
     assert!(lines.iter().all(|line| line["unix_s"].is_f64() && line["level"] == "info"));
@@ -145,7 +145,8 @@ fn the_log_is_json_on_request() {
     assert_eq!(lines[0]["run_folder"], "run");
     assert_eq!((&lines[4]["step"], &lines[5]["summary"]["steps"]), (&json!(4), &json!(4)));
     assert!(lines[1]["metrics"]["critic/score/mean"].is_f64(), "{}", lines[1]);
-    let refused = place.refused(&["train", "--log-format", "json", "--config", "absent.toml"]);
+    let refused =
+        workspace.run_refused(&["train", "--log-format", "json", "--config", "absent.toml"]);
     let line: Value = serde_json::from_str(&refused).expect("JSON");
     assert_eq!(line["level"], "error");
     assert!(line["message"].as_str().expect("text").contains("absent.toml"));
@@ -153,9 +154,9 @@ fn the_log_is_json_on_request() {
 
 #[test]
 fn a_run_warns_once_that_its_responses_are_truncated() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let short = ["data.max_response_length=2", "trainer.total_training_steps=7"];
-    let end = place.trained(&[&short[..], &["--log-format", "json"]].concat());
+    let end = workspace.train_ok(&[&short[..], &["--log-format", "json"]].concat());
     let lines = end.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let warnings: Vec<_> = lines.filter(|line| line["level"] == "warn").collect();
     let [warning] = &warnings[..] else { panic!("expected one warning, found {warnings:?}") };
@@ -169,9 +170,9 @@ fn a_run_warns_once_that_its_responses_are_truncated() {
 
 #[test]
 fn rust_log_selects_the_messages() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let with = |value: &str, args: &[&str]| {
-        let mut command = place.training(args);
+        let mut command = workspace.train_command(args);
         ProcessEnd::of(command.env("RUST_LOG", value).spawn().expect("it starts"))
     };
     let deterministic = ["trainer.deterministic=true", "trainer.total_training_steps=1"];
@@ -186,10 +187,10 @@ fn rust_log_selects_the_messages() {
 
 #[test]
 fn a_closed_pipe_of_scores_is_not_an_error() {
-    let place = Workplace::new(RECIPE);
-    place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(20_000));
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(20_000));
     let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
-    let (line, end) = first_line(&place, &score);
+    let (line, end) = first_line(&workspace, &score);
     assert!(line.starts_with(r#"{"index":0,"#), "{line}");
     assert_eq!(end.code, Some(0), "{end:?}");
     assert!(!end.err.contains("error"), "{end:?}");
@@ -248,8 +249,8 @@ fn leaks(folder: &Path, secrets: &[&str]) -> Vec<String> {
 
 #[test]
 fn no_secret_is_printed_or_written() {
-    let place = Workplace::new(RECIPE);
-    place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(4));
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(4));
     let url = format!("http://user:pass-word@{}/rm?key=query-key-1", repeating_server());
     // `user:pass-word` in Base64, as the client encodes it.
     let secrets = ["bearer-key-1", "pass-word", "query-key-1", "dXNlcjpwYXNzLXdvcmQ"];
@@ -267,9 +268,9 @@ fn no_secret_is_printed_or_written() {
         let options = options.iter().flat_map(|option| ["--option", option]);
         let score = ["score", "--reward", "http", "--input", "rows.jsonl", "--output", "out.jsonl"];
         let score: Vec<&str> = score.into_iter().chain(options).collect();
-        let stderr = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
+        let stderr = checked(workspace.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
         assert!(stderr.contains("[redacted]"), "{stderr}");
-        let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
+        let scores = fs::read_to_string(workspace.path("out.jsonl")).expect("read");
         assert!(scores.contains("\"why\":") && scores.contains("403"), "{scores}");
         assert!(scores.contains("authorization: ") && scores.contains("[redacted]"), "{scores}");
     }
@@ -282,14 +283,14 @@ fn no_secret_is_printed_or_written() {
     fs::write(&recipe, format!("{RECIPE}{reward}")).expect("written");
     let recipe = recipe.display().to_string();
     let train = ["train", "--config", &recipe, "trainer.save_freq=2"];
-    checked(place.command(&[&train[..], &["--dry-run"]].concat()), 0);
-    checked(place.command(&train), 0);
+    checked(workspace.command(&[&train[..], &["--dry-run"]].concat()), 0);
+    checked(workspace.command(&train), 0);
     let more = ["trainer.total_training_steps=5", "--resume"];
-    checked(place.command(&[&train[..], &more].concat()), 0);
-    assert_eq!(leaks(&place.path(""), &secrets), Vec::<String>::new());
+    checked(workspace.command(&[&train[..], &more].concat()), 0);
+    assert_eq!(leaks(&workspace.path(""), &secrets), Vec::<String>::new());
     // The placeholder of redacted credentials is not accepted as a credential.
     let recorded = ["train", "--config", "run/recipe.toml", "--out", "again"];
-    assert!(checked(place.command(&recorded), 2).contains("expected credentials"));
+    assert!(checked(workspace.command(&recorded), 2).contains("expected credentials"));
     let own = ["train", "--config", &recipe, "trainer.stall_timeout=http://a:pass-word@b"];
-    checked(place.command(&own), 2);
+    checked(workspace.command(&own), 2);
 }

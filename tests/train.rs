@@ -2,7 +2,7 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 
-mod workplace;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json as object};
-use workplace::{Workplace, json};
+use workspace::{TestWorkspace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -61,11 +61,11 @@ fn rollouts(path: &Path) -> Vec<RecordBatch> {
 
 #[test]
 fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let printed = place.ok(&["train", "--config", "recipe.toml"]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let printed = workspace.ok(&["train", "--config", "recipe.toml"]);
     assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
 
-    let summary = json(&place.path("run/summary.json"));
+    let summary = json(&workspace.path("run/summary.json"));
     assert_eq!((&summary["steps"], &summary["trained_prompts"]), (&4.into(), &16.into()));
     assert_eq!(summary["validation"]["prompts"], 8);
     for key in ["warm_start", "warm_start_greedy", "final", "final_greedy"] {
@@ -75,7 +75,8 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
         assert!(summary[key].is_number(), "{key}");
     }
 
-    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
+    let metrics =
+        fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("the file is there");
     let lines: Vec<Value> =
         metrics.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let steps: Vec<u64> = lines.iter().map(|line| line["step"].as_u64().expect("a step")).collect();
@@ -92,24 +93,25 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
 
     for line in &lines[1..5] {
         let step = line["step"].as_u64().expect("a step");
-        check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
+        check_rollouts(&workspace.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
     }
     // The run writes into the folder of its initial model. The model is read before it is written, and the tokenizer remains.
-    let again = place.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
+    let again = workspace.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
     let tokenizer =
-        fs::metadata(place.path("run/model/tokenizer.json")).expect("the file is there");
+        fs::metadata(workspace.path("run/model/tokenizer.json")).expect("the file is there");
     assert!(tokenizer.len() > 0);
     assert!(again.contains("\"steps\": 4"), "{again}");
 }
 
 #[test]
 fn prompts_that_are_too_long_are_left_out_or_cut() {
-    let place = Workplace::new(workplace::RECIPE);
+    let workspace = TestWorkspace::new(workspace::RECIPE);
     let short = ["data.max_prompt_length=3", "trainer.total_training_steps=1"];
     let ended = |truncation: &str| {
-        place.ended(&[&short[..], &[truncation, "trainer.default_local_dir=run"]].concat())
+        workspace
+            .train_to_end(&[&short[..], &[truncation, "trainer.default_local_dir=run"]].concat())
     };
-    let left_out = || place.summary("run")["overlong_prompts"].as_u64().expect("a number");
+    let left_out = || workspace.summary("run")["overlong_prompts"].as_u64().expect("a number");
     for truncation in ["skip", "error"] {
         let skipped = ended(&format!("data.truncation={truncation}"));
         assert_eq!(skipped.code, Some(0), "{skipped:?}");
@@ -127,8 +129,11 @@ type TokensBySample = BTreeMap<u32, Vec<i32>>;
 
 /// Trains one step with three samples of each of four validation prompts at `temperature`, and returns the responses by prompt, and `true`
 /// if they are greedy.
-fn validated(place: &Workplace, temperature: &str) -> BTreeMap<(u64, bool), TokensBySample> {
-    place.trained(&[
+fn validated(
+    workspace: &TestWorkspace,
+    temperature: &str,
+) -> BTreeMap<(u64, bool), TokensBySample> {
+    workspace.train_ok(&[
         "data.val_files=data/validation.parquet",
         "rollout.val_kwargs.n=3",
         temperature,
@@ -136,7 +141,7 @@ fn validated(place: &Workplace, temperature: &str) -> BTreeMap<(u64, bool), Toke
         "trainer.default_local_dir=run",
     ]);
     let mut responses: BTreeMap<(u64, bool), TokensBySample> = BTreeMap::new();
-    for batch in rollouts(&place.path("run/validation/step_00001.parquet")) {
+    for batch in rollouts(&workspace.path("run/validation/step_00001.parquet")) {
         let column = |name| batch.column_by_name(name).expect("a column");
         let prompts = column("prompt_id").as_primitive::<UInt64Type>();
         let samples = column("sample").as_primitive::<UInt32Type>();
@@ -158,15 +163,16 @@ fn validated(place: &Workplace, temperature: &str) -> BTreeMap<(u64, bool), Toke
 
 #[test]
 fn a_validation_samples_as_its_own_settings_say() {
-    let place = Workplace::new(workplace::RECIPE);
-    let cold = validated(&place, "rollout.val_kwargs.temperature=0");
-    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
+    let workspace = TestWorkspace::new(workspace::RECIPE);
+    let cold = validated(&workspace, "rollout.val_kwargs.temperature=0");
+    let metrics =
+        fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("the file is there");
     assert!(metrics.contains("/acc/mean@3\"") && !metrics.contains("/acc/mean@1\""), "{metrics}");
     for ((prompt, _), found) in &cold {
         let greedy = &cold[&(*prompt, true)][&0];
         assert!(found.values().all(|ids| ids == greedy), "temperature 0 is greedy");
     }
-    let warm = validated(&place, "rollout.val_kwargs.temperature=1");
+    let warm = validated(&workspace, "rollout.val_kwargs.temperature=1");
     let differ = |found: &TokensBySample| found[&0] != found[&1] && found[&1] != found[&2];
     assert!(warm.iter().any(|((_, greedy), found)| !greedy && differ(found)), "{warm:?}");
 }
@@ -207,10 +213,10 @@ fn check_rollouts(path: &Path, line: &Value) {
 
 #[test]
 fn the_same_seed_gives_the_same_synchronous_run() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let scores = |out: &str| {
         // The trainer is called once per step, so the order in which groups finish has no effect.
-        place.ok(&[
+        workspace.ok(&[
             "train",
             "--config",
             "recipe.toml",
@@ -219,8 +225,8 @@ fn the_same_seed_gives_the_same_synchronous_run() {
             "schedule.name=sync",
             "rollout.instances=1",
         ]);
-        let metrics =
-            fs::read_to_string(place.path(out).join("metrics.jsonl")).expect("the file is there");
+        let metrics = fs::read_to_string(workspace.path(out).join("metrics.jsonl"))
+            .expect("the file is there");
         let scores: Vec<f64> = metrics
             .lines()
             .filter_map(|line| {
@@ -235,8 +241,8 @@ fn the_same_seed_gives_the_same_synchronous_run() {
 
 #[test]
 fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let printed = place.ok(&["train", "--config", "recipe.toml", "--dry-run"]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let printed = workspace.ok(&["train", "--config", "recipe.toml", "--dry-run"]);
     for part in [
         "a step trains on          4 prompts x 4 responses = 16",
         "6 prompts x 6 responses = 36",
@@ -244,14 +250,15 @@ fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(!place.path("run").exists());
+    assert!(!workspace.path("run").exists());
 }
 
 #[test]
 fn invalid_recipes_are_refused_by_name_with_exit_status_2() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let train =
-        |args: &[&str]| place.refused(&[&["train", "--config", "recipe.toml"], args].concat());
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let train = |args: &[&str]| {
+        workspace.run_refused(&[&["train", "--config", "recipe.toml"], args].concat())
+    };
     let cases: [(&[&str], &str); 7] = [
         (
             &["actor.learningrate=1"],
@@ -268,25 +275,25 @@ fn invalid_recipes_are_refused_by_name_with_exit_status_2() {
         let error = train(args);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
-    assert!(place.refused(&["train", "--config", "absent.toml"]).contains("absent.toml"));
+    assert!(workspace.run_refused(&["train", "--config", "absent.toml"]).contains("absent.toml"));
 }
 
 #[test]
 fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     let args = ["train", "--config", "recipe.toml", "reward.routes={\"openai/gsm8k\"=\"math\"}"];
-    let error = place.refused(&args);
+    let error = workspace.run_refused(&args);
     assert!(
         error.contains("train.parquet, row 0: no reward for data_source `rollpacker/chain`; there are routes for openai/gsm8k; set `reward.routes`"),
         "{error}"
     );
-    assert!(!place.path("run").exists());
+    assert!(!workspace.path("run").exists());
 }
 
 #[test]
 fn overlong_prompts_are_left_out_and_counted() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    place.ok(&[
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    workspace.ok(&[
         "train",
         "--config",
         "recipe.toml",
@@ -294,9 +301,9 @@ fn overlong_prompts_are_left_out_and_counted() {
         "trainer.total_training_steps=1",
         "data.val_files=[]",
     ]);
-    let summary = json(&place.path("run/summary.json"));
+    let summary = json(&workspace.path("run/summary.json"));
     assert!(summary["overlong_prompts"].as_u64().is_some_and(|count| count > 0), "{summary}");
-    let error = place.run(&[
+    let error = workspace.run(&[
         "train",
         "--config",
         "recipe.toml",
@@ -309,12 +316,12 @@ fn overlong_prompts_are_left_out_and_counted() {
 
 #[test]
 fn unusable_inputs_leave_the_results_of_an_earlier_run() {
-    let place = Workplace::new(workplace::RECIPE);
+    let workspace = TestWorkspace::new(workspace::RECIPE);
     let start = ["trainer.total_training_steps=1", "trainer.default_local_dir=run"];
-    assert_eq!(place.ended(&start).code, Some(0));
-    let summary = place.summary("run");
+    assert_eq!(workspace.train_to_end(&start).code, Some(0));
+    let summary = workspace.summary("run");
     let long = object!({"data_source": "rollpacker/chain", "prompt": "1+".repeat(40), "ground_truth": "3"});
-    fs::write(place.path("long.jsonl"), format!("{long}\n")).expect("written");
+    fs::write(workspace.path("long.jsonl"), format!("{long}\n")).expect("written");
     for (settings, expected) in [
         (
             ["data.val_files=long.jsonl", "data.max_prompt_length=40"],
@@ -326,10 +333,10 @@ fn unusable_inputs_leave_the_results_of_an_earlier_run() {
         ),
         (["trainer.default_local_dir=", "data.val_files=[]"], "key `trainer.default_local_dir`: "),
     ] {
-        let ended = place.ended(&[&start[..], &settings].concat());
+        let ended = workspace.train_to_end(&[&start[..], &settings].concat());
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.err.contains(expected), "{ended:?}");
-        assert_eq!(place.summary("run"), summary, "{settings:?}");
+        assert_eq!(workspace.summary("run"), summary, "{settings:?}");
     }
 }
 
@@ -340,10 +347,10 @@ fn real_prompts_can_be_trained_on() {
         println!("skipped: ROLLPACKER_SHARED names no folder with data/");
         return;
     };
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     for name in ["kk_3ppl_train.parquet", "gsm8k_train.parquet"] {
         let files = format!("data.train_files={}", shared.join("data").join(name).display());
-        place.ok(&[
+        workspace.ok(&[
             "train",
             "--config",
             "recipe.toml",
@@ -354,7 +361,7 @@ fn real_prompts_can_be_trained_on() {
             "reward.routes={\"*\"=\"math_flexible\"}",
             "rollout.min_response_length=4",
         ]);
-        let summary = json(&place.path("run/summary.json"));
+        let summary = json(&workspace.path("run/summary.json"));
         assert_eq!(
             (&summary["steps"], &summary["trained_prompts"]),
             (&3.into(), &12.into()),

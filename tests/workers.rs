@@ -3,7 +3,7 @@
 
 #[path = "../dataflow/tests/ports/mod.rs"]
 mod ports;
-mod workplace;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Child;
 
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workplace::{ProcessEnd, Workplace, json};
+use workspace::{ProcessEnd, TestWorkspace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -50,7 +50,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     /// Writes a hostfile of this many processes on this machine.
     fn hosts(&self, processes: usize) -> Vec<String> {
         let host = |_| format!("127.0.0.1:{}", ports::reserved());
@@ -63,13 +63,13 @@ impl Workplace {
     fn start(&self, process: usize, args: &[&str]) -> Child {
         let process = process.to_string();
         let options = ["--hostfile", "hosts", "--process", &process];
-        self.training(&[&options[..], args].concat()).spawn().expect("the program starts")
+        self.train_command(&[&options[..], args].concat()).spawn().expect("the program starts")
     }
 
     /// Runs the program with this many processes.
     fn train_on(&self, processes: usize, args: &[&str]) {
         if processes == 1 {
-            self.trained(args);
+            self.train_ok(args);
             return;
         }
         self.hosts(processes);
@@ -97,23 +97,23 @@ impl Workplace {
 
 #[test]
 fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    place.ok(&["train", "--config", "recipe.toml", "--out", "one"]);
-    place.ok(&["train", "--config", "recipe.toml", "--out", "two", "--workers", "2"]);
-    place.hosts(2);
-    let second = place.start(1, &["--out", "nowhere"]);
-    let first = place.start(0, &["--out", "both"]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    workspace.ok(&["train", "--config", "recipe.toml", "--out", "one"]);
+    workspace.ok(&["train", "--config", "recipe.toml", "--out", "two", "--workers", "2"]);
+    workspace.hosts(2);
+    let second = workspace.start(1, &["--out", "nowhere"]);
+    let first = workspace.start(0, &["--out", "both"]);
     for child in [first, second] {
         let end = ProcessEnd::of(child);
         assert_eq!(end.code, Some(0), "{end:?}");
     }
-    assert!(!place.path("nowhere").exists(), "the first process writes");
-    let one = place.metrics("one");
+    assert!(!workspace.path("nowhere").exists(), "the first process writes");
+    let one = workspace.metrics("one");
     for run in ["two", "both"] {
-        let summary = json(&place.path(run).join("summary.json"));
+        let summary = json(&workspace.path(run).join("summary.json"));
         assert_eq!((&summary["steps"], &summary["trained_prompts"]), (&3.into(), &12.into()));
         assert_eq!(summary["validation"]["prompts"], 8);
-        let metrics = place.metrics(run);
+        let metrics = workspace.metrics(run);
         assert_eq!(metrics.len(), 3);
         for (step, (several, one)) in metrics.iter().zip(&one).enumerate() {
             for name in
@@ -124,7 +124,7 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
             assert!(several["reduce/bytes"].as_f64().expect("a number") > 0.0);
             assert!(one.get("reduce/bytes").is_none());
             let rollouts = format!("rollouts/step_{:05}.parquet", step + 1);
-            assert!(place.path(run).join(rollouts).exists());
+            assert!(workspace.path(run).join(rollouts).exists());
         }
         // The first step is identical whichever worker computes it, because the weights are identical.
         for name in ["critic/score/mean", "response_length/mean", "actor/pg_loss"] {
@@ -132,8 +132,8 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
                 [&metrics[0], &one[0]].map(|step| step[name].as_f64().expect(name));
             assert!((several - one).abs() <= 1e-5 * one.abs().max(1.0), "{run}: {name}");
         }
-        let warm = fs::read(place.path("warm/model.safetensors")).expect("a model");
-        assert_ne!(place.weights(run), warm, "something was learned");
+        let warm = fs::read(workspace.path("warm/model.safetensors")).expect("a model");
+        assert_ne!(workspace.weights(run), warm, "something was learned");
     }
 }
 
@@ -147,20 +147,20 @@ const DETERMINISTIC: [&str; 4] = [
 
 #[test]
 fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     for (processes, workers) in [(1, "1"), (1, "2"), (2, "1"), (2, "2")] {
         let run = format!("{processes}x{workers}");
-        place.train_on(
+        workspace.train_on(
             processes,
             &[&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat(),
         );
     }
-    let one = place.metrics("1x1");
+    let one = workspace.metrics("1x1");
     let deferred = one.iter().map(|step| step["schedule/deferred_prompts"].as_f64());
     assert!(deferred.flatten().sum::<f64>() > 0.0, "something was deferred");
     for run in ["1x2", "2x1", "2x2"] {
-        assert!(place.weights(run) == place.weights("1x1"), "{run}");
-        assert_same_metrics(&place.metrics(run), &one, run);
+        assert!(workspace.weights(run) == workspace.weights("1x1"), "{run}");
+        assert_same_metrics(&workspace.metrics(run), &one, run);
     }
 }
 
@@ -182,33 +182,33 @@ fn assert_same_metrics(several: &[Value], one: &[Value], run: &str) {
 
 #[test]
 fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
-    let place = Workplace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
     // This schedule does not plan for the last step, so a shortened run makes the same decisions as the full one.
     let exact = ["trainer.deterministic=true"];
-    place.train_on(1, &[&["--out", "whole"][..], &exact].concat());
+    workspace.train_on(1, &[&["--out", "whole"][..], &exact].concat());
     let shapes = [((1, "1"), (1, "2")), ((1, "2"), (1, "1")), ((2, "1"), (2, "1"))];
     let between_processes = [((1, "2"), (2, "2")), ((2, "2"), (1, "1"))];
     for (before, after) in shapes.into_iter().chain(between_processes) {
         let run = format!("{}x{}-{}x{}", before.0, before.1, after.0, after.1);
         let on = |(processes, workers), more: &[&str]| {
             let own = ["--out", &run, "--workers", workers, "trainer.save_freq=1"];
-            place.train_on(processes, &[&own[..], &exact, more].concat());
+            workspace.train_on(processes, &[&own[..], &exact, more].concat());
         };
         on(before, &["trainer.total_training_steps=2"]);
         on(after, &["--resume"]);
-        assert_same_metrics(&place.metrics(&run), &place.metrics("whole"), &run);
-        assert!(place.weights(&run) == place.weights("whole"), "{run}");
+        assert_same_metrics(&workspace.metrics(&run), &workspace.metrics("whole"), &run);
+        assert!(workspace.weights(&run) == workspace.weights("whole"), "{run}");
     }
 }
 
 #[test]
 fn a_killed_process_ends_the_other_with_a_message() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let hosts = place.hosts(2);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let hosts = workspace.hosts(2);
     let args =
         ["--out", "run", "trainer.total_training_steps=100000", "trainer.total_epochs=100000"];
-    let mut second = place.start(1, &args);
-    let mut first = place.start(0, &args);
+    let mut second = workspace.start(1, &args);
+    let mut first = workspace.start(0, &args);
     let mut lines = BufReader::new(first.stdout.take().expect("piped")).lines();
     let step = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step:1 ")));
     assert!(step.is_some(), "it trains");
@@ -228,10 +228,10 @@ fn a_killed_process_ends_the_other_with_a_message() {
 
 #[test]
 fn processes_that_cannot_run_together_are_refused() {
-    let place = Workplace::warm(RECIPE, 64, 8);
-    let hosts = place.hosts(2);
-    let second = place.start(1, &["actor.lr=1e-4"]);
-    let first = place.start(0, &[]);
+    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let hosts = workspace.hosts(2);
+    let second = workspace.start(1, &["actor.lr=1e-4"]);
+    let first = workspace.start(0, &[]);
     let [first, second] = [first, second].map(ProcessEnd::of);
     assert_eq!([first.code, second.code], [Some(2); 2]);
     let expected = format!(
@@ -239,18 +239,18 @@ fn processes_that_cannot_run_together_are_refused() {
         hosts[1]
     );
     assert_eq!(first.err, expected);
-    assert!(!place.path("run").exists(), "no run folder is created");
+    assert!(!workspace.path("run").exists(), "no run folder is created");
 
-    place.hosts(2);
+    workspace.hosts(2);
     let ends = [(1, "elsewhere"), (0, "here")]
-        .map(|(process, out)| place.start(process, &["--out", out, "trainer.save_freq=1"]))
+        .map(|(process, out)| workspace.start(process, &["--out", out, "trainer.save_freq=1"]))
         .map(ProcessEnd::of);
     for end in ends {
         assert_eq!(end.code, Some(1), "{end:?}");
         assert!(end.err.contains("all processes need one run folder"), "{end:?}");
     }
 
-    let refused = |args: &[&str]| place.refused(args);
+    let refused = |args: &[&str]| workspace.run_refused(args);
     let train = ["train", "--config", "recipe.toml", "--hostfile", "hosts", "--process", "2"];
     assert_eq!(
         refused(&train),

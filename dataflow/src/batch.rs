@@ -5,8 +5,8 @@
 //! that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you keep.
 //!
 //! No public precedent for a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays are
-//! views, so routing rows would build a batch per row. Whole batches are routed with one gather per receiver ([`crate::route`]), and
-//! [shared lists](crate::shared_list) are not copied by it.
+//! views, so routing row by row would build a batch per row. [`crate::route`] therefore gathers the rows of each receiver into one batch.
+//! It does not copy [shared lists](crate::shared_list).
 //!
 //! A batch without rows carries no information: timely drops containers whose record count is 0. The frontier, never a marker, signals that
 //! no more rows follow at a step.
@@ -35,11 +35,11 @@ use crate::step::Step;
 /// A stream of batches with steps as timestamps.
 pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 
-/// The rows of one stream at one step.
+/// Rows of one stream at one step. The default batch has no rows and no schema.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// `None` in the default that timely leaves behind when it takes a container. The whole record batch is shared, because cloning a
-    /// `RecordBatch` increments one reference count per column.
+    /// `None` in the default batch, which timely leaves behind when it takes a container. The whole record batch is shared, because cloning
+    /// a `RecordBatch` increments one reference count per column.
     shared: Option<Arc<SharedBatch>>,
 }
 
@@ -76,13 +76,13 @@ impl Batch {
         self.rows().map_or(0, RecordBatch::num_rows)
     }
 
-    /// Returns the record batch, or `None` for the default.
+    /// Returns the record batch, or `None` for the default batch.
     #[must_use]
     pub fn rows(&self) -> Option<&RecordBatch> {
         self.shared.as_deref().map(|shared| &shared.rows)
     }
 
-    /// Unwraps the record batch, or returns `None` for the default.
+    /// Returns the record batch without copying its columns, or `None` for the default batch.
     #[must_use]
     pub fn into_rows(self) -> Option<RecordBatch> {
         self.shared.map(|shared| match Arc::try_unwrap(shared) {
@@ -91,7 +91,7 @@ impl Batch {
         })
     }
 
-    /// Returns `true` if both are clones of the same batch.
+    /// Returns `true` if both batches are clones of the same batch; `false` if either is the default batch.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.shared, &other.shared) {
@@ -100,7 +100,7 @@ impl Batch {
         }
     }
 
-    /// Takes the batch and leaves the default behind.
+    /// Takes the batch and leaves the default batch behind.
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
@@ -200,8 +200,9 @@ thread_local! {
         const { [const { Cell::new((0, 0, 0)) }; 256] };
 }
 
-/// Returns the index of a column. Operators read the same columns of thousands of small batches, where a search by name shows in profiles.
-/// An index is used only if the column there has the name, because a schema may be freed and another allocated at its address.
+/// Returns the index of a column, or `None` if there is no such column. Each thread caches indices, because operators read the same columns
+/// of thousands of small batches, where a search by name shows in profiles. A cached index is used only if the column there still has the
+/// name: a schema may be freed and another allocated at its address.
 fn index_of(rows: &RecordBatch, name: &str) -> Option<usize> {
     let schema = rows.schema_ref();
     let (schema_at, name_at) = (Arc::as_ptr(schema).addr(), name.as_ptr().addr());
@@ -270,7 +271,8 @@ impl Accountable for Batch {
     }
 }
 
-/// Encoded as a `u64` length, followed by the Arrow IPC stream, padded to 8 bytes.
+/// A batch is encoded as the length of its Arrow IPC stream (a little-endian `u64`), followed by the stream, which is padded to a multiple
+/// of 8 bytes. The length includes the padding. The default batch is encoded as the length 0.
 impl ContainerBytes for Batch {
     fn from_bytes(mut bytes: timely::bytes::arc::Bytes) -> Self {
         let header = bytes.extract_to(8);

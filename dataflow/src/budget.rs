@@ -1,12 +1,12 @@
-//! Back-pressure counted in rows: how far a producer may run ahead of its consumer.
+//! Back-pressure: limits how far a producer may run ahead of its consumer.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The number of rows, tokens or bytes that a producer may have handed over and that its consumer has not yet released. Clones share the
+/// The maximum amount that a producer may have handed over and its consumer not yet released, in rows, tokens or bytes. Clones share the
 /// budget.
 ///
-/// Counting messages would not bound memory: one message may hold a row or a million. A producer on a thread of its own blocks; operators
-/// never do.
+/// Counting messages would not bound memory: one message may hold a row or a million. A producer thread blocks in
+/// [`acquire`](Self::acquire); an operator calls [`try_acquire`](Self::try_acquire), which never blocks.
 #[derive(Clone, Debug)]
 pub struct Budget {
     shared: Arc<(Mutex<BudgetState>, Condvar)>,
@@ -43,14 +43,14 @@ impl Budget {
         }
     }
 
-    /// Takes between 1 and `most` units, as many as are free, and blocks while there are none. Returns `None` once the budget is closed.
+    /// Takes between 1 and `max` units, as many as are free, and blocks while there are none. Returns `None` once the budget is closed.
     ///
     /// # Panics
-    /// If `most` is 0.
+    /// If `max` is 0.
     #[must_use]
-    pub fn acquire(&self, most: usize) -> Option<usize> {
+    pub fn acquire(&self, max: usize) -> Option<usize> {
         assert!(
-            most > 0,
+            max > 0,
             "invariant: a request for 0 units would return immediately and loop forever"
         );
         let mut state = self.lock();
@@ -60,20 +60,20 @@ impl Budget {
         if state.closed {
             return None;
         }
-        let taken = most.min(state.available);
+        let taken = max.min(state.available);
         state.available -= taken;
         Some(taken)
     }
 
-    /// Takes at most `most` units, as many as are free now.
-    pub fn try_acquire(&self, most: usize) -> usize {
+    /// Takes at most `max` units, as many as are free now, and returns their number. Does not check if the budget is closed.
+    pub fn try_acquire(&self, max: usize) -> usize {
         let mut state = self.lock();
-        let taken = most.min(state.available);
+        let taken = max.min(state.available);
         state.available -= taken;
         taken
     }
 
-    /// Returns units to the budget, or adds new ones.
+    /// Adds `amount` free units: units that a producer has taken, or new units.
     pub fn release(&self, amount: usize) {
         let mut state = self.lock();
         state.available += amount;
@@ -81,7 +81,8 @@ impl Budget {
         self.notify(&state);
     }
 
-    /// Sets the function that is called whenever units are released and when the budget is closed.
+    /// Sets the function that is called whenever units are released and when the budget is closed. Replaces an earlier function. The
+    /// function must not use the budget, which is locked during the call.
     pub fn set_waker(&self, waker: impl Fn() + Send + 'static) {
         self.lock().waker = Some(Box::new(waker));
     }
@@ -105,7 +106,7 @@ impl Budget {
         self.lock().available
     }
 
-    /// Returns the units at the start plus all units released or added since: the total that a producer could have taken so far.
+    /// Returns the number of units at the start plus all units released or added since: the total that a producer could have taken so far.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.lock().granted

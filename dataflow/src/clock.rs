@@ -64,11 +64,11 @@ pub trait Clock: Send + Sync {
     /// Returns the current time.
     ///
     /// # Contract
-    /// Never less than the result of an earlier call.
+    /// The result is never less than that of an earlier call.
     fn now(&self) -> Nanos;
 }
 
-/// The system's monotonic clock, counted from the creation of this value.
+/// The system's monotonic clock. At the creation of this value, it shows 0 or the time given to [`starting_at`](Self::starting_at).
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: std::time::Instant,
@@ -91,8 +91,8 @@ impl WallClock {
     }
 }
 
-/// Returns the system's time in seconds since 1970, for records that are compared with those of other programs. It may jump; measure
-/// durations with a [`Clock`].
+/// Returns the system's time in seconds since 1970, for records that are compared with the records of other programs. The time may jump;
+/// measure durations with a [`Clock`].
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "no clock of a run has the date")]
 pub fn unix_seconds() -> f64 {
@@ -107,7 +107,7 @@ impl Clock for WallClock {
     }
 }
 
-/// A clock that advances only on request and keeps an agenda of alarms. Clones share it.
+/// A clock that advances only on request and keeps a queue of alarms. Clones share the time and the alarms.
 ///
 /// Everything that runs in virtual time runs on one thread. [`runtime::run_virtual`](crate::runtime::run_virtual) lets the graph do all
 /// work that is possible now and then advances the clock to the earliest alarm. A run is therefore reproducible on any machine, under any
@@ -115,22 +115,22 @@ impl Clock for WallClock {
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     now: Arc<AtomicU64>,
-    agenda: Arc<Mutex<Agenda>>,
+    queue: Arc<Mutex<AlarmQueue>>,
 }
 
 /// The alarms, ordered by time and then by creation.
 #[derive(Default)]
-struct Agenda {
-    made: u64,
+struct AlarmQueue {
+    created: u64,
     due: BTreeSet<(Nanos, u64)>,
-    alarms: BTreeMap<u64, (Option<Nanos>, Wake)>,
+    alarms: BTreeMap<u64, (Option<Nanos>, AlarmCallback)>,
 }
 
-type Wake = Arc<dyn Fn() + Send + Sync>;
+type AlarmCallback = Arc<dyn Fn() + Send + Sync>;
 
-impl fmt::Debug for Agenda {
+impl fmt::Debug for AlarmQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agenda").field("due", &self.due).finish_non_exhaustive()
+        f.debug_struct("AlarmQueue").field("due", &self.due).finish_non_exhaustive()
     }
 }
 
@@ -144,7 +144,7 @@ impl VirtualClock {
     pub fn advance(&self) -> bool {
         let Some(at) = self.lock().due.first().map(|&(at, _)| at) else { return false };
         self.advance_to(at);
-        // The agenda is unlocked while an alarm rings, because the alarm may set another.
+        // The queue is unlocked while an alarm rings, because the alarm may set another.
         while let Some(wake) = self.lock().take_due(at) {
             wake();
         }
@@ -153,14 +153,14 @@ impl VirtualClock {
 
     /// Creates an alarm that calls `wake` when it rings. The alarm is not set yet.
     pub fn alarm(&self, wake: impl Fn() + Send + Sync + 'static) -> Alarm {
-        let mut agenda = self.lock();
-        let id = agenda.made;
-        agenda.made += 1;
-        agenda.alarms.insert(id, (None, Arc::new(wake)));
+        let mut queue = self.lock();
+        let id = queue.created;
+        queue.created += 1;
+        queue.alarms.insert(id, (None, Arc::new(wake)));
         Alarm { clock: self.clone(), id }
     }
 
-    /// Waits until `duration` has passed.
+    /// Waits until `duration` has passed in virtual time.
     pub async fn sleep(&self, duration: Nanos) {
         let until = Nanos(self.now().0.saturating_add(duration.0));
         let mut alarm = None;
@@ -177,9 +177,9 @@ impl VirtualClock {
         .await;
     }
 
-    /// Adds `duration` to the cost of the work that runs now: in virtual time, work on a [`bridge::Owner`](crate::bridge::Owner) takes as
-    /// long as it reports here. On the calling thread, [`now`](Clock::now) includes the duration immediately; the shared time does not
-    /// advance.
+    /// Adds `duration` to the virtual time that the current work takes: a [`bridge::Service`](crate::bridge::Service) delays its reply by
+    /// the sum of these durations. On the calling thread, [`now`](Clock::now) includes the duration immediately; the time that other
+    /// threads read does not advance.
     pub fn spend(&self, duration: Nanos) {
         SPENT.set(Nanos(SPENT.get().0.saturating_add(duration.0)));
     }
@@ -189,9 +189,9 @@ impl VirtualClock {
         SPENT.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Agenda> {
+    fn lock(&self) -> MutexGuard<'_, AlarmQueue> {
         // No code panics while it holds the lock, so a poisoned lock is still usable.
-        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,7 +200,7 @@ thread_local! {
     static SPENT: Cell<Nanos> = const { Cell::new(Nanos(0)) };
 }
 
-impl Agenda {
+impl AlarmQueue {
     fn set(&mut self, id: u64, at: Option<Nanos>) {
         let Some((set, _)) = self.alarms.get_mut(&id) else { return };
         if let Some(before) = std::mem::replace(set, at) {
@@ -211,7 +211,7 @@ impl Agenda {
         }
     }
 
-    fn take_due(&mut self, now: Nanos) -> Option<Wake> {
+    fn take_due(&mut self, now: Nanos) -> Option<AlarmCallback> {
         let &(at, id) = self.due.first()?;
         if at > now {
             return None;
@@ -242,9 +242,9 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        let mut agenda = self.clock.lock();
-        agenda.set(self.id, None);
-        agenda.alarms.remove(&self.id);
+        let mut queue = self.clock.lock();
+        queue.set(self.id, None);
+        queue.alarms.remove(&self.id);
     }
 }
 

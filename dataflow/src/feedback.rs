@@ -26,8 +26,8 @@ impl<'scope> FeedbackEdge<'scope> {
     }
 }
 
-/// Opens a feedback edge. Returns the stream of policies, each at the step that samples with it, and the end to which new policies are
-/// connected.
+/// Opens a feedback edge. Returns the stream of policies, each at the step that samples with it, and the open end of the edge. Pass the
+/// stream of new policies to [`FeedbackEdge::connect`].
 ///
 /// `initial` is the policy that training starts from. The first `staleness + 1` steps sample with it.
 pub fn policies<'scope>(
@@ -39,8 +39,8 @@ pub fn policies<'scope>(
 }
 
 /// Like [`policies`], for a run that begins with the step `first`. `made` holds the policies of completed steps that later steps still
-/// sample with, the latest last. The first `staleness + 1` steps sample with the last `staleness + 1` of these. If there are fewer, the
-/// first steps share the first policy.
+/// sample with, the latest last. The first `staleness + 1` steps sample with the last `staleness + 1` policies of `made`, one each, in
+/// order. If `made` holds fewer policies, the first steps share its first policy.
 ///
 /// # Panics
 /// If `made` is empty.

@@ -1,12 +1,12 @@
 //! The operator builder that all our operators use.
 //!
-//! [`Operator`] wraps timely's builder. Every input and output has the schema of its batches and checks it in debug builds, counts rows,
-//! and opens the span of its stage at the first batch of a step. The busy time of the logic is measured. For operators that do not process
-//! batches, use timely's own `OperatorBuilder`.
+//! [`Operator`] wraps timely's builder. Every input and output checks the schema of its batches in debug builds and counts their rows. An
+//! input also opens the span of the operator's stage at the first batch of a step. The busy time of the logic is measured. For operators
+//! that do not process batches, use timely's own `OperatorBuilder`.
 //!
-//! Architecture invariant: no operator of ours reads or writes a stream of batches except through this wrapper. Two places are exceptions:
-//! the operator that ends the spans of steps ([`crate::telemetry`]), and the one that turns the ledger's differential updates
-//! into batches, whose input has no batches.
+//! Architecture invariant: no operator of ours reads or writes a stream of batches except through this wrapper. Two operators are
+//! exceptions: the operator that ends the spans of steps ([`crate::telemetry`]), and the operator that turns the ledger's differential
+//! updates into batches, whose input has no batches.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ pub struct Operator<'scope> {
     scope: Scope<'scope, Step>,
     meter: Rc<Meter>,
     spans: StageSpans,
-    watched: Rc<OperatorWaits>,
+    waits: Rc<OperatorWaits>,
 }
 
 impl<'scope> Operator<'scope> {
@@ -104,11 +104,14 @@ impl<'scope> Operator<'scope> {
             scope,
             meter: Meter::register(name),
             spans: StageSpans::new(name),
-            watched: OperatorWaits::register(name),
+            waits: OperatorWaits::register(name),
         }
     }
 
     /// Adds an input of batches of `schema`. Add all inputs before the first output; their indices count from 0.
+    ///
+    /// # Panics
+    /// In debug builds, if the operator already has an output.
     pub fn input<P>(
         &mut self,
         stream: BatchStream<'scope>,
@@ -173,8 +176,8 @@ impl<'scope> Operator<'scope> {
         (output, stream)
     }
 
-    /// Runs the logic at every change of a frontier, even while the operator holds no capability. For operators that react to frontiers and
-    /// emit nothing.
+    /// Runs the logic at every change of a frontier, even while the operator holds no capability. Use it for operators that react to
+    /// frontiers and emit nothing. Applies to the inputs that were added before the call.
     pub fn notify_always(&mut self) {
         for input in 0..self.builder.shape().inputs() {
             self.builder.set_notify_for(input, FrontierInterest::Always);
@@ -200,16 +203,16 @@ impl<'scope> Operator<'scope> {
     /// handle.
     #[must_use]
     pub fn wait_handle(&self) -> WaitHandle {
-        self.watched.wait_handle()
+        self.waits.wait_handle()
     }
 
-    /// Counts every change of `count` as progress of the graph, for work on a thread that this worker does not own. The function is called
-    /// often and must be cheap.
+    /// Counts every change of the value of `count` as progress of the graph, for work on a thread that this worker does not own. The
+    /// function is called often and must be cheap.
     pub fn count_progress(&self, count: impl Fn() -> u64 + 'static) {
         watchdog::count_progress(count);
     }
 
-    /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.
+    /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step. Returns `stream`.
     #[must_use]
     pub fn end_spans_by(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {
         if telemetry::is_traced() {
@@ -224,11 +227,11 @@ impl<'scope> Operator<'scope> {
     where
         L: FnMut(&[MutableAntichain<Step>]) + 'static,
     {
-        let (meter, spans, watched) = (self.meter, self.spans, self.watched);
+        let (meter, spans, waits) = (self.meter, self.spans, self.waits);
         self.builder.build(move |capabilities| {
             let mut logic = constructor(capabilities);
             move |frontiers| {
-                watched.record_frontiers(frontiers);
+                waits.record_frontiers(frontiers);
                 meter.time(|| logic(frontiers));
                 spans.close_by_inputs(frontiers);
             }
@@ -254,6 +257,9 @@ where
     P: timely::communication::Pull<timely::dataflow::channels::Message<Step, Batch>>,
 {
     /// Processes every batch that has arrived, in the order of arrival.
+    ///
+    /// # Panics
+    /// In debug builds, if a batch does not have the schema of this input.
     pub fn for_each(&mut self, mut logic: impl FnMut(InputCapability<Step>, Batch)) {
         let Self { handle, before_step, schema, meter, spans } = self;
         handle.for_each(|capability, batch| {
@@ -261,8 +267,8 @@ where
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
             match before_step {
-                true => watchdog::moved(),
-                false => watchdog::moved_at(*capability.time()),
+                true => watchdog::record_event(),
+                false => watchdog::record_rows(*capability.time()),
             }
             spans.open(*capability.time());
             logic(capability, batch);
@@ -280,16 +286,19 @@ pub struct Output {
 
 impl Output {
     /// Emits a batch at the step of `capability`. A batch without rows is dropped.
+    ///
+    /// # Panics
+    /// In debug builds, if a batch with rows does not have the schema of this output.
     pub fn give(&mut self, capability: &Capability<Step>, mut batch: Batch) {
         if batch.num_rows() > 0 {
             check(&batch, &self.schema, self.meter.name());
             self.meter.count_out(batch.num_rows());
-            watchdog::moved();
+            watchdog::record_event();
             self.builder.activate().session_with_builder(capability).give_container(&mut batch);
         }
     }
 
-    /// Returns the index of this output, for which a capability is retained.
+    /// Returns the index of this output, the argument of `InputCapability::retain`.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
@@ -309,12 +318,12 @@ impl<D: Clone + 'static> Updates<D> {
         let updates: Vec<D> = updates.collect();
         if !updates.is_empty() {
             self.meter.count_out(updates.len());
-            watchdog::moved();
+            watchdog::record_event();
             self.builder.activate().session(capability).give_iterator(updates.into_iter());
         }
     }
 
-    /// Returns the index of this output, for which a capability is retained.
+    /// Returns the index of this output, the argument of `InputCapability::retain`.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index

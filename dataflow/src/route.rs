@@ -1,8 +1,8 @@
 //! Routing of batches between workers.
 //!
 //! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchange`], [`gather_at_first`], [`broadcast`] and
-//! [`by_worker_or_all`] add operators of their own. On a single worker they add nothing, so their users do not depend on the number
-//! of workers.
+//! [`by_worker_or_all`] add operators of their own. On a single worker they return the stream unchanged, so callers need not check the
+//! number of workers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::batch::{Batch, BatchStream};
 use crate::operator::Operator;
 use crate::step::Step;
 
-/// Sends each row to worker `key mod workers`, where `column` is a `UInt64` column.
+/// Sends each row to worker `key mod workers`, where the key is the row's value in `column`, a `UInt64` column.
 ///
 /// Each receiver gets one gathered batch; rows are not routed one by one. Rows with equal keys keep their order.
 pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByKey> {
@@ -44,7 +44,11 @@ pub fn exchange<'scope>(
     pact: impl ParallelizationContract<Step, Batch, Puller: 'static>,
     schema: &SchemaRef,
 ) -> BatchStream<'scope> {
-    if stream.scope().peers() == 1 { stream } else { moved(name, stream, pact, schema, schema) }
+    if stream.scope().peers() == 1 {
+        stream
+    } else {
+        exchange_as(name, stream, pact, schema, schema)
+    }
 }
 
 /// Moves all rows to worker 0.
@@ -64,13 +68,13 @@ pub fn broadcast<'scope>(
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
 ) -> BatchStream<'scope> {
-    copied(name, stream, schema, |peers, batch, addressed| {
+    exchange_copies(name, stream, schema, |peers, batch, addressed| {
         (0..peers).map(|worker| copy_to(worker, batch, addressed)).collect()
     })
 }
 
-/// Moves each row to the worker whose index is in `column`, a nullable `UInt32` column. Rows with null go to every worker. The order of
-/// rows is kept.
+/// Moves each row to the worker whose index is in `column`, a nullable `UInt32` column. Rows with null go to every worker. With several
+/// workers, a row whose index is not the index of a worker is dropped. The order of rows is kept.
 #[must_use]
 pub fn by_worker_or_all<'scope>(
     name: &'static str,
@@ -78,7 +82,7 @@ pub fn by_worker_or_all<'scope>(
     schema: &SchemaRef,
     column: &'static str,
 ) -> BatchStream<'scope> {
-    copied(name, stream, schema, move |peers, batch, addressed| {
+    exchange_copies(name, stream, schema, move |peers, batch, addressed| {
         let workers = batch.values::<UInt32Type>(column);
         let concerns =
             |worker: u32, row: usize| workers.is_null(row) || workers.value(row) == worker;
@@ -90,8 +94,9 @@ pub fn by_worker_or_all<'scope>(
     })
 }
 
-/// Makes copies of each batch with `copies` and moves each to its receiver, which a column of the [`addressed`] schema names.
-fn copied<'scope>(
+/// Calls `copies` with each batch and moves the returned batches to the workers in their column [`RECEIVER`]. The returned batches have the
+/// [`addressed`] schema.
+fn exchange_copies<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
@@ -118,27 +123,28 @@ fn copied<'scope>(
             });
         }
     });
-    moved(name, stream, to_worker(RECEIVER), &addressed, schema)
+    exchange_as(name, stream, to_worker(RECEIVER), &addressed, schema)
 }
 
-/// `UInt32`: the worker that receives a copy.
+/// A `UInt32` column: the worker that receives the row.
 const RECEIVER: &str = "receiver";
 
+/// Returns `schema` with the column [`RECEIVER`] added.
 fn addressed(schema: &SchemaRef) -> SchemaRef {
     let receiver = Arc::new(Field::new(RECEIVER, DataType::UInt32, false));
     let fields = schema.fields().iter().cloned().chain([receiver]);
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Copies a batch for one worker. The columns are shared, not copied.
+/// Returns the batch with the column [`RECEIVER`] added, which holds `worker`. The other columns are shared, not copied.
 fn copy_to(worker: u32, batch: &Batch, addressed: &SchemaRef) -> Batch {
     let columns = batch.rows().map(|rows| rows.columns().to_vec()).unwrap_or_default();
     let receiver: ArrayRef = Arc::new(UInt32Array::from(vec![worker; batch.num_rows()]));
     Batch::from_columns(addressed, columns.into_iter().chain([receiver]).collect())
 }
 
-/// Moves rows of schema `from` by `pact` and keeps the first columns, which are those of `to`.
-fn moved<'scope>(
+/// Moves rows of schema `from` by `pact` and keeps only the first columns, as many as `to` has.
+fn exchange_as<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     pact: impl ParallelizationContract<Step, Batch, Puller: 'static>,
@@ -152,14 +158,14 @@ fn moved<'scope>(
     operator.build(move |_capabilities| {
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                output.give(&capability.retain(output.index()), cut(batch, &to));
+                output.give(&capability.retain(output.index()), drop_extra_columns(batch, &to));
             });
         }
     });
     stream
 }
 
-fn cut(batch: Batch, to: &SchemaRef) -> Batch {
+fn drop_extra_columns(batch: Batch, to: &SchemaRef) -> Batch {
     match batch.rows().map(RecordBatch::columns) {
         Some(columns) if columns.len() > to.fields().len() => {
             Batch::from_columns(to, columns[..to.fields().len()].to_vec())

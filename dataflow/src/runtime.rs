@@ -20,7 +20,7 @@ use crate::watchdog::{self, Watchdog};
 /// The first fault that was raised. The graph is torn down, and everything its operators own is dropped.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
     run_with(
-        alone(),
+        single_worker_allocator(),
         None,
         build,
         |_| {},
@@ -34,13 +34,13 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
 /// Like [`run`], under an optional watchdog.
 ///
 /// # Errors
-/// The first fault that was raised, or that of the watchdog if it ends the run.
+/// The first fault that was raised, or the fault of the watchdog if the watchdog ends the run.
 pub fn run_watched<R>(
     watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     run_with(
-        alone(),
+        single_worker_allocator(),
         watchdog,
         build,
         |_| {},
@@ -56,14 +56,14 @@ pub fn run_watched<R>(
 /// The graph may wait for nothing but `clock`: no thread and no tokio runtime.
 ///
 /// # Errors
-/// The first fault that was raised, or a stall: no alarm is set and the graph has not ended.
+/// The first fault that was raised, or a fault that reports a stall: no alarm is set, and the graph has not ended.
 pub fn run_virtual<R>(
     clock: &VirtualClock,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     let mut stalled = false;
     let result = run_with(
-        alone(),
+        single_worker_allocator(),
         None,
         build,
         |_| {},
@@ -81,12 +81,12 @@ pub fn run_virtual<R>(
 const STALLED: &str = "the run is stalled: no alarm is set, and the graph has not ended";
 
 /// Creates the allocator of a graph with a single worker.
-fn alone() -> Allocator {
+fn single_worker_allocator() -> Allocator {
     Allocator::Thread(Thread::default())
 }
 
-/// Runs a graph by calling `step` until the graph ends, a fault is raised, or `step` returns `false`. `failing` receives this worker's
-/// fault before the graph is torn down, because the teardown may take long.
+/// Runs a graph by calling `step` until the graph ends, a fault is raised, the watchdog ends the run, or `step` returns `false`. `failing`
+/// receives this worker's fault before the graph is torn down, because the teardown may take long.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 pub(crate) fn run_with<R>(
     allocator: Allocator,

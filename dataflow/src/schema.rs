@@ -1,10 +1,10 @@
 //! The schemas of the streams: the columns of each batch, with their units.
 //!
-//! Token ids travel end to end as `i32`. The text of a response travels with them for rewards and for human readers and is never tokenized
-//! again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and policy versions travel with the tokens. Every
-//! list column that holds a quantity per token is aligned with `response_ids`: one entry per token. Policy versions are runs of tokens
-//! instead. "Shared" columns are [shared lists](crate::shared_list), which [`Batch::lists`](crate::batch::Batch::lists) reads like `List`
-//! columns.
+//! Token ids travel end to end as `i32`. The text of a response travels with the token ids, for rewards and for human readers, and is never
+//! tokenized again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and policy versions travel with the tokens.
+//! Every list column that holds a quantity per token of the response is empty or aligned with `response_ids`: one entry per token. Policy
+//! versions are runs of tokens instead. "Shared" columns are [shared lists](crate::shared_list), which
+//! [`Batch::lists`](crate::batch::Batch::lists) reads like `List` columns.
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,7 +19,7 @@ pub mod column {
     pub const PROMPT_ID: &str = "prompt_id";
     /// `UInt32`: the epoch in which the prompt was read, from 0.
     pub const EPOCH: &str = "epoch";
-    /// `UInt64`: the row of the dataset, counted over its files in order.
+    /// `UInt64`: the row of the dataset, counted over its files in order, from 0.
     pub const ROW: &str = "row";
     /// `Utf8`: the source of the prompt, by which rewards are routed.
     pub const DATA_SOURCE: &str = "data_source";
@@ -33,21 +33,23 @@ pub mod column {
     pub const PROMPT_LENGTH: &str = "prompt_length";
     /// `Utf8`, nullable: the reference answer; structured answers as JSON.
     pub const GROUND_TRUTH: &str = "ground_truth";
-    /// `Utf8`, nullable: all further columns that the dataset has for the prompt, as a JSON object.
+    /// `Utf8`, nullable: the `extra_info` of the prompt and the configured extra columns of the dataset, as a JSON object.
     pub const EXTRA_INFO: &str = "extra_info";
     /// `UInt64`: the step that launched a response, [`crate::step::Step`].
     pub const STEP: &str = "step";
     /// `UInt8`: 0 launches responses, 1 aborts, 2 pauses, 3 reports that a tick has passed; see [`super::REQUESTS`].
     pub const ACTION: &str = "action";
-    /// `UInt32`: the index of the response among those of its prompt, from 0.
+    /// `UInt32`: the index of the response among the responses to its prompt, from 0.
     pub const SAMPLE: &str = "sample";
     /// `UInt32`: the number of responses, starting at `sample`.
     pub const SAMPLES: &str = "samples";
-    /// `UInt64`: the policy that sampled the response's first token, [`crate::step::PolicyVersion`].
+    /// `UInt64`: a policy, [`crate::step::PolicyVersion`]. For a response, the policy that sampled its first token.
     pub const POLICY_VERSION: &str = "policy_version";
-    /// `UInt32`, tokens: the length of the response. The other lists are empty if the engine counts tokens without sampling them.
+    /// `UInt32`, tokens: the length of the response. The token lists of the response are empty if the engine counts tokens without sampling
+    /// them.
     pub const RESPONSE_LENGTH: &str = "response_length";
-    /// `UInt32`, tokens: the part of the length that an earlier step sampled before the response was paused.
+    /// `UInt32`, tokens: the number of tokens of the response that earlier steps sampled before the response was paused; 0 if it was never
+    /// paused.
     pub const RESUMED_LENGTH: &str = "resumed_length";
     /// Shared `Int32`: the sampled tokens, including the end-of-sequence token if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
@@ -55,8 +57,8 @@ pub mod column {
     pub const RESPONSE_TEXT: &str = "response_text";
     /// Shared `Float32`, nats: the log-probability of each token under the policy that sampled it.
     pub const LOGPROBS: &str = "logprobs_nats";
-    /// `List<UInt64>`: the policy versions that sampled the tokens, one for each run of tokens of one version. Files have
-    /// [`TOKEN_VERSIONS`] instead.
+    /// `List<UInt64>`: the policy versions that sampled the tokens, one entry for each run of consecutive tokens of the same version. Files
+    /// have [`TOKEN_VERSIONS`] instead.
     pub const VERSIONS: &str = "versions";
     /// `List<UInt32>`: the number of tokens of each run of [`VERSIONS`].
     pub const VERSION_TOKENS: &str = "version_tokens";
@@ -64,11 +66,11 @@ pub mod column {
     pub const TOKEN_VERSIONS: &str = "token_versions";
     /// `Utf8`: `stop`, `length`, `abort`, or `pause` for a response that continues in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
-    /// `UInt64`: the time in lockstep mode, where token counts decide races; see [`crate::step::Tick`].
+    /// `UInt64`: the logical time of lockstep mode, [`crate::step::Tick`].
     pub const TICK: &str = "tick";
-    /// `UInt64`: the number of request rows that a worker has received since the start.
-    pub const TAKEN_IN: &str = "taken_in_rows";
-    /// `UInt64`: every response in flight at a worker ends after this tick; `u64::MAX` if none is in flight.
+    /// `UInt64`: the number of request rows that a worker has received since the start of the run.
+    pub const RECEIVED_ROWS: &str = "taken_in_rows";
+    /// `UInt64`: a lower bound: every response in flight at a worker ends after this tick; `u64::MAX` if none is in flight.
     pub const FLOOR: &str = "floor_tick";
     /// `UInt32`: the number of engine instances that generate.
     pub const INSTANCES: &str = "instances";
@@ -76,13 +78,13 @@ pub mod column {
     pub const TENSOR_PARALLEL: &str = "tensor_parallel";
     /// `UInt32`: the number of devices on which the trainer runs.
     pub const TRAINING_DEVICES: &str = "training_devices";
-    /// `UInt64`, nanoseconds of the run's clock: when the engine started the response.
+    /// `UInt64`, nanoseconds of the run's clock: the time at which the engine started the response.
     pub const STARTED: &str = "started_ns";
-    /// `UInt64`, nanoseconds of the run's clock: when the last token was sampled.
+    /// `UInt64`, nanoseconds of the run's clock: the time at which the last token was sampled.
     pub const FINISHED: &str = "finished_ns";
-    /// `UInt32`: how often the engine preempted the response and recomputed its KV cache.
+    /// `UInt32`: the number of times that the engine preempted the response and recomputed its KV cache.
     pub const PREEMPTIONS: &str = "preemptions";
-    /// `UInt32`: the engine instance that finished the response. Instance `i` of worker `w` of `n` has the number `i * n + w`.
+    /// `UInt32`: the engine instance that finished the response. Instance `i` of worker `w`, of `n` workers, has the number `i * n + w`.
     pub const INSTANCE: &str = "instance";
     /// `Float64`: the reward, including token rewards; NaN if an error drops the response's group.
     pub const SCORE: &str = "score";
@@ -92,19 +94,19 @@ pub mod column {
     pub const LABELS: &str = "labels";
     /// Shared `Float32`: the reward of each token, included in `score`; empty if there are no token rewards.
     pub const TOKEN_SCORES: &str = "token_scores";
-    /// `Utf8`, nullable: the reason why the response has no score or only part of it.
+    /// `Utf8`, nullable: the reason why the score, or a part of it, could not be computed; null if there was no error.
     pub const REWARD_ERROR: &str = "reward_error";
     /// `UInt64`, nanoseconds: the duration of scoring.
     pub const REWARD_TIME: &str = "reward_time_ns";
-    /// `UInt64`, nanoseconds of the run's clock: when the score became known.
+    /// `UInt64`, nanoseconds of the run's clock: the time at which the score became known.
     pub const SCORED_AT: &str = "scored_ns";
-    /// `UInt32`: the index of the test case among those of the prompt, from 0.
+    /// `UInt32`: the index of the test case among the test cases of the prompt, from 0.
     pub const CASE: &str = "case";
     /// `UInt64`, nanoseconds: the duration of an execution.
     pub const TOOK: &str = "took_ns";
     /// `UInt64`, nanoseconds: the time limit of the execution.
     pub const LIMIT: &str = "limit_ns";
-    /// `Boolean`: `true` if the execution ended with the right result, even if after its limit (an audit).
+    /// `Boolean`: `true` if the execution ended with the right result. In an audit, it may have ended after its limit.
     pub const CORRECT: &str = "correct";
     /// `Boolean`: `true` if the execution was allowed to run past its limit.
     pub const AUDITED: &str = "audited";
@@ -128,17 +130,17 @@ pub mod column {
     pub const DIGEST: &str = "digest";
     /// `Utf8`: the decision of the schedule: `open`, `admit`, `defer`, `reject`, `pause` or `close`.
     pub const DECISION: &str = "decision";
-    /// `Utf8`: the reason, in a word or two defined by the schedule.
+    /// `Utf8`: the reason for a decision or a placement, in a few words.
     pub const REASON: &str = "reason";
     /// `List<UInt32>`: the samples to which a decision applies.
     pub const ADMITTED: &str = "admitted_samples";
-    /// `List<Float32>`: the weight of each of these samples in the loss; empty if all are 1.
+    /// `List<Float32>`: the weight in the loss of each sample in [`ADMITTED`]; empty if all weights are 1.
     pub const WEIGHTS: &str = "admitted_weights";
-    /// `Utf8`: the kind of round; `short` or `long` in tail batching.
+    /// `Utf8`: the kind of round: `full`, `short` (a speculative round) or `long` (a round of deferred prompts).
     pub const ROUND: &str = "round";
     /// `UInt64`: the number of prompts in the long-prompt queue.
     pub const QUEUE_LENGTH: &str = "queue_length";
-    /// `UInt64`: the number of rounds that the oldest queued prompt has waited.
+    /// `UInt64`: the number of rounds since the oldest queued prompt was deferred; 0 if the queue is empty.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
     /// `Utf8`: the name of a metric, as shown to users.
     pub const NAME: &str = "name";
@@ -153,7 +155,7 @@ pub mod column {
     /// `UInt32`: a worker of the graph, as the source of a row or the receiver of a request. Nullable in decisions: a decision about a
     /// prompt goes to the worker that holds the prompt, other decisions go to all workers.
     pub const WORKER: &str = "worker";
-    /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots.
+    /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots; null if the operator has no file.
     pub const PATH: &str = "path";
     /// `UInt64`, bytes: the length of the file.
     pub const LENGTH: &str = "length_bytes";
@@ -163,7 +165,7 @@ pub mod column {
     pub const SCHEMA_VERSION: &str = "schema_version";
     /// `Utf8`: metadata that an operator stores in addition to its file, a JSON object.
     pub const FACTS: &str = "facts";
-    /// `UInt64`, nullable: the last step that is included in an operator's state.
+    /// `UInt64`, nullable: the last step that is included in an operator's state; null if there is none.
     pub const REACHED: &str = "reached_step";
     /// `UInt32`: the worker that sent the row.
     pub const SOURCE: &str = "source";
@@ -195,9 +197,9 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Requests of the schedule to the rollout, in order. `action` 0 launches `samples` responses of a prompt, starting at `sample`. `action` 1
-/// aborts that many. `action` 2 stops them and keeps their tokens for a later launch. In lockstep mode, `action` 3 reports that `tick` has
-/// passed: responses that ended by then may be emitted, and the requests that follow apply at that tick.
+/// Requests of the schedule to the rollout, in order. A request concerns `samples` responses of a prompt, starting at `sample`. `action` 0
+/// launches them, 1 aborts them, and 2 pauses them: it stops them and keeps their tokens for a later launch. In lockstep mode, `action` 3
+/// reports that `tick` has passed: responses that ended by then may be emitted, and the requests that follow apply at that tick.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),
@@ -227,11 +229,11 @@ pub static TEXTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// Progress reports of a rollout in lockstep mode. All rows of a report are in one batch. The first row holds the progress of its `worker`.
-/// The other rows are the responses that ended there or were dropped, one row each, in any order.
+/// The other rows are the responses that ended on this worker or were dropped since its previous report, one row each, in any order.
 pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),
-        required(TAKEN_IN, DataType::UInt64),
+        required(RECEIVED_ROWS, DataType::UInt64),
         required(FLOOR, DataType::UInt64),
         Field::new(STEP, DataType::UInt64, true),
         Field::new(PROMPT_ID, DataType::UInt64, true),
@@ -312,7 +314,7 @@ pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// The longest correct execution of each test case for which it has changed since the previous step, one row each.
+/// The longest correct executions of test cases: one row for each test case whose longest execution has changed since the previous step.
 pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ROW, DataType::UInt64),
@@ -325,7 +327,8 @@ pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub static METRICS: LazyLock<SchemaRef> =
     LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
 
-/// Chunks of gradients, one row each, as numerators that are summed over workers. `worker` is the worker that owns the chunk.
+/// Chunks of gradients, one row each. They hold numerators, which are summed over workers; the denominators are in [`TOTALS`]. `worker` is
+/// the worker that owns the chunk.
 pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),

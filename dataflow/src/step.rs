@@ -33,7 +33,7 @@ impl Step {
     }
 }
 
-/// Displays a [`Step`] counted from 1.
+/// Displays a [`Step`] counted from 1, and [`Step::END`] as `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ordinal(Step);
 
@@ -103,7 +103,8 @@ impl PathSummary<Step> for Steps {
     }
 }
 
-/// The time in lockstep mode, where token counts decide races: every response in flight gains one token per tick.
+/// The logical time of lockstep mode, in which every response in flight gains one token per tick. Races between responses are decided by
+/// ticks instead of wall time.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -154,7 +155,7 @@ pub struct SampleId {
     pub step: Step,
     /// The prompt.
     pub prompt: PromptId,
-    /// The index of the response among those of the prompt, from 0.
+    /// The index of the response among the responses to the prompt, from 0.
     pub sample: u32,
 }
 

@@ -1,9 +1,9 @@
 //! Telemetry of operators: rows, busy time, and one span per stage and step.
 //!
-//! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost one branch. The trace of a step is the span
-//! [`step_span`]. The span of a stage opens at the first batch of the step that reaches the stage. It closes when the frontier of the
-//! stage's output passes the step or, if no output is watched, when the frontiers of its inputs do. A timely log of every activation would
-//! contain the same information, at a hundred thousand events per second.
+//! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost one branch. The root of a step's trace is the span
+//! that [`step_span`] returns. The span of a stage opens at the first batch of the step that reaches the stage. It closes when the frontier
+//! of the stage's output passes the step or, if no output is watched, when the frontiers of the stage's inputs pass the step. A timely log
+//! of every activation would contain the same information, at a hundred thousand events per second.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ thread_local! {
     static METERS: RefCell<Vec<Rc<Meter>>> = const { RefCell::new(Vec::new()) };
     static STEPS: RefCell<BTreeMap<Step, Span>> = const { RefCell::new(BTreeMap::new()) };
     // Busy time is measured by the wall clock, regardless of the clock that policies use.
-    static WATCH: WallClock = WallClock::start();
+    static CLOCK: WallClock = WallClock::start();
 }
 
 /// The row counts and the busy time of one operator on one worker.
@@ -47,7 +47,7 @@ pub struct MeterReading {
     pub rows_in: u64,
     /// The number of rows emitted.
     pub rows_out: u64,
-    /// The time spent in the operator's logic.
+    /// The wall time spent in the operator's logic.
     pub busy: Nanos,
 }
 
@@ -76,9 +76,9 @@ impl Meter {
     }
 
     pub(crate) fn time<R>(&self, logic: impl FnOnce() -> R) -> R {
-        let begun = WATCH.with(Clock::now);
+        let begun = CLOCK.with(Clock::now);
         let result = logic();
-        let spent = WATCH.with(Clock::now).since(begun);
+        let spent = CLOCK.with(Clock::now).since(begun);
         self.busy.set(self.busy.get() + spent.0);
         result
     }
@@ -146,7 +146,7 @@ pub fn describe_step(step: Step, round: &str, score: Option<f64>) {
     });
 }
 
-/// Ends the span of a step. Stage spans that are still open keep it in the trace.
+/// Ends the span of a step, immediately or when the last open stage span of the step ends.
 pub fn close_step(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.remove(&step));
 }

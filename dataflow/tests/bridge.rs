@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{CallError, Executor, OwnerThread, Panicked, Tasks, produce};
+use rollpacker_dataflow::bridge::{CallError, Executor, Panicked, ServiceThread, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::fault::{HasOrigin, Origin, raise};
 use rollpacker_dataflow::operator::Operator;
@@ -54,11 +54,11 @@ fn run_with_tasks<K: Ord + Clone + Send + 'static, R: Send + 'static>(
 }
 
 #[test]
-fn an_owner_thread_answers_in_order_and_ends() {
-    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(0_u64)).expect("made");
+fn a_service_thread_answers_in_order_and_ends() {
+    let service = ServiceThread::spawn("service", || Ok::<_, ()>(0_u64)).expect("made");
     let replies: Vec<_> = (1..=10)
         .map(|n| {
-            owner.call(
+            service.call(
                 || {},
                 move |sum| {
                     *sum += n;
@@ -67,39 +67,39 @@ fn an_owner_thread_answers_in_order_and_ends() {
             )
         })
         .collect();
-    drop(owner);
+    drop(service);
     let sums: Vec<_> = replies.into_iter().map(|reply| reply.wait().expect("answered")).collect();
     assert_eq!(sums, [1, 3, 6, 10, 15, 21, 28, 36, 45, 55]);
 }
 
 #[test]
-fn a_failed_construction_of_an_owner_returns_its_error() {
-    let made = OwnerThread::<u64>::spawn("owner", || Err("no device"));
+fn a_failed_construction_of_a_service_returns_its_error() {
+    let made = ServiceThread::<u64>::spawn("service", || Err("no device"));
     assert_eq!(made.err(), Some("no device"));
 }
 
 #[test]
 fn a_request_keeps_the_type_of_its_error() {
-    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(7_u8)).expect("made");
+    let service = ServiceThread::spawn("service", || Ok::<_, ()>(7_u8)).expect("made");
     let parse = |text: &'static str| {
         let add = move |seven: &mut u8| Ok::<_, ParseIntError>(text.parse::<u8>()? + *seven);
-        owner.call(|| {}, add).wait_outcome()
+        service.call(|| {}, add).wait_outcome()
     };
     assert_eq!(parse("1"), Ok(8));
     let failed = parse("one").expect_err("not a number");
     assert!(matches!(failed, CallError::Failed(ParseIntError { .. })), "{failed:?}");
     assert_eq!(failed.to_string(), "invalid digit found in string");
-    let lost = owner.call(|| {}, |_| -> Result<(), ParseIntError> { panic!("on purpose") });
+    let lost = service.call(|| {}, |_| -> Result<(), ParseIntError> { panic!("on purpose") });
     assert_eq!(lost.wait_outcome(), Err(CallError::Panicked(Panicked)));
 }
 
 #[test]
-fn a_panicked_owner_thread_is_reported_and_wakes_the_caller() {
-    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(())).expect("made");
+fn a_panicked_service_thread_is_reported_and_wakes_the_caller() {
+    let service = ServiceThread::spawn("service", || Ok::<_, ()>(())).expect("made");
     let (woken, wakes) = channel();
     let later = woken.clone();
-    let first = owner.call(move || woken.send("first").expect("read"), |()| panic!("on purpose"));
-    let second = owner.call(move || later.send("second").expect("read"), |()| ());
+    let first = service.call(move || woken.send("first").expect("read"), |()| panic!("on purpose"));
+    let second = service.call(move || later.send("second").expect("read"), |()| ());
     assert_eq!((first.wait(), second.wait()), (Err::<(), _>(Panicked), Err(Panicked)));
     let mut seen: Vec<_> = wakes.into_iter().collect();
     seen.sort_unstable();
@@ -225,8 +225,8 @@ fn pending_tasks_are_dropped_with_their_operator() {
 #[test]
 fn a_producer_runs_ahead_within_its_budget() {
     let budget = Budget::new(10);
-    let (most, total) = (Arc::new(AtomicUsize::new(0)), Rc::new(RefCell::new(0)));
-    let (under_way, counted, released) = (most.clone(), total.clone(), budget.clone());
+    let (max, total) = (Arc::new(AtomicUsize::new(0)), Rc::new(RefCell::new(0)));
+    let (in_flight, counted, released) = (max.clone(), total.clone(), budget.clone());
     run(|scope, faults| {
         let (stream, errors) =
             produce(scope, "reader", &schema::POLICIES, budget.clone(), |emitter| {
@@ -250,14 +250,14 @@ fn a_producer_runs_ahead_within_its_budget() {
                     taken += batch.num_rows();
                     *counted.borrow_mut() += batch.num_rows();
                 });
-                under_way.fetch_max(taken, Ordering::Relaxed);
+                in_flight.fetch_max(taken, Ordering::Relaxed);
                 released.release(taken);
             }
         });
     })
     .expect("no fault");
     assert_eq!(*total.borrow(), 140);
-    assert!(most.load(Ordering::Relaxed) <= 10, "never more than the budget is in flight");
+    assert!(max.load(Ordering::Relaxed) <= 10, "never more than the budget is in flight");
 }
 
 #[derive(Debug, thiserror::Error)]

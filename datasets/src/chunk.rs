@@ -58,7 +58,7 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// If the row cannot be used.
+    /// [`DatasetError::BadRow`] if the row has a [`defect`](Self::defect).
     pub(crate) fn check(&self, index: usize) -> Result<(), DatasetError> {
         match self.defect(index) {
             None => Ok(()),

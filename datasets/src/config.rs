@@ -13,8 +13,8 @@ use crate::error::DatasetError;
 /// In addition to the Parquet footers and page indexes (or 8 bytes for every 64 lines of a JSONL file), reading holds:
 /// - with `shuffle = false`: one batch of at most 2,048 rows and about 4 MiB, and one page per column.
 /// - with `shuffle = true`: one window of at most `window_rows` rows and about `window_bytes` bytes, and one page per column. Bytes are
-///   counted as in the footer, which does not include the savings of dictionaries. The order takes another 12 bytes per row of the window,
-///   and 8 bytes for every 2,048 rows of the dataset.
+///   decoded sizes, estimated from the footer: text that a dictionary stores once counts at each occurrence. The order takes another 12
+///   bytes per row of the window, and 8 bytes for every 2,048 rows of the dataset.
 /// - with `max_samples` and `shuffle`: 8 bytes per chosen row.
 ///
 /// A [`Prompt`](crate::Prompt) that is kept keeps its batch in memory, not its window.
@@ -64,7 +64,7 @@ pub struct DatasetConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptColumns {
-    /// The prompt: chat messages `list<struct<role, content>>`, the same as JSON text, or plain text, which becomes one user message.
+    /// The prompt: chat messages `list<struct<role, content>>`, chat messages as JSON text, or plain text, which becomes one user message.
     /// Usual: `prompt` if it is a list, otherwise `messages`, `prompt`, `question`, `problem`. (verl: `data.prompt_key`)
     pub prompt: Option<String>,
     /// The source of the prompt, by which rewards are routed. Usual: `data_source`, `source`. (verl: `data.reward_fn_key`)
@@ -104,7 +104,7 @@ impl DatasetConfig {
     ///
     /// # Errors
     ///
-    /// If `files` is empty, a path or glob matches no file, or a folder on the way cannot be read.
+    /// If `files` is empty, a path or glob matches no file, a glob is invalid, or a folder on the way cannot be read.
     pub fn paths(&self) -> Result<Vec<PathBuf>, DatasetError> {
         if self.files.is_empty() {
             return Err(DatasetError::NoFiles);
@@ -115,7 +115,7 @@ impl DatasetConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), DatasetError> {
-        let bound = |key, value: u64, least: u64, expected| match value >= least {
+        let bound = |key, value: u64, min: u64, expected| match value >= min {
             true => Ok(()),
             false => Err(DatasetError::Setting { key, expected, found: value.to_string() }),
         };

@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use rollpacker_files::{Inputs, NewFile, check_place};
+use rollpacker_files::{Inputs, NewFile, check_replaceable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -44,7 +44,7 @@ pub fn convert(
     options: WriteOptions,
 ) -> Result<u64, DatasetError> {
     Inputs::of(config.paths()?).check_output(output)?;
-    check_place(output)?;
+    check_replaceable(output)?;
     let dataset = Dataset::open(config.clone())?;
     match format {
         OutputFormat::Verl => to_verl(&dataset, output, options),
@@ -99,8 +99,8 @@ fn messages(row: PromptRow) -> Value {
     })
 }
 
-/// Builds a line with ROLL's columns. `id` and the columns that only some tasks have are taken from `extra_info`, where reading such a file
-/// puts them.
+/// Builds a line with ROLL's columns. `id` and the columns that only some tasks have are taken from `extra_info`, where `extra_columns`
+/// puts them when a file of this format is read.
 fn roll(mut row: PromptRow) -> Value {
     let mut extra = std::mem::take(&mut row.extra_info);
     let mut take = |name: &str, default: Value| {

@@ -31,7 +31,7 @@ impl Dataset {
                 let chunk = chunk?;
                 for index in 0..chunk.len() {
                     chunk.check(index)?;
-                    seen.see(chunk.data_source(index), chunk.rows[index], || {
+                    seen.add(chunk.data_source(index), chunk.rows[index], || {
                         file.path().to_path_buf()
                     });
                 }
@@ -45,12 +45,12 @@ impl Dataset {
 struct SourceIndex {
     first: Vec<FirstRow>,
     known: BTreeSet<Arc<str>>,
-    /// The source of the previous row, which is usually that of the next.
+    /// The data source of the previous row. The next row usually has the same data source.
     last: Option<Arc<str>>,
 }
 
 impl SourceIndex {
-    fn see(&mut self, source: &str, row: u64, file: impl FnOnce() -> PathBuf) {
+    fn add(&mut self, source: &str, row: u64, file: impl FnOnce() -> PathBuf) {
         if self.last.as_deref() == Some(source) {
             return;
         }

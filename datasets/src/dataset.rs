@@ -8,7 +8,7 @@ use crate::chunk::{Chunk, Chunks};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::file::PromptFile;
-use crate::order::{Cursor, Fingerprint, RowOrder, choice, coalesced};
+use crate::order::{Cursor, Fingerprint, RowOrder, merge_adjacent, sample_sorted};
 use crate::prompts::Prompts;
 use crate::segment::Segment;
 
@@ -21,7 +21,7 @@ pub struct Dataset {
 #[derive(Debug)]
 pub(crate) struct DatasetInner {
     files: Files,
-    /// The rows in use, ascending; `None` if all rows are used, or the first `rows` ones.
+    /// The rows in use, ascending; `None` if all rows or the first `rows` rows are used.
     chosen: Option<Vec<u64>>,
     pub(crate) rows: u64,
     /// The shuffled order; `None` for file order.
@@ -42,13 +42,14 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// If a setting is out of bounds, a file cannot be read or has no rows, or a column is absent or has the wrong type.
+    /// If a setting is out of bounds, no file matches a path, a file cannot be read or has no rows, or a column is absent or has the wrong
+    /// type.
     pub fn open(config: DatasetConfig) -> Result<Self, DatasetError> {
         config.check()?;
         let files = Files::open(&config)?;
         let all = files.rows();
         let rows = config.max_samples.unwrap_or(all).min(all);
-        let chosen = (config.shuffle && rows < all).then(|| choice(config.seed, all, rows));
+        let chosen = (config.shuffle && rows < all).then(|| sample_sorted(config.seed, all, rows));
         let segments = || match &chosen {
             Some(chosen) => chosen_segments(&files.segments(), chosen),
             None => files.segments(),
@@ -102,15 +103,16 @@ impl Dataset {
         if used >= self.len() {
             return None;
         }
-        let place = self.inner.order.as_ref().map_or(used, |order| order.place(epoch, used));
+        let position =
+            self.inner.order.as_ref().map_or(used, |order| order.position_of(epoch, used));
         let fingerprint = Some(self.inner.fingerprint);
-        Some(Cursor { epoch, offset: place + 1, fingerprint })
+        Some(Cursor { epoch, offset: position + 1, fingerprint })
     }
 
     /// Returns the rows in use, by file.
     pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
         let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();
-        let by_file = self.inner.files.by_file(&self.inner.physical(&all));
+        let by_file = self.inner.files.by_file(&self.inner.dataset_rows(&all));
         by_file.into_iter().map(|(file, ranges)| (&self.inner.files.files[file], ranges))
     }
 }
@@ -150,8 +152,8 @@ impl Files {
         self.files.iter().zip(self.starts.iter().copied()).flat_map(of_file).collect()
     }
 
-    /// Returns a digest of file names, lengths and everything else that determines the order. Folders are not included, so that a dataset
-    /// can be moved.
+    /// Returns a digest of file names, row counts and everything else that determines the order. Folders are not included, so that a
+    /// dataset can be moved.
     fn fingerprint(&self, config: &DatasetConfig) -> u64 {
         let mut print = Fingerprint::default()
             .number(u64::from(config.shuffle))
@@ -170,7 +172,8 @@ impl Files {
         print.value()
     }
 
-    /// Splits ascending rows of the dataset by file.
+    /// Splits ascending rows of the dataset by file. Returns the index of each file that holds some of the rows, with the ranges of these
+    /// rows within the file.
     fn by_file(&self, ranges: &[Range<u64>]) -> VecDeque<(usize, Vec<Range<u64>>)> {
         let in_file = |(index, start): (usize, &u64)| {
             let (start, end) = (*start, start + self.files[index].rows());
@@ -185,11 +188,12 @@ impl Files {
     }
 }
 
-/// Returns the segments in positions among the chosen rows.
+/// Converts segments of the dataset to segments of positions among the chosen rows. The bytes of a segment are scaled by the share of its
+/// rows that is chosen.
 fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
-    let place = |row: u64| chosen.partition_point(|chosen| *chosen < row) as u64;
+    let position = |row: u64| chosen.partition_point(|chosen| *chosen < row) as u64;
     let kept = |segment: &Segment| {
-        let rows = place(segment.rows.start)..place(segment.rows.end);
+        let rows = position(segment.rows.start)..position(segment.rows.end);
         let all = (segment.rows.end - segment.rows.start).max(1);
         Segment { bytes: segment.bytes / all * (rows.end - rows.start), rows }
     };
@@ -198,17 +202,21 @@ fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
 
 impl DatasetInner {
     /// Converts positions among the rows in use to rows of the dataset.
-    fn physical(&self, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    fn dataset_rows(&self, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(chosen) = &self.chosen else { return ranges.to_vec() };
         let rows =
             ranges.iter().flat_map(|range| &chosen[range.start as usize..range.end as usize]);
-        coalesced(rows.map(|row| *row..row + 1))
+        merge_adjacent(rows.map(|row| *row..row + 1))
     }
 
-    /// Returns the chunks of ascending rows in use.
+    /// Returns the chunks of the rows at `ranges`, which are ascending positions among the rows in use.
     pub(crate) fn chunks(self: &Arc<Self>, ranges: &[Range<u64>]) -> DatasetChunks {
-        let physical = self.physical(ranges);
-        DatasetChunks { inner: self.clone(), pending: self.files.by_file(&physical), current: None }
+        let dataset_rows = self.dataset_rows(ranges);
+        DatasetChunks {
+            inner: self.clone(),
+            pending: self.files.by_file(&dataset_rows),
+            current: None,
+        }
     }
 }
 

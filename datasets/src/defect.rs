@@ -14,7 +14,7 @@ pub enum DefectKind {
     NoRows,
     /// A column that is absent.
     AbsentColumn,
-    /// A column of a type that cannot be used.
+    /// A column of a type that cannot be used, or several columns of one name.
     WrongType,
     /// Rows that cannot be decoded.
     Damaged,
@@ -24,7 +24,7 @@ pub enum DefectKind {
     WrongValue,
     /// A null or absent prompt.
     NullPrompt,
-    /// A prompt without messages, or with only blank ones.
+    /// A prompt without messages, or with only blank messages.
     EmptyPrompt,
     /// A message whose content is null.
     NullContent,
@@ -32,7 +32,7 @@ pub enum DefectKind {
     MissingRole,
     /// A role that chat templates do not support.
     UnknownRole,
-    /// A row without a reference answer in a file that has a column for it.
+    /// A file without a column of reference answers, or a row without a reference answer in a file that has such a column.
     MissingGroundTruth,
     /// A prompt that is equal to an earlier one.
     DuplicatePrompt,

@@ -65,7 +65,7 @@ pub enum DatasetError {
         file: PathBuf,
         /// The supported formats.
         expected: &'static str,
-        /// The first bytes of the file.
+        /// The extension of the file, or its first bytes.
         found: String,
     },
     /// A file with a Parquet name that is not Parquet.
@@ -83,7 +83,7 @@ pub enum DatasetError {
         file: PathBuf,
         /// The last bytes of the file.
         found: String,
-        /// The length of the file.
+        /// The length of the file in bytes.
         bytes: u64,
     },
     /// A Parquet footer that cannot be read.
@@ -120,7 +120,7 @@ pub enum DatasetError {
         /// The columns of the file.
         found: Vec<String>,
     },
-    /// A column of a type that cannot be used, or several of one name.
+    /// A column of a type that cannot be used, or several columns of one name.
     #[error("{}: column `{column}`: expected {expected}, found {found}", file.display())]
     WrongType {
         /// The file.
@@ -137,9 +137,9 @@ pub enum DatasetError {
     BadRow {
         /// The file.
         file: PathBuf,
-        /// The row.
+        /// The row of the file, from 0.
         row: u64,
-        /// The column.
+        /// The column, or `(the line)` if the line does not have the format of its file.
         column: String,
         /// The expected value.
         expected: &'static str,
@@ -181,7 +181,7 @@ pub enum DatasetError {
         epoch: u32,
         /// The length limit, in the unit of the measure.
         limit: usize,
-        /// The length of the shortest prompt.
+        /// The length of the shortest prompt, in the unit of the measure.
         shortest: usize,
     },
     /// A Parquet file that cannot be written.

@@ -27,7 +27,8 @@ impl PromptFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, is neither Parquet nor JSONL, is damaged, or lacks a column.
+    /// If the file cannot be opened, can be read only once, is neither Parquet nor JSONL, or is damaged, or if a column is absent or has
+    /// the wrong type.
     pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
         check_reopens(path)?;
         let path: Arc<Path> = path.into();
@@ -64,7 +65,7 @@ impl PromptFile {
 
     /// Returns the ranges of rows that are read together, so that damage is confined to one range: the row groups, or all lines of a JSONL
     /// file.
-    pub(crate) fn stretches(&self) -> Vec<Range<u64>> {
+    pub(crate) fn independent_ranges(&self) -> Vec<Range<u64>> {
         match self {
             Self::Parquet(file) => {
                 file.segments().iter().map(|segment| segment.rows.clone()).collect()

@@ -14,19 +14,20 @@ use crate::prompts::Prompts;
 pub struct FilterStats {
     /// The number of excluded prompts.
     pub prompts: u64,
-    /// The length of the longest one, in the unit of the measure.
+    /// The length of the longest excluded prompt, in the unit of the measure.
     pub longest: usize,
     /// The number of excluded prompts of each `data_source`.
     pub by_data_source: BTreeMap<String, u64>,
 }
 
-/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::filter_by_length`].
+/// An iterator over the prompts that are not too long, each with the second value that the measure returned for it. Created by
+/// [`Prompts::filter_by_length`].
 #[derive(Debug)]
 pub struct LengthFilter<M> {
     prompts: Prompts,
     limit: usize,
     measure: M,
-    left_out: FilterStats,
+    excluded: FilterStats,
     epoch: FilteredEpoch,
 }
 
@@ -34,16 +35,17 @@ pub struct LengthFilter<M> {
 #[derive(Clone, Copy, Debug)]
 struct FilteredEpoch {
     number: u32,
-    /// `true` if a prompt has passed or failed.
+    /// `true` if the end of the epoch is no reason for [`DatasetError::AllFiltered`]: a prompt has passed, the filter began within the
+    /// epoch, or it has returned another error or reached the end.
     passed: bool,
     /// The length of the shortest excluded prompt, in the unit of the measure.
     shortest: Option<usize>,
 }
 
 impl Prompts {
-    /// Excludes prompts longer than `limit` and counts them in [`LengthFilter::stats`]. `measure` returns the length in any unit,
-    /// usually tokens after the chat template, and a second value that is returned with the prompt, so that it need not be tokenized twice.
-    /// (verl: `data.filter_overlong_prompts`)
+    /// Excludes prompts longer than `limit` and counts them in [`LengthFilter::stats`]. `measure` returns the length in any unit, usually
+    /// tokens after the chat template, and a second value that is returned with the prompt, so that it need not be tokenized twice. An
+    /// epoch of which every prompt is excluded returns [`DatasetError::AllFiltered`]. (verl: `data.filter_overlong_prompts`)
     pub fn filter_by_length<T, M: FnMut(&Prompt) -> (usize, T)>(
         self,
         limit: usize,
@@ -51,7 +53,7 @@ impl Prompts {
     ) -> LengthFilter<M> {
         let Cursor { epoch, offset, .. } = self.cursor();
         let epoch = FilteredEpoch { number: epoch, passed: offset > 0, shortest: None };
-        LengthFilter { prompts: self, limit, measure, left_out: FilterStats::default(), epoch }
+        LengthFilter { prompts: self, limit, measure, excluded: FilterStats::default(), epoch }
     }
 }
 
@@ -59,7 +61,7 @@ impl<M> LengthFilter<M> {
     /// Returns the counts of the prompts excluded so far.
     #[must_use]
     pub fn stats(&self) -> &FilterStats {
-        &self.left_out
+        &self.excluded
     }
 
     /// Returns the position; see [`Prompts::cursor`].
@@ -68,27 +70,28 @@ impl<M> LengthFilter<M> {
         self.prompts.cursor()
     }
 
-    fn leave_out(&mut self, prompt: &Prompt, length: usize) {
-        self.left_out.prompts += 1;
-        self.left_out.longest = self.left_out.longest.max(length);
-        self.epoch.shortest = Some(self.epoch.shortest.map_or(length, |least| least.min(length)));
-        *self.left_out.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
+    fn exclude(&mut self, prompt: &Prompt, length: usize) {
+        self.excluded.prompts += 1;
+        self.excluded.longest = self.excluded.longest.max(length);
+        self.epoch.shortest = Some(self.epoch.shortest.map_or(length, |min| min.min(length)));
+        *self.excluded.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
-    /// Returns the error of an epoch without a prompt that has passed. `None` if one has, or if there was none.
-    fn all_left_out(&self) -> Option<DatasetError> {
+    /// Returns [`DatasetError::AllFiltered`] if every prompt of the epoch so far was excluded; `None` if a prompt has passed or none was
+    /// read.
+    fn all_filtered_error(&self) -> Option<DatasetError> {
         let FilteredEpoch { number, passed, shortest } = self.epoch;
         let shortest = shortest.filter(|_| !passed)?;
         Some(DatasetError::AllFiltered { epoch: number, limit: self.limit, shortest })
     }
 
-    /// Begins the epoch `epoch` if it is not the current one. Returns the error of the previous one, without which the iteration would
-    /// continue forever.
+    /// Begins the epoch `epoch` if it is not the current one. Returns an error if every prompt of the previous epoch was excluded: without
+    /// it, the iteration would continue forever.
     fn enter(&mut self, epoch: u32) -> Option<DatasetError> {
         if epoch == self.epoch.number {
             return None;
         }
-        let error = self.all_left_out();
+        let error = self.all_filtered_error();
         self.epoch = FilteredEpoch { number: epoch, passed: false, shortest: None };
         error
     }
@@ -101,7 +104,7 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
         loop {
             let prompt = match self.prompts.next() {
                 None => {
-                    let error = self.all_left_out();
+                    let error = self.all_filtered_error();
                     self.epoch.passed = true;
                     return error.map(Err);
                 }
@@ -119,7 +122,7 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
                 self.epoch.passed = true;
                 return Some(Ok((prompt, made)));
             }
-            self.leave_out(&prompt, length);
+            self.exclude(&prompt, length);
         }
     }
 }

@@ -25,15 +25,15 @@ pub struct Inspection {
     pub rows: u64,
     /// The number of rows that cannot be used; see [`validate()`](crate::validate()).
     pub bad_rows: u64,
-    /// The number of rows of each `data_source`.
+    /// The number of usable rows of each `data_source`.
     pub data_sources: BTreeMap<String, u64>,
-    /// The number of rows of each domain.
+    /// The number of usable rows of each domain.
     pub domains: BTreeMap<String, u64>,
-    /// The distribution of prompt lengths in characters; `None` without usable rows.
+    /// The distribution of prompt lengths in characters; `None` if no row is usable.
     pub prompt_chars: Option<Percentiles>,
-    /// The number of rows for each kind of reference answer: `text`, `json object`, `json array`, `number`, `none`.
+    /// The number of usable rows for each kind of reference answer: `text`, `json object`, `json array`, `number`, `none`.
     pub ground_truths: BTreeMap<String, u64>,
-    /// The first prompts.
+    /// The first usable prompts, as many as were requested.
     pub samples: Vec<PromptRow>,
 }
 
@@ -50,13 +50,13 @@ pub struct FileFacts {
     pub rows: u64,
     /// The number of row groups; 0 for JSONL.
     pub row_groups: u64,
-    /// The name and type of each column; for JSONL those of the first line.
+    /// The name and type of each column; for JSONL, of the columns of the first line.
     pub columns: Vec<(String, String)>,
-    /// The columns by role: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
+    /// The names of the columns in use, by role: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
     pub parts: BTreeMap<String, String>,
 }
 
-/// Percentiles of a count. Each is a value that occurs (nearest rank).
+/// Percentiles of a count, each a value that occurs (nearest rank), and the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// The minimum.
@@ -77,7 +77,7 @@ pub struct Percentiles {
 ///
 /// # Errors
 ///
-/// If a file cannot be opened or decoded. Bad rows are counted.
+/// If a setting is out of bounds, or a file cannot be opened or decoded. Bad rows are counted and are no error.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
     let mut count =

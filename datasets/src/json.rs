@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 
 use crate::message::MessageRef;
 
-/// Returns the number with the digits of a narrow one: 0.1, and not 0.10000000149011612.
-fn widened(narrow: f32) -> f64 {
+/// Widens a float and keeps its shortest decimal digits: 0.1 becomes 0.1, and not 0.10000000149011612.
+fn widen(narrow: f32) -> f64 {
     narrow.to_string().parse().unwrap_or_else(|_| f64::from(narrow))
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum JsonColumn {
     List(OffsetBuffer<i64>, Option<NullBuffer>, Box<JsonColumn>),
     Struct(Vec<(String, JsonColumn)>, Option<NullBuffer>),
     Map(OffsetBuffer<i32>, Option<NullBuffer>, Box<(JsonColumn, JsonColumn)>),
-    Shown(ArrayRef),
+    Formatted(ArrayRef),
 }
 
 impl JsonColumn {
@@ -56,7 +56,7 @@ impl JsonColumn {
             }
             T::Float16 | T::Float32 => {
                 let narrow = cast(array, &T::Float32)?;
-                Self::Float(narrow.as_primitive::<Float32Type>().unary(widened))
+                Self::Float(narrow.as_primitive::<Float32Type>().unary(widen))
             }
             T::Float64 => Self::Float(array.as_primitive::<Float64Type>().clone()),
             T::List(item) | T::LargeList(item) | T::FixedSizeList(item, _) => {
@@ -70,7 +70,7 @@ impl JsonColumn {
             }
             T::Struct(_) => Self::of_struct(array.as_struct())?,
             T::Map(..) => Self::of_map(array.as_map())?,
-            _ => Self::Shown(array.clone()),
+            _ => Self::Formatted(array.clone()),
         })
     }
 
@@ -101,7 +101,7 @@ impl JsonColumn {
             Self::List(_, nulls, _) | Self::Struct(_, nulls) | Self::Map(_, nulls, _) => {
                 nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
             }
-            Self::Shown(array) => array.is_null(row),
+            Self::Formatted(array) => array.is_null(row),
         }
     }
 
@@ -134,7 +134,7 @@ impl JsonColumn {
             Self::Map(offsets, _, entries) => {
                 write_map(&entries.0, &entries.1, span(offsets, row), out)
             }
-            Self::Shown(array) => write_text(&shown(array, row), out),
+            Self::Formatted(array) => write_text(&format_value(array, row), out),
         }
     }
 }
@@ -235,7 +235,7 @@ fn escape(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-fn shown(array: &ArrayRef, row: usize) -> String {
+fn format_value(array: &ArrayRef, row: usize) -> String {
     match ArrayFormatter::try_new(array, &FormatOptions::default()) {
         Ok(formatter) => formatter.value(row).to_string(),
         Err(error) => error.to_string(),
@@ -270,7 +270,7 @@ pub(crate) struct ExtraColumns {
 }
 
 impl ExtraColumns {
-    /// Returns the row's JSON object. If a name occurs twice, the one from `extra_info` comes last, which is the one that parsers keep.
+    /// Returns the row's JSON object. If a name occurs twice, the field of `extra_info` comes last, and parsers keep the last field.
     pub(crate) fn text(&self, row: usize) -> String {
         let mut out = Vec::with_capacity(256);
         out.push(b'{');

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One message of a chat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
+    /// The role, such as `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// The text.
     pub content: String,
@@ -14,7 +14,7 @@ pub struct Message {
 /// One message of a chat, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct MessageRef<'a> {
-    /// `system`, `user`, `assistant` or `tool`.
+    /// The role, such as `system`, `user`, `assistant` or `tool`.
     pub role: &'a str,
     /// The text.
     pub content: &'a str,

@@ -79,7 +79,8 @@ fn is_blank(text: &str) -> bool {
     !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
-/// Converts a text column to messages. A text that is a JSON array of messages becomes those; any other text becomes one user message.
+/// Converts a text column to messages, and returns the defects of its rows. A text that is a JSON array of messages is parsed; any other
+/// text becomes one user message. If any text begins with `[`, the rows are converted by [`MessagesBuilder::push_text`].
 pub(crate) fn text_messages(
     text: &StringArray,
     column: &Arc<str>,
@@ -130,7 +131,7 @@ impl MessagesBuilder {
     ///
     /// # Errors
     ///
-    /// If the value is none of these.
+    /// If the value is none of these, or is a text that [`push_text`](Self::push_text) rejects.
     pub(crate) fn push(&mut self, value: &Value) -> Result<(), RowDefect> {
         match value {
             Value::Null => self.end(false, 0),
@@ -138,12 +139,13 @@ impl MessagesBuilder {
             Value::Array(messages) if messages.iter().all(is_message) => {
                 self.push_messages(messages)
             }
-            _ => return self.refuse(PROMPT, shown(value)),
+            _ => return self.refuse(PROMPT, describe(value)),
         }
         Ok(())
     }
 
-    /// Adds a row of text. Text that is a JSON array of messages is parsed; in a column named `messages` it must be.
+    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message. In a column named `messages`, text
+    /// that is not a JSON array is rejected and adds an empty row.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
@@ -208,7 +210,7 @@ fn is_message(value: &Value) -> bool {
 }
 
 /// Formats a JSON value for an error message, truncated.
-pub(crate) fn shown(value: &Value) -> String {
+pub(crate) fn describe(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -1,9 +1,9 @@
 //! The order of rows, and positions in it.
 //!
-//! [`DatasetConfig`](crate::DatasetConfig) describes how random the order is. The order is a function of (blocks, seed, epoch, window), and
-//! each window has a random stream of its own. A cursor therefore needs no generator state, and resuming replays nothing. The draws are
-//! implemented here instead of with `rand`'s `shuffle`, whose sequence may change between versions: an order must not change with an
-//! upgrade.
+//! [`DatasetConfig`](crate::DatasetConfig) describes how random the order is. The order of a window's rows is a function of the blocks, the
+//! seed, the epoch and the index of the window: each window has a random stream of its own. A cursor therefore needs no generator state,
+//! and resuming replays nothing. The draws are implemented here instead of with `rand`'s `shuffle`, whose sequence may change between
+//! versions: an order must not change with an upgrade.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::segment::Segment;
 
 /// The approximate number of blocks in a full window.
-const BLOCKS: u64 = 64;
+const BLOCKS_PER_WINDOW: u64 = 64;
 
 /// A position in the sequence of prompts. Serialize it to resume exactly.
 #[derive(
@@ -74,10 +74,20 @@ impl RowOrder {
     ) -> Self {
         let blocks = segments
             .iter()
-            .flat_map(|segment| cut(segment, window_rows / BLOCKS, window_bytes / BLOCKS))
+            .flat_map(|segment| {
+                split_segment(
+                    segment,
+                    window_rows / BLOCKS_PER_WINDOW,
+                    window_bytes / BLOCKS_PER_WINDOW,
+                )
+            })
             .collect();
         Self {
-            blocks: joined(blocks, window_rows / BLOCKS, window_bytes / BLOCKS),
+            blocks: join_small(
+                blocks,
+                window_rows / BLOCKS_PER_WINDOW,
+                window_bytes / BLOCKS_PER_WINDOW,
+            ),
             seed,
             window_rows,
             window_bytes,
@@ -86,7 +96,7 @@ impl RowOrder {
 
     /// Returns the windows of an epoch, in the order in which they are read.
     pub(crate) fn windows(&self, epoch: u32) -> Vec<Window> {
-        // Stream 0 of the epoch orders the blocks; `within` uses the streams from 1 for the windows.
+        // Stream 0 of the epoch orders the blocks; `order_within` uses the streams from 1 for the windows.
         let order = permutation(self.seed, u64::from(epoch) << 32, self.blocks.len());
         let mut windows = Vec::new();
         let (mut held, mut rows, mut bytes, mut start) = (Vec::new(), 0, 0, 0);
@@ -107,20 +117,20 @@ impl RowOrder {
         windows
     }
 
-    /// Returns the number of rows of an epoch before `row`.
-    pub(crate) fn place(&self, epoch: u32, row: u64) -> u64 {
+    /// Returns the position of `row` in the order of an epoch, from 0.
+    pub(crate) fn position_of(&self, epoch: u32, row: u64) -> u64 {
         let windows = self.windows(epoch);
         let (window, at) = windows
             .iter()
             .find_map(|window| Some((window, window.position(row)?)))
             .expect("invariant: the windows of an epoch hold all its rows");
-        let order = self.within(epoch, window);
-        let place = order.iter().position(|&index| u64::from(index) == at);
-        window.start + place.expect("invariant: an order is a permutation") as u64
+        let order = self.order_within(epoch, window);
+        let position = order.iter().position(|&index| u64::from(index) == at);
+        window.start + position.expect("invariant: an order is a permutation") as u64
     }
 
-    /// Returns the order of a window's rows.
-    pub(crate) fn within(&self, epoch: u32, window: &Window) -> Vec<u32> {
+    /// Returns the order of a window's rows, as indices into its rows in ascending order.
+    pub(crate) fn order_within(&self, epoch: u32, window: &Window) -> Vec<u32> {
         let rows = usize::try_from(window.rows()).expect("invariant: a window fits memory");
         permutation(self.seed, (u64::from(epoch) << 32) + 1 + u64::from(window.index), rows)
     }
@@ -129,11 +139,11 @@ impl RowOrder {
 fn window(index: usize, start: u64, mut blocks: Vec<Range<u64>>) -> Window {
     blocks.sort_unstable_by_key(|block| block.start);
     let index = u32::try_from(index).expect("invariant: windows are far fewer than rows");
-    Window { index, start, ranges: coalesced(blocks) }
+    Window { index, start, ranges: merge_adjacent(blocks) }
 }
 
 /// Joins adjacent ranges.
-pub(crate) fn coalesced(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+pub(crate) fn merge_adjacent(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match joined.last_mut() {
@@ -144,27 +154,27 @@ pub(crate) fn coalesced(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Ran
     joined
 }
 
-/// Cuts a segment into blocks of about equal length.
-fn cut(segment: &Segment, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
+/// Cuts a segment into blocks of about equal length, each within the limits.
+fn split_segment(segment: &Segment, max_rows: u64, max_bytes: u64) -> Vec<Segment> {
     let rows = segment.rows.end - segment.rows.start;
-    let pieces = rows.div_ceil(most_rows).max(segment.bytes.div_ceil(most_bytes)).min(rows);
-    let place = |piece: u64| segment.rows.start + piece * rows / pieces;
+    let pieces = rows.div_ceil(max_rows).max(segment.bytes.div_ceil(max_bytes)).min(rows);
+    let boundary = |piece: u64| segment.rows.start + piece * rows / pieces;
     (0..pieces)
         .map(|piece| Segment {
-            rows: place(piece)..place(piece + 1),
+            rows: boundary(piece)..boundary(piece + 1),
             bytes: segment.bytes / pieces,
         })
         .collect()
 }
 
 /// Joins adjacent blocks while they fit the maximum block size, so that small segments do not produce many blocks.
-fn joined(blocks: Vec<Segment>, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
+fn join_small(blocks: Vec<Segment>, max_rows: u64, max_bytes: u64) -> Vec<Segment> {
     let mut joined: Vec<Segment> = Vec::new();
     for block in blocks {
         match joined.last_mut() {
             Some(last)
-                if block.rows.end - last.rows.start <= most_rows
-                    && last.bytes + block.bytes <= most_bytes =>
+                if block.rows.end - last.rows.start <= max_rows
+                    && last.bytes + block.bytes <= max_bytes =>
             {
                 last.rows.end = block.rows.end;
                 last.bytes += block.bytes;
@@ -182,17 +192,17 @@ pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
         u32::try_from(n).expect("invariant: at most 2^32 rows per window and blocks per dataset");
     let mut order: Vec<u32> = (0..count).collect();
     for last in (1..n).rev() {
-        order.swap(last, below(&mut random, last as u64 + 1) as usize);
+        order.swap(last, uniform_below(&mut random, last as u64 + 1) as usize);
     }
     order
 }
 
 /// Chooses `count` of `0..n`, in ascending order, with equal probability for every subset (Knuth, TAOCP 3.4.2, algorithm S).
-pub(crate) fn choice(seed: u64, n: u64, count: u64) -> Vec<u64> {
+pub(crate) fn sample_sorted(seed: u64, n: u64, count: u64) -> Vec<u64> {
     let mut random = stream_of(seed, u64::MAX);
     let mut chosen = Vec::new();
     for row in 0..n {
-        if below(&mut random, n - row) < count - chosen.len() as u64 {
+        if uniform_below(&mut random, n - row) < count - chosen.len() as u64 {
             chosen.push(row);
         }
     }
@@ -206,7 +216,7 @@ fn stream_of(seed: u64, stream: u64) -> ChaCha8Rng {
 }
 
 /// Draws uniformly from `0..n` (Lemire, Fast Random Integer Generation in an Interval, algorithm 5).
-fn below(random: &mut ChaCha8Rng, n: u64) -> u64 {
+fn uniform_below(random: &mut ChaCha8Rng, n: u64) -> u64 {
     loop {
         let product = u128::from(random.next_u64()) * u128::from(n);
         let (high, low) = ((product >> 64) as u64, product as u64);
@@ -266,7 +276,11 @@ mod tests {
     fn rows(order: &RowOrder, epoch: u32) -> Vec<u64> {
         let in_window = |window: &Window| {
             let rows: Vec<u64> = window.ranges.iter().flat_map(Clone::clone).collect();
-            order.within(epoch, window).into_iter().map(|at| rows[at as usize]).collect::<Vec<_>>()
+            order
+                .order_within(epoch, window)
+                .into_iter()
+                .map(|at| rows[at as usize])
+                .collect::<Vec<_>>()
         };
         order.windows(epoch).iter().flat_map(in_window).collect()
     }
@@ -296,7 +310,7 @@ mod tests {
         let order = order(&[500, 37, 500], 200, 3);
         for epoch in 0..2 {
             let rows = rows(&order, epoch);
-            assert!((0..).zip(&rows).all(|(place, row)| order.place(epoch, *row) == place));
+            assert!((0..).zip(&rows).all(|(place, row)| order.position_of(epoch, *row) == place));
         }
     }
 
@@ -326,14 +340,14 @@ mod tests {
     #[test]
     fn the_order_is_stable_across_releases() {
         assert_eq!(permutation(7, 3, 10), [4, 5, 8, 3, 9, 6, 2, 7, 0, 1]);
-        assert_eq!(choice(7, 20, 5), [3, 8, 13, 15, 17]);
+        assert_eq!(sample_sorted(7, 20, 5), [3, 8, 13, 15, 17]);
     }
 
     #[test]
     fn a_choice_has_its_size_and_is_uniform() {
         let mut counts = [0_u32; 30];
         for seed in 0..3000 {
-            let chosen = choice(seed, 30, 6);
+            let chosen = sample_sorted(seed, 30, 6);
             assert_eq!(chosen.len(), 6);
             chosen.iter().for_each(|row| counts[*row as usize] += 1);
         }

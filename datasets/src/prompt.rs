@@ -23,9 +23,9 @@ pub struct PromptRow {
     pub domain: String,
     /// The chat messages; at least one, not all blank.
     pub messages: Vec<Message>,
-    /// The reference answer: text as it is, other values as JSON.
+    /// The reference answer, if there is one: text as it is, other values as JSON.
     pub ground_truth: Option<String>,
-    /// All further columns that the dataset has for the prompt.
+    /// The `extra_info` of the row and the configured extra columns.
     pub extra_info: Map<String, Value>,
 }
 
@@ -91,7 +91,7 @@ impl Prompt {
         crate::json::messages_text(self.messages())
     }
 
-    /// Returns the reference answer: text as it is, other values as JSON.
+    /// Returns the reference answer, if there is one: text as it is, other values as JSON.
     #[must_use]
     #[inline]
     pub fn ground_truth(&self) -> Option<Cow<'_, str>> {
@@ -110,7 +110,7 @@ impl Prompt {
         self.chunk.extra.map(self.at())
     }
 
-    /// Returns the length of all messages in characters.
+    /// Returns the total length of the contents of all messages, in Unicode characters.
     #[must_use]
     pub fn chars(&self) -> usize {
         self.messages().map(|message| message.content.chars().count()).sum()

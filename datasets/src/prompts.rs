@@ -18,7 +18,7 @@ pub struct Prompts {
     cursor: Cursor,
     end: Option<u32>,
     loaded: LoadedRows,
-    ahead: EpochSource,
+    source: EpochSource,
     failed: bool,
 }
 
@@ -46,7 +46,7 @@ struct LoadedRows {
 /// The source of the rows after the loaded ones.
 enum EpochSource {
     /// The epoch has not started.
-    Nothing,
+    NotStarted,
     InOrder(DatasetChunks),
     /// The remaining windows in reverse order, the next one last.
     Windows(Vec<Window>),
@@ -59,7 +59,7 @@ impl Prompts {
             cursor,
             end: None,
             loaded: LoadedRows::default(),
-            ahead: EpochSource::Nothing,
+            source: EpochSource::NotStarted,
             failed: false,
         }
     }
@@ -77,7 +77,7 @@ impl Prompts {
     }
 
     /// Returns the next loaded row, if any.
-    fn hand_out(&mut self) -> Option<Result<Prompt, DatasetError>> {
+    fn next_loaded(&mut self) -> Option<Result<Prompt, DatasetError>> {
         let (chunk, index) = self.loaded.advance()?;
         self.cursor.offset += 1;
         let epoch = self.cursor.epoch;
@@ -91,15 +91,15 @@ impl Prompts {
     fn load(&mut self) -> Result<bool, DatasetError> {
         if self.cursor.offset >= self.inner.rows {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, offset: 0, ..self.cursor };
-            self.ahead = EpochSource::Nothing;
+            self.source = EpochSource::NotStarted;
         }
         if self.end.is_some_and(|end| self.cursor.epoch >= end) {
             return Ok(false);
         }
-        if matches!(self.ahead, EpochSource::Nothing) {
-            self.ahead = self.begin();
+        if matches!(self.source, EpochSource::NotStarted) {
+            self.source = self.epoch_source();
         }
-        self.loaded = match &mut self.ahead {
+        self.loaded = match &mut self.source {
             EpochSource::InOrder(chunks) => match chunks.next().transpose()? {
                 Some(chunk) => LoadedRows::of(vec![chunk], None),
                 None => {
@@ -114,13 +114,13 @@ impl Prompts {
                     windows.pop().expect("invariant: the windows of an epoch hold all its rows");
                 self.load_window(&window)?
             }
-            EpochSource::Nothing => LoadedRows::default(),
+            EpochSource::NotStarted => LoadedRows::default(),
         };
         Ok(true)
     }
 
     /// Returns the source of the epoch's rows from the cursor on.
-    fn begin(&self) -> EpochSource {
+    fn epoch_source(&self) -> EpochSource {
         match &self.inner.order {
             None => EpochSource::InOrder(
                 self.inner.chunks(std::slice::from_ref(&(self.cursor.offset..self.inner.rows))),
@@ -138,7 +138,7 @@ impl Prompts {
 impl Prompts {
     fn load_window(&mut self, window: &Window) -> Result<LoadedRows, DatasetError> {
         let order = self.inner.order.as_ref().expect("invariant: only an order makes windows");
-        let permutation = order.within(self.cursor.epoch, window);
+        let permutation = order.order_within(self.cursor.epoch, window);
         let held = std::mem::take(&mut self.loaded);
         let chunks = match u64::from(held.rows) == self.inner.rows && held.order.is_some() {
             true => held.chunks, // The dataset fits into one window, which is decoded only once.
@@ -189,7 +189,7 @@ impl Iterator for Prompts {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(prompt) = self.hand_out() {
+            if let Some(prompt) = self.next_loaded() {
                 return Some(prompt);
             }
             if self.failed {

@@ -16,6 +16,7 @@ use crate::reopen::check_reopens;
 ///
 /// For files that are not prompt datasets: nothing is assumed about the columns. Memory: a batch of at most 256 rows.
 pub struct Records {
+    /// The number of rows, if the file format stores it.
     rows: Option<u64>,
     /// `true` after an error that ends the iteration.
     failed: bool,

@@ -16,7 +16,7 @@ pub(crate) fn index_u32(index: usize) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) rows: Range<u64>,
-    /// The decoded size of the columns in use in bytes, as far as the file stores it.
+    /// The size of the rows in bytes. Parquet: the estimated decoded size of the columns in use. JSONL: the length of the lines.
     pub(crate) bytes: u64,
 }
 
@@ -38,23 +38,23 @@ impl RowNumbers {
         if self.current.is_empty() { later() } else { self.current.start }
     }
 
-    /// Advances by `count` rows and returns their numbers.
-    pub(crate) fn walk(&mut self, count: usize) -> Vec<u64> {
+    /// Advances by `count` rows and returns their numbers; fewer at the end.
+    pub(crate) fn next_rows(&mut self, count: usize) -> Vec<u64> {
         let mut rows = Vec::with_capacity(count);
         while rows.len() < count {
-            let Some(end) = self.stretch((count - rows.len()) as u64) else { break };
+            let Some(end) = self.run_end((count - rows.len()) as u64) else { break };
             rows.extend(self.current.start..end);
             self.current.start = end;
         }
         rows
     }
 
-    /// Returns the end of a run of at most `most` rows within one range.
-    fn stretch(&mut self, most: u64) -> Option<u64> {
+    /// Returns the end of the next run of at most `max` rows within one range; `None` after the last range.
+    fn run_end(&mut self, max: u64) -> Option<u64> {
         while self.current.is_empty() {
             self.current = self.ranges.next()?;
         }
-        Some(self.current.end.min(self.current.start + most))
+        Some(self.current.end.min(self.current.start + max))
     }
 }
 
@@ -62,7 +62,7 @@ impl Iterator for RowNumbers {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        self.stretch(1)?;
+        self.run_end(1)?;
         self.current.next()
     }
 }

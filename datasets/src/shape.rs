@@ -31,7 +31,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Returns the shape of one value.
+    /// Returns the shape of one value. Integers above `i64::MAX` become text, which keeps all digits.
     #[must_use]
     pub fn of(value: &Value) -> Self {
         match value {
@@ -54,7 +54,7 @@ impl Shape {
         Self::Struct(object.iter().map(|(name, value)| (name.clone(), Self::of(value))).collect())
     }
 
-    /// Returns the shape that fits the values of both.
+    /// Returns the shape that fits the values of both shapes.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         match (self, other) {

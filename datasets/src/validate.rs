@@ -75,7 +75,7 @@ pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, Data
             Ok(file) => check.file(&file),
         }
     }
-    check.duplicates();
+    check.report_duplicates();
     Ok(check.finish())
 }
 
@@ -98,15 +98,15 @@ impl Validator {
             return self.file_error(&path, &DatasetError::NoRows { file: path.to_path_buf() });
         }
         if file.plan().ground_truth.is_none() {
-            self.note(
+            self.record(
                 DefectKind::MissingGroundTruth,
                 None,
                 "a column of reference answers",
-                place(&path, None, "none"),
+                location(&path, None, "none"),
             );
         }
         self.prompts.reserve_exact(usize::try_from(file.rows()).unwrap_or(0));
-        for range in file.stretches() {
+        for range in file.independent_ranges() {
             if let Err(error) = self.check_range(file, range) {
                 self.file_error(&path, &error);
             }
@@ -126,15 +126,15 @@ impl Validator {
 
     fn row(&mut self, chunk: &Chunk, index: usize, truths: Option<&str>) {
         let row = chunk.rows[index];
-        let at = |found: &str| place(&chunk.file, Some(row), found);
+        let at = |found: &str| location(&chunk.file, Some(row), found);
         if let Some(defect) = chunk.defect(index) {
             let RowDefect { kind, column, expected, found } = defect;
-            return self.note(kind, Some(&column), expected, at(&found));
+            return self.record(kind, Some(&column), expected, at(&found));
         }
         if let Some(message) =
             chunk.messages.row(index).find(|message| !ROLES.contains(&message.role))
         {
-            self.note(
+            self.record(
                 DefectKind::UnknownRole,
                 Some(&chunk.messages.column),
                 KNOWN_ROLES,
@@ -143,7 +143,7 @@ impl Validator {
         }
         if truths.is_some() && chunk.ground_truth.as_ref().is_none_or(|truth| truth.is_null(index))
         {
-            self.note(DefectKind::MissingGroundTruth, truths, "a reference answer", at("null"));
+            self.record(DefectKind::MissingGroundTruth, truths, "a reference answer", at("null"));
         }
         self.prompts.push((digest(chunk, index), chunk.first_row + row));
     }
@@ -182,15 +182,15 @@ impl Validator {
                 with_causes(other),
             ),
         };
-        self.note(kind, column, expected, place(path, row, &found));
+        self.record(kind, column, expected, location(path, row, &found));
     }
 
-    fn note(
+    fn record(
         &mut self,
         kind: DefectKind,
         column: Option<&str>,
         expected: &str,
-        place: DefectLocation,
+        location: DefectLocation,
     ) {
         let column = column.map(str::to_owned);
         let defect = self.defects.entry((kind, column.clone())).or_insert_with(|| Defect {
@@ -203,13 +203,13 @@ impl Validator {
         });
         defect.count += 1;
         if defect.first.len() < self.first {
-            defect.first.push(place);
+            defect.first.push(location);
         }
     }
 
-    /// Reports prompts with equal digests. With 5 million prompts, the probability that two different ones share a digest is below one in a
-    /// million.
-    fn duplicates(&mut self) {
+    /// Reports prompts with equal digests. With 5 million prompts, the probability that two different prompts share a digest is below one
+    /// in a million.
+    fn report_duplicates(&mut self) {
         let mut prompts = std::mem::take(&mut self.prompts);
         prompts.sort_unstable();
         let mut doubles: Vec<(u64, u64)> = Vec::new();
@@ -220,11 +220,11 @@ impl Validator {
         for (row, earlier) in doubles {
             let ((path, row), (earlier_path, earlier)) = (self.locate(row), self.locate(earlier));
             let found = format!("the prompt of {} row {earlier}", earlier_path.display());
-            self.note(
+            self.record(
                 DefectKind::DuplicatePrompt,
                 None,
                 "prompts that differ",
-                place(&path, Some(row), &found),
+                location(&path, Some(row), &found),
             );
         }
     }
@@ -256,7 +256,7 @@ impl Validator {
 const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
 const KNOWN_ROLES: &str = "system, user, assistant, tool or developer";
 
-fn place(file: &Path, row: Option<u64>, found: &str) -> DefectLocation {
+fn location(file: &Path, row: Option<u64>, found: &str) -> DefectLocation {
     DefectLocation { file: file.to_owned(), row, found: found.to_owned() }
 }
 

@@ -33,7 +33,7 @@ pub enum Compression {
 pub struct WriteOptions {
     /// The compression of pages. Default: Snappy.
     pub compression: Compression,
-    /// The maximum number of rows per row group, at least 1; default: 65,536. A row group is also closed at 64 MiB.
+    /// The maximum number of rows per row group; 0 counts as 1. Default: 65,536. A row group is also closed at 64 MiB.
     pub row_group_rows: usize,
 }
 
@@ -67,8 +67,8 @@ const PAGE_ROWS: usize = 2048;
 const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
-    /// Creates a file. `extra` is the shape of `extra_info`, or [`Shape::Null`] for none. Fields of rows that the shape does not contain
-    /// are not written.
+    /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Null`], [`Shape::Text`] or a struct without fields, the file has
+    /// no column `extra_info`. Fields of rows that the shape does not contain are not written.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl PromptWriter {
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// If a value cannot be converted to Arrow, or the file cannot be written.
     pub fn write(&mut self, prompt: PromptRow) -> Result<(), DatasetError> {
         self.held.push(prompt);
         if self.held.len() == BATCH { self.flush() } else { Ok(()) }
@@ -100,7 +100,7 @@ impl PromptWriter {
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// If a value cannot be converted to Arrow, or the file cannot be written.
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.flush()?;
         let Self { path, writer, written, .. } = self;

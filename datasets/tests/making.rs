@@ -158,7 +158,7 @@ fn invalid_generator_settings_are_refused() {
     };
     let share = ChainConfig { direct_share: 1.5, ..ChainConfig::default() };
     assert_eq!(error(share), "`direct_share`: expected 0 to 1, found 1.5");
-    let short = ChainLengths { median: 1.0, sigma: 0.0, most: 1 };
+    let short = ChainLengths { median: 1.0, sigma: 0.0, max: 1 };
     let few = error(ChainConfig {
         rows: 200,
         validation_rows: 1,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rollpacker::operators::placement::{Decision, Event, LEARNED_NOTHING, Reason};
+use rollpacker::operators::placement::{Decision, Event, NO_LEARNED_STATE, Reason};
 use rollpacker::placements::PlacementContext;
 use rollpacker::prelude::*;
 use rollpacker::stages::catalog::CatalogError;
@@ -35,7 +35,7 @@ impl Early {
     ) -> Result<Self, CatalogError> {
         let EarlyOptions { groups } = options;
         if groups == 0 {
-            return Err(CatalogError::bound("groups", "at least 1", groups));
+            return Err(CatalogError::out_of_range("groups", "at least 1", groups));
         }
         if context.staleness > 0 {
             return Err(CatalogError::start("expected a staleness of 0: rounds overlap"));
@@ -79,6 +79,6 @@ impl PlacementPolicy for Early {
 
     /// Nothing outlives a round, so a resumed policy starts like a new one.
     fn save(&self) -> Option<Vec<u8>> {
-        Some(LEARNED_NOTHING.to_vec())
+        Some(NO_LEARNED_STATE.to_vec())
     }
 }

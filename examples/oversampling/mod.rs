@@ -33,7 +33,7 @@ pub(crate) struct Oversampling {
 struct OpenRound {
     step: Step,
     /// The number of groups still to be admitted.
-    places: usize,
+    open_groups: usize,
     /// The finished responses of each prompt.
     groups: BTreeMap<PromptId, BTreeSet<u32>>,
 }
@@ -62,7 +62,7 @@ impl Oversampling {
         if ended.len() == self.responses as usize {
             let samples = ended.iter().copied().collect();
             round.groups.remove(&id.prompt);
-            round.places -= 1;
+            round.open_groups -= 1;
             let (weights, reason) = (Vec::new(), Reason::Finished);
             self.decisions.push_back(Decision::Admit {
                 prompt: id.prompt,
@@ -94,7 +94,7 @@ impl Oversampling {
     /// Launches the prompts with the smallest ids. Deferred prompts have smaller ids than fresh ones.
     fn open(&mut self, step: Step) {
         let taken: Vec<PromptId> = self.waiting.keys().copied().take(self.launched).collect();
-        let places = self.prompts.min(taken.len());
+        let open_groups = self.prompts.min(taken.len());
         let (round, reason) = (RoundKind::Short, Reason::Fresh);
         self.decisions.push_back(Decision::Open { step, round, reason });
         for &prompt in &taken {
@@ -104,12 +104,12 @@ impl Oversampling {
             self.decisions.push_back(Decision::Launch { prompt, samples, reason });
         }
         let groups = taken.into_iter().map(|prompt| (prompt, BTreeSet::new())).collect();
-        self.open = Some(OpenRound { step, places, groups });
+        self.open = Some(OpenRound { step, open_groups, groups });
     }
 
     /// Closes the open round if it is full, and opens the next one if that is possible.
-    fn settle(&mut self) {
-        if let Some(round) = self.open.take_if(|round| round.places == 0) {
+    fn advance(&mut self) {
+        if let Some(round) = self.open.take_if(|round| round.open_groups == 0) {
             self.close(round);
         }
         if self.open.is_some() || self.finished || self.wants_prompts() {
@@ -136,7 +136,7 @@ impl Schedule for Oversampling {
             }
             Event::Response { .. } | Event::Scored { .. } => {}
         }
-        self.settle();
+        self.advance();
     }
 
     fn poll(&mut self) -> Option<Decision> {

@@ -50,7 +50,11 @@ impl Sgd {
     ) -> Result<Self, CatalogError> {
         if !(0.0..1.0).contains(&options.momentum) {
             let found = options.momentum;
-            return Err(CatalogError::bound("momentum", "a number from 0 to below 1", found));
+            return Err(CatalogError::out_of_range(
+                "momentum",
+                "a number from 0 to below 1",
+                found,
+            ));
         }
         let mut decoder =
             Decoder::load(&context.model, context.device).map_err(CatalogError::start)?;

@@ -31,9 +31,13 @@ impl Uniform {
         options: UniformOptions,
         context: EngineContext,
     ) -> Result<Self, CatalogError> {
-        let most = context.settings.sampling.max_new_tokens;
-        if !(1..=most).contains(&options.tokens) {
-            return Err(CatalogError::bound("tokens", &format!("1 to {most}"), options.tokens));
+        let max = context.settings.sampling.max_new_tokens;
+        if !(1..=max).contains(&options.tokens) {
+            return Err(CatalogError::out_of_range(
+                "tokens",
+                &format!("1 to {max}"),
+                options.tokens,
+            ));
         }
         let (tokens, version) = (options.tokens, PolicyVersion(0));
         Ok(Self { tokens, context, version, ended: VecDeque::new(), waker: None })

@@ -1,5 +1,5 @@
-// The stages of the documentation examples of this crate, included by them as a module: small stages without a model, and a graph that runs
-// one step over them. The step has two prompts with two responses each.
+// Stages for the documentation examples of this crate, which include this file as a module: an engine, a trainer and a reward without a
+// model, and functions that build and run a graph over them. A step has two prompts with two responses each.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -78,7 +78,7 @@ impl RolloutEngine for Engine {
     }
 }
 
-/// A trainer whose gradient is the number of responses. It sends the gradient of each update.
+/// A trainer whose gradient is the number of responses. It sends the gradient of each update to `sent`.
 struct Counter {
     gradient: i64,
     updates: u64,
@@ -135,7 +135,7 @@ impl Trainer for Counter {
     }
 }
 
-/// Starts a trainer. The receiver gets the number of responses of each update.
+/// Starts a trainer, and returns it with a receiver for the number of responses of each update.
 pub fn trainer() -> (Rc<TrainerThread>, Receiver<i64>) {
     let (sent, gradients) = channel();
     let trainer = TrainerThread::spawn(clock(), || {
@@ -144,7 +144,7 @@ pub fn trainer() -> (Rc<TrainerThread>, Receiver<i64>) {
     (Rc::new(trainer.expect("it always starts")), gradients)
 }
 
-/// Returns the policy that the step samples with.
+/// Returns the policy of version 0, with which the first step samples.
 pub fn initial_policy() -> Batch {
     let version = PolicyVersion(0);
     policy_batch(&Policy { version, location: "memory".to_owned(), digest: 0 })
@@ -155,7 +155,7 @@ pub fn clock() -> Arc<dyn Clock> {
     Arc::new(WallClock::start())
 }
 
-/// Returns prompts, which the first worker reads.
+/// Returns `count` prompts, which the first worker reads.
 pub fn prompts(scope: Scope<'_, Step>, count: u64) -> Prompts<'_> {
     let row = |id| PromptRow {
         prompt: PromptId(id),
@@ -202,7 +202,7 @@ pub fn groups(scope: Scope<'_, Step>) -> Groups<'_> {
     rollouts(scope).reward(lengths(), Limits::default(), Executor::Inline, clock()).group()
 }
 
-/// Runs a graph, and returns the batches of a stream in it.
+/// Runs the graph that `build` builds, and returns the batches of the stream that `build` returns.
 pub fn run(build: impl for<'a> FnOnce(Scope<'a, Step>, &Faults) -> BatchStream<'a>) -> Vec<Batch> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let batches = seen.clone();
@@ -218,7 +218,7 @@ pub fn run(build: impl for<'a> FnOnce(Scope<'a, Step>, &Faults) -> BatchStream<'
     batches
 }
 
-/// Returns a column of numbers over all batches.
+/// Returns the values of a numeric column over all batches.
 pub fn numbers<T: ArrowPrimitiveType>(batches: &[Batch], column: &str) -> Vec<T::Native> {
     let values = |batch: &Batch| batch.values::<T>(column).values().to_vec();
     batches.iter().flat_map(values).collect()
@@ -231,7 +231,7 @@ pub fn metric(batches: &[Batch], name: &str) -> Vec<f64> {
     names.zip(values).filter(|(found, _)| *found == Some(name)).map(|(_, value)| value).collect()
 }
 
-/// Returns a column of lists over all batches.
+/// Returns the rows of a list column over all batches.
 pub fn lists<T: ArrowPrimitiveType>(batches: &[Batch], column: &str) -> Vec<Vec<T::Native>> {
     let rows = |batch: &Batch| -> Vec<Vec<T::Native>> {
         let lists = batch.lists::<T>(column);

@@ -24,7 +24,7 @@ pub struct Gradients<'scope> {
     /// The streams that the next operators pass on.
     pub streams: StepStreams<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
-    /// As in [`Groups`].
+    /// `true` if groups were distributed to the workers by prompt id; see [`Groups`].
     pub(crate) redistributed: bool,
 }
 
@@ -82,8 +82,8 @@ fn accumulate<'scope>(
     operator.build(move |_capabilities| {
         move |frontiers| {
             placements.for_each(|_, batch| {
-                if let Some(devices) = calls.place(&batch) {
-                    trainer.place(devices);
+                if let Some(devices) = calls.read_placements(&batch) {
+                    trainer.set_devices(devices);
                 }
             });
             groups.for_each(|capability, batch| {

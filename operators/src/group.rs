@@ -21,20 +21,22 @@ use crate::streams::StepStreams;
 use crate::wire::decision::ADMIT;
 use crate::wire::rows::{Row, gather_first};
 
-/// Complete groups, with the streams of the operators before.
+/// Complete groups, with the streams of the preceding operators.
 pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, after inference, of [`schema::INFERRED`]. Each batch holds whole groups: the rows of a prompt are
     /// adjacent and sorted by sample.
     pub groups: BatchStream<'scope>,
-    /// The streams that the next operators pass on. Metrics include counts of the scoring of each step.
+    /// The streams that the next operators pass on. Their metrics include the scoring counts of each step, such as errors and dropped
+    /// groups.
     pub streams: StepStreams<'scope>,
     pub(crate) delivery: GroupDelivery,
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
-    /// `true` if the inference must return values.
+    /// `true` if inference must return the predictions of a critic.
     pub(crate) needs_values: bool,
-    /// `true` if groups were distributed to the workers by their prompts' ids, so that a worker may hold groups that it did not admit.
+    /// `true` if groups were distributed to the workers by prompt id. A worker may then hold groups of prompts that another worker
+    /// generated.
     pub(crate) redistributed: bool,
 }
 
@@ -52,7 +54,7 @@ impl Groups<'_> {
         Self { reward_kl: Some(controller), ..self }
     }
 
-    /// Requires the predictions of a critic from [`infer`](crate::InferenceExt::infer), which must follow.
+    /// Requires the predictions of a critic for each response. The groups must go through [`infer`](crate::InferenceExt::infer) afterwards.
     #[must_use]
     pub fn with_values(self) -> Self {
         Self { needs_values: true, ..self }
@@ -85,8 +87,8 @@ pub trait GroupExt<'scope> {
     /// not admitted are dropped when the step ends.
     ///
     /// A group is dropped and counted if one of its responses cannot be trained on because of an error. If the router has rewards for whole
-    /// groups, each group is scored by them before it is emitted. A schedule that decides by rewards would not receive these, so the
-    /// combination is rejected.
+    /// groups, each group is scored by them before it is emitted. Schedules and curricula that decide by rewards do not receive these
+    /// scores, so the combination ends the run with an error.
     fn group(self) -> Groups<'scope>;
 }
 
@@ -167,7 +169,9 @@ fn group<'scope>(
 /// The incomplete groups of one step.
 #[derive(Default)]
 struct IncompleteGroups {
+    /// The admitted prompts whose groups are not complete.
     admitted: BTreeMap<PromptId, Admitted>,
+    /// The scored responses by prompt and sample, without the responses of complete groups.
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
     /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
@@ -206,7 +210,8 @@ impl IncompleteGroups {
         }
     }
 
-    /// Returns the groups that have become complete as one batch, which is empty if there are none, and the number of dropped groups.
+    /// Processes the groups that have become complete since the last call. Returns one batch of the groups that can be trained on, which is
+    /// empty if there are none, and the number of groups that were dropped because of an error.
     fn complete(&mut self) -> (Batch, u64) {
         let touched = std::mem::take(&mut self.touched);
         let complete: Vec<_> = touched.into_iter().filter_map(|prompt| self.take(prompt)).collect();

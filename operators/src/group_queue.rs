@@ -1,4 +1,4 @@
-//! The groups that wait for the trainer, and the calls that pass them to it.
+//! The groups that wait for the trainer, and the calls that pass these groups to the trainer.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ impl HeldGroups {
 pub(crate) struct GroupQueue {
     delivery: GroupDelivery,
     groups: VecDeque<HeldGroups>,
-    /// The number of devices that train at the moment.
+    /// The number of devices that train now.
     devices: u32,
     /// The last step from which the trainer received groups.
     begun: Option<Step>,
@@ -50,7 +50,7 @@ impl GroupQueue {
     }
 
     /// Sets the number of devices that train. Returns `true` if the number changed.
-    pub(crate) fn place(&mut self, devices: u32) -> bool {
+    pub(crate) fn set_devices(&mut self, devices: u32) -> bool {
         std::mem::replace(&mut self.devices, devices) != devices
     }
 
@@ -59,17 +59,17 @@ impl GroupQueue {
         self.groups.iter().map(HeldGroups::step).min()
     }
 
-    /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if
-    /// nothing is due.
+    /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if no
+    /// group is due.
     ///
-    /// Nothing is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns what is there, and later
-    /// calls return `None` until `frontier` has passed the step; [`GroupDelivery::WholeStep`] always waits for that. All queued groups of
-    /// the step are joined before `max_groups` of them are split off, because a batch may hold several groups. The rest returns to the
-    /// queue with the same capabilities.
+    /// No group is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns the queued groups of the
+    /// step, and later calls return `None` until `frontier` has passed the step. With [`GroupDelivery::WholeStep`], every call returns
+    /// `None` until `frontier` has passed the step. All queued groups of the step are joined before `max_groups` of them are split off,
+    /// because a batch may hold several groups. The rest returns to the queue with the same capabilities.
     pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);
-        let most = match self.delivery {
+        let max = match self.delivery {
             GroupDelivery::Streamed { max_groups } => max_groups,
             GroupDelivery::Once if complete || self.begun != Some(step) => None,
             GroupDelivery::WholeStep if complete => None,
@@ -79,7 +79,7 @@ impl GroupQueue {
         let (same, later): (VecDeque<HeldGroups>, VecDeque<HeldGroups>) =
             self.groups.drain(..).partition(|held| held.step() == step);
         self.groups = later;
-        let (now, rest) = split(joined(same)?, most.unwrap_or(usize::MAX));
+        let (now, rest) = split(joined(same)?, max.unwrap_or(usize::MAX));
         self.groups.extend(rest);
         Some(now)
     }
@@ -89,8 +89,9 @@ impl GroupQueue {
 pub(crate) struct GroupCalls<T> {
     queue: GroupQueue,
     waits: WaitHandle,
-    /// The wait of queued groups for a device that trains, which the watchdog reports. It has a handle of its own.
+    /// The handle for waits for a training device. It is separate from `waits`, because both may hold a wait for the same step.
     device_waits: WaitHandle,
+    /// The earliest step with queued groups and its wait, while no device trains.
     without_device: Option<(Step, WaitGuard)>,
     running: Option<RunningCall<T>>,
     /// The groups of a failed call. Their capabilities are kept: the step must not complete, and no later group may be passed on.
@@ -105,7 +106,7 @@ struct RunningCall<T> {
 }
 
 impl<T> GroupCalls<T> {
-    /// Creates the calls of `operator`. `devices` train at first.
+    /// Creates the queue and the calls of `operator`. `devices` is the initial number of devices that train.
     pub(crate) fn new(operator: &mut Operator<'_>, delivery: GroupDelivery, devices: u32) -> Self {
         Self {
             queue: GroupQueue::new(delivery, devices),
@@ -117,10 +118,11 @@ impl<T> GroupCalls<T> {
         }
     }
 
-    /// Reads the number of devices that train from a batch of placements. Returns the number if it changed.
-    pub(crate) fn place(&mut self, placements: &Batch) -> Option<u32> {
+    /// Reads the number of devices that train from the last row of a batch of placements. Returns the number if it changed, and `None`
+    /// otherwise.
+    pub(crate) fn read_placements(&mut self, placements: &Batch) -> Option<u32> {
         let devices = placements.values::<UInt32Type>(column::TRAINING_DEVICES).values();
-        devices.last().copied().filter(|&devices| self.queue.place(devices))
+        devices.last().copied().filter(|&devices| self.queue.set_devices(devices))
     }
 
     pub(crate) fn push(&mut self, held: HeldGroups) {
@@ -132,8 +134,9 @@ impl<T> GroupCalls<T> {
         self.queue.first()
     }
 
-    /// Returns the groups and the result of the call that has ended since, if there is one. An error is emitted as a fault of the operator
-    /// `name`, and no call follows.
+    /// Returns the groups and the result of the running call once the call has ended. Returns `None` if no call runs or the call has not
+    /// ended. If the call failed, emits the error as a fault of the operator `name`, returns `None`, and makes no further calls. Also
+    /// updates the wait for a training device.
     pub(crate) fn poll_ended(
         &mut self,
         name: &str,
@@ -152,7 +155,8 @@ impl<T> GroupCalls<T> {
         }
     }
 
-    /// Begins a call with the groups that are due, unless one is running or has failed. `what` describes what they wait for.
+    /// Begins a call with the groups that are due, unless a call is running or has failed. `what` is the name of the wait in reports of the
+    /// watchdog.
     pub(crate) fn begin(
         &mut self,
         frontier: &MutableAntichain<Step>,
@@ -168,7 +172,7 @@ impl<T> GroupCalls<T> {
         });
     }
 
-    /// Begins or ends the wait for a device according to the queue.
+    /// Begins the wait for a device if groups are queued while no device trains, and ends it otherwise.
     fn update_device_wait(&mut self) {
         let step = self.queue.first().filter(|_| self.queue.devices == 0);
         if self.without_device.as_ref().map(|(step, _)| *step) != step {
@@ -178,7 +182,7 @@ impl<T> GroupCalls<T> {
     }
 }
 
-/// Joins groups of one step into one batch.
+/// Joins groups of one step into one batch; `None` if there are none.
 fn joined(mut same: VecDeque<HeldGroups>) -> Option<HeldGroups> {
     let first = same.pop_front()?;
     if same.is_empty() {
@@ -196,11 +200,12 @@ pub(crate) fn concat<'a>(batches: impl Iterator<Item = &'a Batch>) -> Option<Bat
     Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
-/// Splits off the groups after the first `most`.
-fn split(held: HeldGroups, most: usize) -> (HeldGroups, Option<HeldGroups>) {
+/// Splits `held` after the first `max` groups, or after the first group if `max` is 0. The second value holds the other groups; it is
+/// `None` if there are none.
+fn split(held: HeldGroups, max: usize) -> (HeldGroups, Option<HeldGroups>) {
     let prompts = held.batch.values::<UInt64Type>(column::PROMPT_ID).values();
     let rows: usize =
-        prompts.chunk_by(|one, next| one == next).take(most.max(1)).map(<[_]>::len).sum();
+        prompts.chunk_by(|one, next| one == next).take(max.max(1)).map(<[_]>::len).sum();
     let Some(batch) = held.batch.rows().filter(|batch| rows < batch.num_rows()) else {
         return (held, None);
     };

@@ -39,7 +39,7 @@ pub(crate) struct GroupRewardOutputs<'scope> {
     pub(crate) warnings: BatchStream<'scope>,
 }
 
-/// Adds the scores of group rewards to whole groups. `texts` has the texts of their prompts.
+/// Adds the scores of group rewards to whole groups. `texts` has the texts of the groups' prompts.
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     texts: BatchStream<'scope>,
@@ -79,7 +79,7 @@ pub(crate) fn score_groups<'scope>(
                 }
             });
             scorer.start_ready();
-            scorer.arrived(|capabilities, settled| match settled {
+            scorer.emit_finished(|capabilities, settled| match settled {
                 ScoredGroup::Scored { batch, warning } => {
                     scored.give(&capabilities.scored, batch);
                     warned.give(&capabilities.warnings, faults_batch(&Vec::from_iter(warning)));
@@ -88,12 +88,12 @@ pub(crate) fn score_groups<'scope>(
                     failed.give(&capabilities.errors, faults_batch(&[fault]))
                 }
             });
-            scorer.forget(frontiers);
+            scorer.drop_complete_steps(frontiers);
         }
     });
     let errors = match (scoring.wants_scores, scoring.has_curriculum) {
         (true, _) => errors.concat(fault_stream(scope, group_rewards_unsupported())),
-        (_, true) => errors.concat(fault_stream(scope, unjudged())),
+        (_, true) => errors.concat(fault_stream(scope, curriculum_unsupported())),
         _ => errors,
     };
     GroupRewardOutputs { groups: scored_groups, errors, warnings }
@@ -108,7 +108,7 @@ fn group_rewards_unsupported() -> Fault {
     )
 }
 
-fn unjudged() -> Fault {
+fn curriculum_unsupported() -> Fault {
     Fault::new(
         NAME,
         Origin::User,
@@ -131,7 +131,7 @@ struct Capabilities {
     warnings: Capability<Step>,
 }
 
-/// The result of a group reward, if the data source has one, and its timing.
+/// The result of a group reward and its timing. The result is `None` if the data source has no group reward.
 type GroupRewardResult = (Option<Result<Vec<Score>, RewardError>>, Timing);
 
 /// The outcome of scoring a group.
@@ -180,7 +180,7 @@ impl GroupScorer {
         }
     }
 
-    /// Starts the scorings of the groups whose prompts are known.
+    /// Starts to score the held groups whose prompt texts have arrived.
     fn start_ready(&mut self) {
         let texts = &self.texts;
         let ready =
@@ -201,23 +201,24 @@ impl GroupScorer {
         self.pending.insert((step, prompt), PendingGroup { capabilities, rows, context, _awaited });
     }
 
-    /// Returns the sample of a row. It has the score of its own reward, if its data source has one.
+    /// Returns the sample of a row, including the score of its response if the data source also has a reward for single responses.
     fn sample(&self, step: Step, row: &Row, prompt: &Row) -> Sample {
         let sample = sample(step, row, prompt);
         let has_own = self.router.scores_samples(&sample.data_source).unwrap_or(false);
         Sample { own_score: has_own.then(|| ScoreRow::read(row).score), ..sample }
     }
 
-    /// Drops the texts of steps that get no more groups and texts.
-    fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
-        self.texts.forget(frontiers, |step| self.held.keys().any(|(held, _)| held == step));
+    /// Drops the texts of steps that receive no more groups or texts and have no held group.
+    fn drop_complete_steps(&mut self, frontiers: &[MutableAntichain<Step>]) {
+        self.texts
+            .drop_complete_steps(frontiers, |step| self.held.keys().any(|(held, _)| held == step));
     }
 
     /// Emits the groups whose scoring has ended.
-    fn arrived(&mut self, mut give: impl FnMut(&Capabilities, ScoredGroup)) {
+    fn emit_finished(&mut self, mut give: impl FnMut(&Capabilities, ScoredGroup)) {
         while let Some((key, outcome)) = self.tasks.try_next() {
             let pending = self.pending.remove(&key).expect("invariant: a group answers once");
-            let settled = self.settle(key, &pending, outcome);
+            let settled = self.finish(key, &pending, outcome);
             let is_failed = matches!(settled, ScoredGroup::Failed(_));
             give(&pending.capabilities, settled);
             if is_failed {
@@ -226,7 +227,7 @@ impl GroupScorer {
         }
     }
 
-    fn settle(
+    fn finish(
         &mut self,
         (step, prompt): Key,
         pending: &PendingGroup,
@@ -262,7 +263,7 @@ impl GroupScorer {
         }
     }
 
-    /// Counts an error, and the group if it must not be trained on. Returns `None` if the error ends the run.
+    /// Counts an error, and counts the group as dropped if it must not be trained on. Returns `None` if the error ends the run.
     fn count_error(&self, step: Step, source: &str, error: &RewardError) -> Option<ErrorEffect> {
         let reward = name_of(self.router.group_reward_of(source));
         let on_error = self.tallies.effective_on_error(self.router.on_error_of(source), reward);

@@ -20,7 +20,7 @@ use crate::group::Groups;
 use crate::group_queue::{GroupCalls, HeldGroups};
 use crate::needed_outputs::NeededOutputs;
 use crate::trainer::TrainerThread;
-use crate::wire::columns::taken_lists;
+use crate::wire::columns::owned_lists;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "inference";
@@ -45,10 +45,10 @@ const NAME: &str = "inference";
 pub trait InferenceExt {
     /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. Groups are passed
     /// to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the
-    /// step before.
+    /// previous step.
     ///
-    /// A trainer that does not return what [`with_kl_penalty`](Groups::with_kl_penalty) or [`with_values`](Groups::with_values) asked for
-    /// before is an error.
+    /// The run ends with an error if the trainer does not return an output that [`with_kl_penalty`](Groups::with_kl_penalty) or
+    /// [`with_values`](Groups::with_values) requires.
     #[must_use]
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
 }
@@ -73,7 +73,7 @@ impl InferenceExt for Groups<'_> {
         operator.build(move |_capabilities| {
             move |frontiers| {
                 placements.for_each(|_, batch| {
-                    calls.place(&batch);
+                    calls.read_placements(&batch);
                 });
                 groups.for_each(|capability, batch| {
                     calls.push(HeldGroups {
@@ -99,7 +99,7 @@ impl InferenceExt for Groups<'_> {
 
 fn with_inferred(batch: &Batch, mut results: Vec<Inferred>) -> Batch {
     let mut column = |list: fn(&mut Inferred) -> &mut Vec<f32>| {
-        taken_lists::<Float32Type>(results.iter_mut().map(|one| std::mem::take(list(one))))
+        owned_lists::<Float32Type>(results.iter_mut().map(|one| std::mem::take(list(one))))
     };
     let columns: [ArrayRef; 3] = [
         column(|one| &mut one.reward_kl),

@@ -9,8 +9,8 @@ use crate::resume::{ResumeError, SavedState};
 /// The name of the snapshot part with the coefficient.
 pub(crate) const PART: &str = "advantage";
 
-/// The bound to which the relative error of the divergence is clipped.
-const LARGEST_ERROR: f64 = 0.2;
+/// The maximum absolute relative error of the divergence; larger errors are clipped.
+const MAX_ERROR: f64 = 0.2;
 
 /// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,11 +18,12 @@ const LARGEST_ERROR: f64 = 0.2;
 pub enum KlControl {
     /// The coefficient is constant.
     Fixed,
-    /// The coefficient rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2).
+    /// The coefficient rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2). A step
+    /// multiplies it by `1 + error * responses / horizon`, with the relative error `kl / target_kl - 1` clipped to [-0.2, 0.2].
     Adaptive {
         /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,
-        /// The number of responses over which a relative error of 1 would double the coefficient. Must be positive. (verl:
+        /// The number of responses over which an unclipped relative error of 1 would double the coefficient. Must be positive. (verl:
         /// `algorithm.kl_ctrl.horizon`)
         horizon: f64,
     },
@@ -52,16 +53,17 @@ impl KlController {
         self.coefficient
     }
 
-    /// Returns `true` if the coefficient of a step depends on the step before.
+    /// Returns `true` if the control is [`KlControl::Adaptive`], so that the coefficient of a step depends on the steps before.
     #[must_use]
     pub fn adapts(&self) -> bool {
         matches!(self.control, KlControl::Adaptive { .. })
     }
 
-    /// Updates the coefficient after a step of `responses` responses with a mean divergence of `kl` nats per token.
+    /// Updates the coefficient after a step of `responses` responses with a mean divergence of `kl` nats per token. A fixed coefficient
+    /// does not change.
     pub fn observe(&mut self, kl: f64, responses: usize) {
         if let KlControl::Adaptive { target_kl, horizon } = self.control {
-            let error = (kl / target_kl - 1.0).clamp(-LARGEST_ERROR, LARGEST_ERROR);
+            let error = (kl / target_kl - 1.0).clamp(-MAX_ERROR, MAX_ERROR);
             self.coefficient *= 1.0 + error * responses as f64 / horizon;
         }
     }

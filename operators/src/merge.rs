@@ -17,7 +17,8 @@ use crate::policy::metrics_batch;
 /// Routes batches of [`schema::METRICS`] from all workers to the first and merges them: each metric of a step is emitted once, when the
 /// step is complete. On a single worker, the stream is returned unchanged.
 ///
-/// [`Merge::of`] gives the rule of a metric: counts are summed, durations and levels become their maximum, others the mean.
+/// [`Merge::of`] gives the rule of a metric: the sum for counts, the maximum for durations and levels (such as queue lengths), and the mean
+/// for others.
 #[must_use]
 pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
     if metrics.scope().peers() == 1 {
@@ -36,18 +37,18 @@ pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
             });
             let passed = |step: &Step| !frontiers[0].less_equal(step);
             for (_, (capability, measured)) in open.extract_if(.., |step, _| passed(step)) {
-                let merge_metrics = measured.0.into_iter().map(|(name, values)| {
+                let merged = measured.0.into_iter().map(|(name, values)| {
                     let value = Merge::of(&name).apply(values);
                     (name, value)
                 });
-                output.give(&capability, metrics_batch(&merge_metrics.collect()));
+                output.give(&capability, metrics_batch(&merged.collect()));
             }
         }
     });
     stream
 }
 
-/// The values of each metric of a step, over all workers.
+/// The values that all workers reported for a step, by metric.
 #[derive(Default)]
 struct MetricValues(BTreeMap<String, Vec<f64>>);
 

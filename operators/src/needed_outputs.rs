@@ -12,8 +12,8 @@ pub(crate) struct NeededOutputs {
 }
 
 impl NeededOutputs {
-    /// Rejects outputs that are missing or do not have one entry per token. Without the check, a trainer that infers nothing would train
-    /// without the KL penalty that the recipe asks for.
+    /// Rejects outputs that are missing or do not have one entry per token. Without the check, a trainer that infers nothing would silently
+    /// train without the KL penalty of the recipe.
     pub(crate) fn check(
         self,
         sequences: &[Sequence<'_>],
@@ -42,8 +42,8 @@ struct OutputLength {
 }
 
 impl OutputLength {
-    /// Rejects an output of another length. An empty one is rejected only if it is needed; `missing` is then the operation that the trainer
-    /// does not support.
+    /// Rejects an output of another length. `missing` is `None` if the output is not needed; an empty output is then accepted. Otherwise it
+    /// is the operation that the error about an empty output names.
     fn check(
         &self,
         field: &'static str,
@@ -62,7 +62,9 @@ impl OutputLength {
     }
 }
 
+/// The operation that a trainer without KL divergences does not support.
 const NO_KL: &str = "infer the KL divergence that a penalty in the rewards needs";
+/// The operation that a trainer without a critic does not support.
 const NO_VALUES: &str = "infer the values that the advantage estimator needs";
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ pub enum GroupDelivery {
         /// The maximum number of groups per call. `None` passes all groups that are waiting.
         max_groups: Option<usize>,
     },
-    /// The groups that are complete when a device begins to train are passed at once. The others follow when the step is complete.
+    /// The first call for a step passes the groups of the step that are complete at that time. The other groups are passed when the step is
+    /// complete.
     Once,
     /// All groups are passed when the step is complete.
     WholeStep,

@@ -1,7 +1,7 @@
 //! The texts of prompts, which rewards and reports join with responses by the id of the prompt.
 //!
-//! A text reaches a worker once per prompt and step, not with each response. It is kept while the step lasts: a prompt that is deferred is
-//! launched in a later step, which sends its text again from the prompts that the schedule holds.
+//! A worker receives a text once per prompt and step, not with each response, and drops it when the step ends. When a deferred prompt is
+//! launched again in a later step, the schedule sends its text again.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl PromptTexts {
         self.0.extend(rows);
     }
 
-    /// Returns the row of a prompt.
+    /// Returns the row of a prompt; `None` if it was not added.
     pub(crate) fn get(&self, prompt: PromptId) -> Option<&Row> {
         self.0.get(&prompt)
     }
@@ -54,12 +54,12 @@ impl PromptTexts {
     }
 }
 
-/// The texts of prompts by step, of the steps that still need them.
+/// The texts of prompts by step, for the steps that still need them.
 #[derive(Debug, Default)]
 pub(crate) struct TextsByStep(BTreeMap<Step, PromptTexts>);
 
 impl TextsByStep {
-    /// Adds the texts of a batch of a step.
+    /// Adds a batch of texts of a step.
     pub(crate) fn add(&mut self, step: Step, batch: &Batch) {
         self.0.entry(step).or_default().add(batch);
     }
@@ -70,7 +70,7 @@ impl TextsByStep {
     }
 
     /// Drops the texts of steps that no frontier includes and for which `is_needed` returns `false`.
-    pub(crate) fn forget(
+    pub(crate) fn drop_complete_steps(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
         is_needed: impl Fn(&Step) -> bool,
@@ -124,7 +124,7 @@ mod tests {
         let mut known = TextsByStep::default();
         (0..4).for_each(|step| known.add(Step(step), &texts(&[(step, None)])));
         let frontiers = [3, 2].map(|step| MutableAntichain::from_elem(Step(step)));
-        known.forget(&frontiers, |step| *step == Step(0));
+        known.drop_complete_steps(&frontiers, |step| *step == Step(0));
         let kept = [0, 1, 2, 3].map(|step| known.get(Step(step), PromptId(step)).is_some());
         assert_eq!(kept, [true, false, true, true]);
     }

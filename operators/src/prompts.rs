@@ -13,23 +13,24 @@ use crate::wire::columns::shared_lists;
 /// A prompt, ready to be launched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptRow {
-    /// The position of the prompt in the order of the run, counted over all epochs.
+    /// The position of the prompt in the reading order of the run, from 0 and counted over all epochs.
     pub prompt: PromptId,
     /// The epoch in which the prompt was read, from 0.
     pub epoch: u32,
-    /// The row of the dataset.
+    /// The index of the dataset row that the prompt was read from.
     pub row: u64,
     /// The kind of task. Quotas of a schedule are per domain.
     pub domain: String,
     /// The prompt as token ids, with the chat template applied. Never empty.
     pub prompt_ids: Vec<i32>,
-    /// The number of tokens of the prompt. Equals the length of `prompt_ids`, unless `prompt_ids` only identifies the prompt.
+    /// The number of tokens of the prompt: the length of `prompt_ids`, except in simulations, where `prompt_ids` only identifies the
+    /// prompt.
     pub prompt_length: u32,
     /// The data source. It selects the reward.
     pub data_source: String,
     /// The prompt as chat messages, in JSON.
     pub messages: String,
-    /// The reference answer. A structured answer is JSON.
+    /// The reference answer. A structured answer is JSON. `None` if the dataset row has no answer.
     pub ground_truth: Option<String>,
     /// All other columns of the dataset, as a JSON object.
     pub extra_info: Option<String>,

@@ -1,4 +1,4 @@
-//! Routes the ends and scores of all workers to the schedule, without the tokens and texts that it never reads.
+//! Routes ended and scored responses of all workers to the schedule, without the tokens and texts, which the schedule never reads.
 
 use std::iter::repeat_n;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 
-/// Routes the responses of all workers to the first worker, without tokens and texts. On a single worker, the stream is returned unchanged.
-pub(crate) fn ends(responses: BatchStream<'_>) -> BatchStream<'_> {
-    thin_at_first(["thin_ends", "ends_to_first"], responses, &schema::RESPONSES)
+/// Routes the ended responses of all workers to the first worker, without tokens and texts. On a single worker, the stream is returned
+/// unchanged.
+pub(crate) fn gather_ends(responses: BatchStream<'_>) -> BatchStream<'_> {
+    gather_without_payload(["thin_ends", "ends_to_first"], responses, &schema::RESPONSES)
 }
 
-/// Routes the scored responses of all workers to the first worker, like [`ends`].
-pub(crate) fn scores(scored: BatchStream<'_>) -> BatchStream<'_> {
-    thin_at_first(["thin_scores", "scores_to_first"], scored, &schema::SCORED)
+/// Routes the scored responses of all workers to the first worker, like [`gather_ends`].
+pub(crate) fn gather_scores(scored: BatchStream<'_>) -> BatchStream<'_> {
+    gather_without_payload(["thin_scores", "scores_to_first"], scored, &schema::SCORED)
 }
 
-fn thin_at_first<'scope>(
+fn gather_without_payload<'scope>(
     [thinning, moving]: [&'static str; 2],
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
@@ -39,15 +40,15 @@ fn thin_at_first<'scope>(
     operator.build(move |_capabilities| {
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                output.give(&capability.retain(output.index()), thin(&batch));
+                output.give(&capability.retain(output.index()), without_payload(&batch));
             });
         }
     });
     route::gather_at_first(moving, given, schema)
 }
 
-/// Returns the same rows with empty lists and texts. Only the text of the finish reason is kept.
-fn thin(batch: &Batch) -> Batch {
+/// Returns the same rows with empty lists and empty or null texts. Numbers and the finish reason are kept.
+fn without_payload(batch: &Batch) -> Batch {
     let Some(rows) = batch.rows() else { return Batch::default() };
     let schema = rows.schema();
     let count = rows.num_rows();
@@ -80,24 +81,24 @@ mod tests {
 
     use super::*;
     use crate::wire::blank;
-    use crate::wire::columns::taken_lists;
+    use crate::wire::columns::owned_lists;
 
     #[test]
     fn tokens_and_texts_do_not_reach_the_schedule() {
         let rows = 3;
         let list = || (0..rows).map(|_| vec![7; 10_000]);
-        let floats = || taken_lists::<Float32Type>((0..rows).map(|_| vec![0.5; 10_000]));
+        let floats = || owned_lists::<Float32Type>((0..rows).map(|_| vec![0.5; 10_000]));
         let lengths: ArrayRef = Arc::new(arrow_array::UInt32Array::from(vec![10_000; rows]));
         let given = [
-            (column::PROMPT_IDS, taken_lists::<Int32Type>(list())),
-            (column::RESPONSE_IDS, taken_lists::<Int32Type>(list())),
+            (column::PROMPT_IDS, owned_lists::<Int32Type>(list())),
+            (column::RESPONSE_IDS, owned_lists::<Int32Type>(list())),
             (column::LOGPROBS, floats()),
             (column::TOKEN_SCORES, floats()),
             (column::RESPONSE_TEXT, shared_texts((0..rows).map(|_| "x".repeat(10_000)))),
             (column::RESPONSE_LENGTH, lengths),
             (column::FINISH_REASON, Arc::new(StringArray::from(vec!["stop"; rows]))),
         ];
-        let thinned = thin(&blank::batch(&schema::SCORED, rows, &given));
+        let thinned = without_payload(&blank::batch(&schema::SCORED, rows, &given));
         assert!(thinned.length_in_bytes() < 8192, "{} bytes", thinned.length_in_bytes());
         let lengths = thinned.values::<UInt32Type>(column::RESPONSE_LENGTH);
         assert_eq!(lengths.values(), &[10_000; 3]);

@@ -15,11 +15,11 @@ pub struct StepStreams<'scope> {
     pub texts: BatchStream<'scope>,
     /// Batches of [`PLACEMENTS`](rollpacker_dataflow::schema::PLACEMENTS), if there is a placement policy.
     pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): those of all operators so far.
+    /// Batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): the metrics of all operators so far.
     pub metrics: BatchStream<'scope>,
-    /// Errors so far.
+    /// Batches of [`ERRORS`](rollpacker_dataflow::schema::ERRORS): the errors of all operators so far, which end the run.
     pub errors: BatchStream<'scope>,
-    /// Batches of [`ERRORS`](rollpacker_dataflow::schema::ERRORS) that do not end the run, so far.
+    /// Batches of [`ERRORS`](rollpacker_dataflow::schema::ERRORS): the warnings of all operators so far, which do not end the run.
     pub warnings: BatchStream<'scope>,
     pub(crate) in_flight: InFlightResponses,
     pub(crate) resumable: Resumable<'scope>,

@@ -1,7 +1,7 @@
 //! The length distribution of a policy, estimated from responses, some of which were aborted.
 //!
 //! The length of an aborted response is known only to exceed the tokens that it had: a right-censored observation. Leaving it out, or using
-//! its tokens as its length, makes the policy look shorter than it is, most of all in the tail that schedules are designed for. The
+//! its tokens as its length, underestimates the lengths of the policy, most of all in the tail that schedules are designed for. The
 //! estimator is the product-limit estimator (E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete observations", JASA 53,
 //! 1958): with `d(t)` responses that ended at `t` tokens and `n(t)` that reached `t`,
 //!
@@ -27,15 +27,15 @@ use serde::{Deserialize, Serialize};
 /// [`Curve`], which answers in O(log d).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survival {
-    tallies: BTreeMap<u32, Tally>,
-    /// The number of responses that are observed only beyond a length.
+    tallies: BTreeMap<u32, LengthCounts>,
+    /// The number of left-truncated responses by entry, the length beyond which they are observed.
     entries: BTreeMap<u32, u64>,
     count: u64,
 }
 
 /// The number of responses observed at one length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Tally {
+struct LengthCounts {
     /// Responses that ended at the length.
     whole: u64,
     /// Responses that were aborted at the length; their true length exceeds it.
@@ -43,7 +43,8 @@ struct Tally {
 }
 
 impl Survival {
-    /// Observes a response of `tokens` tokens. If it is `whole`, that is its length; otherwise its length exceeds `tokens`.
+    /// Observes a response of `tokens` tokens. If `whole` is `true`, the length of the response is `tokens`; otherwise its length exceeds
+    /// `tokens`.
     pub fn observe(&mut self, tokens: u32, whole: bool) {
         self.observe_many(tokens, whole, 1);
     }
@@ -62,18 +63,19 @@ impl Survival {
     }
 
     /// Observes `count` responses that carry no information about the first `entry` tokens (left truncation). They stand in for responses
-    /// that were cut at `entry`. Follow with [`Survival::observe_many`] for the same number of responses, of more than `entry` tokens each.
+    /// that were cut at `entry`. The caller must also call [`Survival::observe_many`] for the same number of responses, each of more than
+    /// `entry` tokens.
     ///
-    /// They are at risk only at lengths above `entry` (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74, 1987).
-    /// Entries and ends are counted separately, because the estimate needs only these counts.
+    /// The responses are at risk only at lengths above `entry` (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74,
+    /// 1987). Entries and ends are counted separately, because the estimate needs only these counts.
     pub fn enter_many(&mut self, entry: u32, count: u64) {
         if count > 0 {
             *self.entries.entry(entry).or_default() += count;
         }
     }
 
-    /// Observes a response that carries information only about lengths beyond `entry` tokens: a new response to a prompt of which an
-    /// earlier response was cut there. A response that is not longer than `entry` is ignored.
+    /// Observes a left-truncated response: it carries information only about lengths beyond `entry` tokens, because an earlier response to
+    /// its prompt was cut at `entry`. A response that is not longer than `entry` is ignored.
     pub fn observe_from(&mut self, entry: u32, tokens: u32, whole: bool) {
         if tokens > entry {
             self.enter_many(entry, 1);
@@ -98,7 +100,7 @@ impl Survival {
         self.count
     }
 
-    /// Returns the longest observation, whole or censored.
+    /// Returns the longest observation, whole or censored, in tokens; `None` if nothing was observed.
     #[must_use]
     pub fn longest(&self) -> Option<u32> {
         self.tallies.last_key_value().map(|(length, _)| *length)
@@ -113,8 +115,8 @@ impl Survival {
             .map_or(1.0, |(_, survival)| survival)
     }
 
-    /// Returns the smallest length that at least a share `p` of the responses do not exceed; `None` if censoring hides it or nothing was
-    /// observed. `p` is in (0, 1].
+    /// Returns the `p` quantile, with `p` in (0, 1]: the smallest length, in tokens, that at least a share `p` of the responses do not
+    /// exceed. Returns `None` if nothing was observed, or if too many of the longest responses are censored.
     #[must_use]
     pub fn quantile(&self, p: f64) -> Option<u32> {
         self.falls().find(|(_, survival)| *survival <= 1.0 - p + ROUNDING).map(|(length, _)| length)
@@ -138,7 +140,7 @@ impl Survival {
         self.curve().mean_residual(tokens)
     }
 
-    /// Returns the estimate with precomputed sums, for many queries between observations. O(d).
+    /// Returns the estimate with precomputed sums, for many queries between observations. Takes O(d).
     #[must_use]
     pub fn curve(&self) -> Curve {
         let mut steps = Vec::with_capacity(self.tallies.len());
@@ -189,7 +191,7 @@ fn share(part: u64, of: u64) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     steps: Vec<CurveStep>,
-    /// The longest observation.
+    /// The longest observation, in tokens; `None` if nothing was observed.
     last: Option<u32>,
     /// The integral of P(L > t) up to the longest observation.
     area: f64,

@@ -4,7 +4,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::reward::{Execution, Limits};
 
-/// Determines how long test cases may run. A pure policy: it is called on the operator's thread and has no clock.
+/// A policy that determines how long test cases may run. It is called on the operator's thread and reads no clock.
 ///
 /// # Contract
 /// [`limits`](Self::limits) is called once per response, when its scoring starts. [`executed`](Self::executed) is called once per response
@@ -54,7 +54,8 @@ pub trait TimeLimit {
     /// Records the executions of a scored response.
     fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]);
 
-    /// Records the longest correct execution of a test case over all steps so far and all workers. Called when it has changed.
+    /// Records the longest correct execution of test case `case` of the prompt in `row`, over all steps so far and all workers. Called when
+    /// the value has changed and, when a run is resumed, for all known test cases. The default does nothing.
     fn set_anchor(&mut self, row: u64, case: u32, longest: Nanos) {
         let _ = (row, case, longest);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::types::{Float32Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{CallError, Owner, OwnerThread, Reply};
+use rollpacker_dataflow::bridge::{CallError, Reply, Service, ServiceThread};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
@@ -33,10 +33,10 @@ pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
     })
 }
 
-/// Checks that the policies that a trainer restored from a snapshot end with the one that the next step samples with.
+/// Checks that the last of `policies`, which a trainer restored from a snapshot, is the policy with which the next step samples.
 ///
 /// # Errors
-/// If there are none, or the last one has another version.
+/// If `policies` is empty, or the version of the last policy is not the number of the next step.
 pub fn check_current(restored: &RestoredSnapshot, policies: &[Policy]) -> Result<(), ResumeError> {
     let step = restored.step();
     let expected = PolicyVersion(step.next().0);
@@ -53,22 +53,23 @@ pub fn check_current(restored: &RestoredSnapshot, policies: &[Policy]) -> Result
 /// The reason why a call of a trainer has no result: the error of the trainer, or a panic of its thread.
 pub type TrainerCallError = CallError<TrainError>;
 
-/// A trainer and its owner: a thread, or the caller itself in virtual time. The gradient and update operators share it; their calls are
-/// executed in order.
+/// A trainer and the service that runs its calls: a thread, or the caller itself in virtual time. The inference, gradient, reduce and
+/// update operators share the trainer; their calls are executed in order.
 pub struct TrainerThread {
-    owner: Owner<TimedTrainer>,
-    /// The step of the next update, according to the calls of this worker.
+    service: Service<TimedTrainer>,
+    /// The step whose update comes next. It advances when the worker has received the result of an update.
     next: Cell<Step>,
     /// Callbacks that run after every update.
     listeners: RefCell<Vec<Box<dyn Fn()>>>,
 }
 
-/// A trainer with its timing, and the groups of later steps.
+/// A trainer with its busy times, and the groups of later steps.
 struct TimedTrainer {
     trainer: Box<dyn Trainer>,
     clock: Arc<dyn Clock>,
-    /// Busy time of the inference and of the accumulation since the last update.
+    /// The busy time of the inference since the last update.
     inferring: Nanos,
+    /// The busy time of the accumulation since the last update.
     accumulating: Nanos,
     /// The policy that was published last.
     published: Option<Policy>,
@@ -90,19 +91,20 @@ impl TrainerThread {
         clock: Arc<dyn Clock>,
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let owner = OwnerThread::spawn("trainer", move || Ok(TimedTrainer::new(make()?, clock)))?;
-        Ok(Self::new(Owner::Thread(owner)))
+        let service =
+            ServiceThread::spawn("trainer", move || Ok(TimedTrainer::new(make()?, clock)))?;
+        Ok(Self::new(Service::Thread(service)))
     }
 
     /// Creates a trainer in virtual time. Its work takes the virtual time that it [spends](VirtualClock::spend).
     #[must_use]
     pub fn in_virtual_time(clock: VirtualClock, trainer: Box<dyn Trainer>) -> Self {
         let timed = TimedTrainer::new(trainer, Arc::new(clock.clone()));
-        Self::new(Owner::in_virtual_time(clock, timed))
+        Self::new(Service::in_virtual_time(clock, timed))
     }
 
-    fn new(owner: Owner<TimedTrainer>) -> Self {
-        Self { owner, next: Cell::new(Step(0)), listeners: RefCell::default() }
+    fn new(service: Service<TimedTrainer>) -> Self {
+        Self { service, next: Cell::new(Step(0)), listeners: RefCell::default() }
     }
 
     /// Returns the step whose update comes next.
@@ -116,15 +118,15 @@ impl TrainerThread {
     }
 
     /// Records that the update of `step` is done.
-    pub(crate) fn updated(&self, step: Step) {
+    pub(crate) fn record_update(&self, step: Step) {
         self.next.set(step.next());
         self.listeners.borrow().iter().for_each(|wake| wake());
     }
 
-    /// Sets the number of devices from the next call on.
-    pub(crate) fn place(&self, devices: u32) {
+    /// Sets the number of devices that the trainer uses from the next call on.
+    pub(crate) fn set_devices(&self, devices: u32) {
         // The reply carries nothing. If the thread has ended, the next call reports it.
-        drop(self.owner.call(|| {}, move |timed| timed.trainer.place(devices)));
+        drop(self.service.call(|| {}, move |timed| timed.trainer.place(devices)));
     }
 
     /// Publishes the initial weights as version 0. Blocks until done.
@@ -135,7 +137,7 @@ impl TrainerThread {
         self.publish(PolicyVersion(0))
     }
 
-    /// Publishes the current weights. Blocks until done.
+    /// Publishes the current weights as `version`. Blocks until done.
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
@@ -153,17 +155,18 @@ impl TrainerThread {
         })
     }
 
-    /// Writes the trainer's [state](Trainer::save_state) as of the updates that were requested so far.
+    /// Writes the trainer's [state](Trainer::save_state) to `file`, after the updates that were requested so far. Calls `wake` when the
+    /// reply is ready.
     pub fn save_state(
         &self,
         file: PathBuf,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(), TrainError>> {
-        self.owner.call(wake, move |timed| timed.trainer.save_state(&file))
+        self.service.call(wake, move |timed| timed.trainer.save_state(&file))
     }
 
-    /// Restores a [state](Trainer::load_state) before the first step. Blocks until done. The step whose update comes next is that of the
-    /// newest policy.
+    /// Restores a [state](Trainer::load_state) from `file` before the first step, and returns its policies, with the current policy last.
+    /// Blocks until done. The next update is then the update of the step whose number is the version of the current policy.
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
@@ -191,53 +194,57 @@ impl TrainerThread {
         needed: NeededOutputs,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<Vec<Inferred>, TrainError>> {
-        self.owner.call(wake, move |timed| timed.infer(step, &groups, needed))
+        self.service.call(wake, move |timed| timed.infer(step, &groups, needed))
     }
 
+    /// Accumulates the gradient of `groups`. Groups of steps after the step whose update comes next are held until their own update comes
+    /// next.
     pub(crate) fn accumulate(
         &self,
         step: Step,
         groups: Batch,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(), TrainError>> {
-        self.owner.call(wake, move |timed| timed.accumulate(step, &groups))
+        self.service.call(wake, move |timed| timed.accumulate(step, &groups))
     }
 
+    /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step.
     pub(crate) fn update(
         &self,
         step: Step,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(Policy, Metrics), TrainError>> {
-        let reply = self.owner.call(wake, move |timed| timed.update(step));
+        let reply = self.service.call(wake, move |timed| timed.update(step));
         // A separate call, so that the caller need not wait for it. An error is returned by the next call.
-        drop(self.owner.call(|| {}, TimedTrainer::catch_up));
+        drop(self.service.call(|| {}, TimedTrainer::catch_up));
         reply
     }
 
-    /// Removes and returns the gradient that was accumulated for `step` since it was last taken.
+    /// Removes and returns the gradient that was accumulated for `step` since the last call. The gradient is empty if the update of an
+    /// earlier step is still to come. Calls `wake` when the reply is ready.
     pub fn take_partial(
         &self,
         step: Step,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<Partial, TrainError>> {
-        self.owner.call(wake, move |timed| timed.take_partial(step))
+        self.service.call(wake, move |timed| timed.take_partial(step))
     }
 
-    /// Sets the sum of the replicas' gradients, before the update.
+    /// Sets the gradient of `step` to `sum`, the sum over all replicas, before the update. Calls `wake` when the reply is ready.
     pub fn put_sum(
         &self,
         step: Step,
         sum: Partial,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(), TrainError>> {
-        self.owner.call(wake, move |timed| timed.trainer.put_sum(step, sum))
+        self.service.call(wake, move |timed| timed.trainer.put_sum(step, sum))
     }
 
     fn call_blocking<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut TimedTrainer) -> Result<R, TrainError> + Send + 'static,
     ) -> Result<R, TrainerCallError> {
-        self.owner.call(|| {}, work).wait_outcome()
+        self.service.call(|| {}, work).wait_outcome()
     }
 }
 
@@ -269,7 +276,7 @@ impl TimedTrainer {
         Ok(policies)
     }
 
-    /// Accumulates the groups of the next step that arrived before the last update.
+    /// Accumulates the groups of the next step that arrived before the last update. Keeps the first error for the next call.
     fn catch_up(&mut self) {
         for (step, groups) in std::mem::take(&mut self.early) {
             let outcome = self.accumulate(step, &groups);
@@ -304,7 +311,7 @@ impl TimedTrainer {
         Ok(())
     }
 
-    /// Returns the gradient of `step`; empty if the step comes after the next update.
+    /// Removes and returns the gradient of `step`; empty if the update of an earlier step is still to come.
     fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
         self.failed.take().map_or(Ok(()), Err)?;
         if step > self.next {
@@ -359,8 +366,8 @@ pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
         .collect()
 }
 
-/// Returns the responses of a batch of [`SCORED`](rollpacker_dataflow::schema::SCORED), without advantages and the columns that come with
-/// them.
+/// Returns the responses of a batch of [`SCORED`](rollpacker_dataflow::schema::SCORED), without advantages, reference log-probabilities,
+/// values and returns.
 fn scored_sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
     let tokens = groups.values::<UInt32Type>(column::RESPONSE_LENGTH);

@@ -25,9 +25,9 @@ use crate::trainer::{self, TrainerCallError, TrainerThread};
 pub struct Updates<'scope> {
     /// Batches of [`schema::POLICIES`]: one row per step, at the step that produced it.
     pub policies: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`].
+    /// Batches of [`schema::METRICS`]: the metrics of the update and of all operators before.
     pub metrics: BatchStream<'scope>,
-    /// Errors of the whole step.
+    /// Batches of [`schema::ERRORS`]: the errors of the update and of all operators before, which end the run.
     pub errors: BatchStream<'scope>,
     /// Batches of [`schema::ERRORS`] that do not end the run; see [`fault::warn`](rollpacker_dataflow::fault::warn).
     pub warnings: BatchStream<'scope>,
@@ -35,7 +35,7 @@ pub struct Updates<'scope> {
 
 /// Applies updates.
 ///
-/// The policies are fed back, so that the round of the next step opens:
+/// The example feeds the policies back, so that the round of the next step opens:
 ///
 /// ```
 /// # mod step {
@@ -71,7 +71,7 @@ pub struct Updates<'scope> {
 /// assert_eq!(gradients.iter().collect::<Vec<_>>(), [4, 4, 4], "responses per update");
 /// ```
 pub trait UpdateExt<'scope> {
-    /// Updates the policy once per step, in the order of steps. A step without admitted groups is updated as well.
+    /// Updates the policy once per step, in the order of steps, including steps without admitted groups.
     fn update(self) -> Updates<'scope>;
 }
 
@@ -104,7 +104,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
         let policy_stream = operator.end_spans_by(policy_stream);
-        let mut parts = resumable.keep_first(trainer::PART, &mut operator);
+        let mut parts = resumable.register_first(trainer::PART, &mut operator);
         let (wake, awaits) = (operator.waker(), operator.wait_handle());
         operator.build(move |capabilities| {
             parts.start(&capabilities);
@@ -128,7 +128,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 if let Some((done, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok((policy, measured)) => {
-                            trainer.updated(*done.capabilities.policies.time());
+                            trainer.record_update(*done.capabilities.policies.time());
                             metrics.give(&done.capabilities.metrics, metrics_batch(&measured));
                             policies.give(&done.capabilities.policies, policy_batch(&policy));
                         }
@@ -146,12 +146,12 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                     && let Some(capabilities) = complete(&mut open, frontiers)
                 {
                     let step = *capabilities.policies.time();
-                    parts.before(step, state);
+                    parts.begin_step(step, state);
                     running = Some(start(&trainer, capabilities, wake.clone(), &awaits));
                     // The state must be requested after this update and before the next one.
-                    parts.closed(Some(step.next()), state);
+                    parts.advance_to(Some(step.next()), state);
                 }
-                parts.closed(first_open(&open, frontiers), state);
+                parts.advance_to(first_open(&open, frontiers), state);
             }
         });
         Updates {
@@ -173,7 +173,7 @@ fn complete(
     passed.then(|| first.remove())
 }
 
-/// Returns the first step that may still be updated.
+/// Returns the first step that may still be updated; `None` if the inputs have ended and no step is open.
 fn first_open(
     open: &BTreeMap<Step, Capabilities>,
     frontiers: &[MutableAntichain<Step>],

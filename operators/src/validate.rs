@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
-use rollpacker_dataflow::bridge::{CallError, OwnerThread, Reply};
+use rollpacker_dataflow::bridge::{CallError, Reply, ServiceThread};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin, faults_batch};
 use rollpacker_dataflow::operator::Operator;
@@ -16,7 +16,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WaitGuard};
 use rollpacker_stages::reward::{
-    Context, Limits, MOST_TOLERATED, OnError, RewardError, Router, Sample, Score,
+    Context, Limits, MAX_TOLERATED, OnError, RewardError, Router, Sample, Score,
 };
 use rollpacker_stages::rollout::{
     Completion, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
@@ -32,18 +32,18 @@ use crate::update::Updates;
 /// The result of a validation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValidationResult {
-    /// Mean score over all responses, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]). `None`
-    /// if that leaves none.
+    /// Mean score over all responses, except responses that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]). `None` if no
+    /// response is left.
     pub score: Option<f64>,
-    /// Mean score per data source.
+    /// Mean score per data source. A source whose responses are all excluded is missing.
     pub by_source: BTreeMap<String, f64>,
     /// Mean response length, in tokens.
     pub mean_length: f64,
     /// Length of the longest response, in tokens.
     pub longest: usize,
-    /// The number of responses without a score. Depending on the route, they count as 0 or are excluded.
+    /// The number of responses whose reward failed. Depending on `on_error` of the route, they count as 0 or are excluded.
     pub reward_errors: usize,
-    /// The responses, in the order of the prompts and of the samples of each.
+    /// The responses, sorted by prompt and then by sample.
     pub responses: Vec<ValidatedResponse>,
 }
 
@@ -52,7 +52,7 @@ pub struct ValidationResult {
 pub struct ValidatedResponse {
     /// The response, with the columns of its dataset row.
     pub sample: Sample,
-    /// Its score, or the reason why it has none.
+    /// The score, or the error of the reward.
     pub score: Result<Score, RewardError>,
 }
 
@@ -75,7 +75,7 @@ pub enum ValidationError {
     /// The responses cannot be written.
     #[error("responses of the validation: {reason}")]
     Record {
-        /// The cause, with the file.
+        /// The cause, including the name of the file.
         reason: String,
     },
     /// This worker does not validate.
@@ -96,8 +96,8 @@ impl HasOrigin for ValidationError {
 
 /// A validator that measures policies on a fixed set of prompts, with an engine of its own.
 ///
-/// Validation draws from no random stream of training. Its responses are seeded by the prompt and the number of the response, so that two
-/// policies, or two recipes, are compared on the same draws.
+/// Validation uses no random numbers of the training. Each response is seeded by its prompt and sample, so that two policies, or two
+/// recipes, are compared on the same random numbers.
 pub struct Validator {
     engine: Box<dyn RolloutEngine>,
     router: Router,
@@ -106,7 +106,7 @@ pub struct Validator {
     prompts: Vec<PromptRow>,
     samples: u32,
     limits: Limits,
-    pulse: ProgressCounter,
+    progress: ProgressCounter,
 }
 
 impl Validator {
@@ -128,33 +128,34 @@ impl Validator {
             prompts,
             samples: 1,
             limits: Limits::default(),
-            pulse: ProgressCounter::default(),
+            progress: ProgressCounter::default(),
         }
     }
 
-    /// Sets the number of responses to each prompt.
+    /// Sets the number of responses to each prompt. Default: 1.
     #[must_use]
     pub fn with_samples(self, samples: u32) -> Self {
         Self { samples, ..self }
     }
 
     /// Sets the time limits of test cases. They are the same for every policy, so that the executions of one policy do not limit another.
+    /// Default: `Limits::default()`.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Records progress in `pulse` whenever a prompt is answered or scored, so that the watchdog detects it.
+    /// Records progress in `progress` whenever a response is generated or scored, so that the watchdog detects it.
     #[must_use]
-    pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
-        Self { pulse, ..self }
+    pub fn with_progress(self, progress: ProgressCounter) -> Self {
+        Self { progress, ..self }
     }
 
-    /// Validates a policy. Blocks until every prompt is answered and scored.
+    /// Validates a policy. Blocks until all responses are generated and scored.
     ///
     /// # Errors
     /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
-    /// data source and fails [`MOST_TOLERATED`] times or more.
+    /// data source and fails [`MAX_TOLERATED`] times or more.
     pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, ValidationError> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
@@ -192,7 +193,7 @@ impl Validator {
         }
         // A source with many errors and no score has a broken reward.
         let is_broken = |(source, (errors, _)): &(&str, (u32, ValidationError))| {
-            *errors >= MOST_TOLERATED && !sources.contains_key(source)
+            *errors >= MAX_TOLERATED && !sources.contains_key(source)
         };
         if let Some((_, (_, error))) = tolerated.into_iter().find(is_broken) {
             return Err(error);
@@ -212,7 +213,7 @@ impl Validator {
     async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
         let context = Context::new(self.clock.clone()).with_limits(self.limits.clone());
         let score = self.router.score(sample, &context).await;
-        self.pulse.record();
+        self.progress.record();
         score
     }
 
@@ -235,7 +236,7 @@ impl Validator {
         while completions.len() < all {
             match self.engine.poll() {
                 Some(RolloutEvent::Completed(completion)) => {
-                    self.pulse.record();
+                    self.progress.record();
                     completions.push(completion);
                 }
                 Some(RolloutEvent::Failed(error)) => return Err(error),
@@ -269,8 +270,8 @@ impl Validator {
 /// A function that validates a policy and returns metrics.
 pub type ValidatePolicy = Box<dyn FnMut(&Policy) -> Result<Metrics, ValidationError>>;
 
-/// A thread that validates policies; see [`Validator`].
-pub type ValidatorThread = OwnerThread<ValidatePolicy>;
+/// A thread that validates policies with a function, usually one that calls a [`Validator`].
+pub type ValidatorThread = ServiceThread<ValidatePolicy>;
 
 /// Validates policies.
 ///
@@ -304,7 +305,8 @@ pub type ValidatorThread = OwnerThread<ValidatePolicy>;
 /// assert_eq!(metric(&metrics, "val/score"), [1.0]);
 /// ```
 pub trait ValidateExt {
-    /// Validates every `every`-th policy before passing it on, so that the next round waits for the result. 0 disables validation.
+    /// Validates each policy whose version is a multiple of `every` before passing it on, so that the next round waits for the result. If
+    /// `every` is 0, no policy is validated. A failed validation ends the run.
     #[must_use]
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
@@ -316,7 +318,7 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// A policy that is passed on, with its validation if it has one.
+/// A policy that waits to be passed on, with its validation if it has one.
 struct PendingPolicy {
     capabilities: Capabilities,
     policy: Policy,
@@ -324,7 +326,7 @@ struct PendingPolicy {
 }
 
 impl PendingPolicy {
-    /// Returns the result of the validation once it is available. A policy without validation has empty metrics at once.
+    /// Returns the result of the validation, or `None` while it is running. A policy without validation has empty metrics at once.
     fn outcome(&self) -> Option<Result<Metrics, CallError<ValidationError>>> {
         let outcome = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
         outcome.unwrap_or_else(|| Some(Ok(Metrics::new())))
@@ -356,7 +358,7 @@ fn gate<'scope>(
     let policy_stream = operator.end_spans_by(policy_stream);
     let (wake, awaits) = (operator.waker(), operator.wait_handle());
     operator.build(move |_capabilities| {
-        // In the order of steps: with staleness, the next policy may arrive before this one is validated.
+        // Policies in the order of steps: with staleness, the next policy may arrive before the previous one is validated.
         let mut passing: VecDeque<PendingPolicy> = VecDeque::new();
         let mut failed = false;
         move |_frontiers| {

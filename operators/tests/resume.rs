@@ -541,12 +541,12 @@ impl Run {
         let (policies, edge) = feedback::policies_from(scope, self.staleness, first, policies);
         let mut scheduled = Prompts { rows, errors, budget }
             .schedule(schedule)
-            .until(&self.stop)
+            .with_stop(&self.stop)
             .resumable(&resumable);
         if let Some(mut placement) = self.placement.map(|placement| placement()) {
             let restored = from.map(|from| placement::restore(from, &mut placement));
             restored.unwrap_or(Ok(())).expect("its own state");
-            scheduled = scheduled.placed(placement);
+            scheduled = scheduled.with_placement(placement);
         }
         if let Some(curriculum) = &self.curriculum {
             scheduled = scheduled.with_curriculum(curriculum.clone());
@@ -653,8 +653,8 @@ fn conserved(name: &str, all: &[StepResult], skipped: usize) {
     let rejected = rejected.filter(|decision| decision.contains(" reject ")).count();
     assert!(seen.values().all(|count| *count == 1), "{name}: {seen:?}");
     assert_eq!(seen.len() + rejected + skipped, PROMPTS as usize, "{name}");
-    let least = if skipped > 0 { 3 } else { 5 };
-    assert!(all.len() >= least, "{name}: {} steps", all.len());
+    let min = if skipped > 0 { 3 } else { 5 };
+    assert!(all.len() >= min, "{name}: {} steps", all.len());
 }
 
 #[test]
@@ -829,7 +829,7 @@ fn stages_without_a_saved_state_are_refused() {
     let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
     assert!(fault.contains("implement `save` and `restore` for it"), "{fault}");
     let schedule = schedules().remove(0).1;
-    let fault = refused(|prompts| prompts.schedule(schedule).placed(Unlearned));
+    let fault = refused(|prompts| prompts.schedule(schedule).with_placement(Unlearned));
     assert!(fault.contains("the placement policy has no state"), "{fault}");
 }
 

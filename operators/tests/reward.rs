@@ -385,10 +385,10 @@ fn scoring_after_the_rollout_is_refused_where_the_schedule_decides_by_rewards() 
     assert!(fault.starts_with("reward: the schedule decides by rewards"), "{fault}");
 }
 
-fn hash(seed: u64, id: SampleId, most: u64) -> u64 {
+fn hash(seed: u64, id: SampleId, max: u64) -> u64 {
     let mut hash = seed ^ id.prompt.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ u64::from(id.sample) ^ (id.step.0 << 32)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    1 + (hash >> 33) % most
+    1 + (hash >> 33) % max
 }
 
 fn schedule(which: u8) -> Box<dyn Schedule> {

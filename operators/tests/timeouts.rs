@@ -27,7 +27,7 @@ struct Sandbox {
 impl Reward for Sandbox {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let limits = &context.limits;
-        let allowed = limits.run_for(0, None);
+        let allowed = limits.max_run_time(0, None);
         let ended = (self.right_after)(sample.id).map(Nanos::from_secs_f64);
         let ended = ended.filter(|took| *took < allowed);
         self.log.clock.sleep(ended.unwrap_or(allowed)).await;

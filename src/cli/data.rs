@@ -53,7 +53,7 @@ struct Input {
     /// Column of the domain.
     #[arg(long)]
     domain_key: Option<String>,
-    /// Data source of rows without one.
+    /// Data source of rows that name none.
     #[arg(long, default_value = "unknown")]
     default_data_source: String,
     /// Further columns to copy into extra_info; `*` for all.
@@ -94,9 +94,9 @@ struct ConvertArgs {
     output: PathBuf,
     /// Format to write [default: verl for a .parquet file, messages otherwise].
     #[arg(long, value_enum)]
-    to: Option<To>,
+    to: Option<TargetFramework>,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 #[derive(Debug, Args)]
@@ -113,24 +113,24 @@ struct GenerateArgs {
     /// Seed of the generator.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Median number of maps of a prompt.
+    /// Median number of maps of a prompt. The prompt `3+4*7` has two maps: `+4` and `*7`.
     #[arg(long, default_value_t = ChainLengths::default().median)]
     median: f64,
     /// Standard deviation of the logarithm of the number of maps.
     #[arg(long, default_value_t = ChainLengths::default().sigma)]
     sigma: f64,
     /// Maximum number of maps of a prompt.
-    #[arg(long, default_value_t = ChainLengths::default().most)]
+    #[arg(long, default_value_t = ChainLengths::default().max)]
     max_maps: u32,
     /// Share of demonstrations without a worked solution, from 0 to 1.
     #[arg(long, default_value_t = ChainConfig::default().direct_share)]
     direct_share: f64,
     #[command(flatten)]
-    writing: Writing,
+    writing: WriteArgs,
 }
 
 #[derive(Debug, Args)]
-struct Writing {
+struct WriteArgs {
     /// Compression of Parquet pages.
     #[arg(long, value_enum, default_value_t = Codec::Snappy)]
     compression: Codec,
@@ -146,7 +146,7 @@ enum Codec {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum TargetFramework {
     /// Parquet in verl's schema.
     Verl,
     /// JSON lines in ROLL's columns.
@@ -172,7 +172,7 @@ impl Input {
     }
 }
 
-impl Writing {
+impl WriteArgs {
     fn options(&self) -> WriteOptions {
         let compression = match self.compression {
             Codec::Snappy => Compression::Snappy,
@@ -239,10 +239,10 @@ fn validate_report(args: &ValidateArgs) -> anyhow::Result<DataReport> {
 fn convert_report(args: &ConvertArgs) -> DataReport {
     let parquet = args.output.extension().is_some_and(|extension| extension == "parquet");
     let format = match args.to {
-        Some(To::Verl) => OutputFormat::Verl,
+        Some(TargetFramework::Verl) => OutputFormat::Verl,
         None if parquet => OutputFormat::Verl,
-        Some(To::Roll) => OutputFormat::Roll,
-        Some(To::Messages) | None => OutputFormat::Messages,
+        Some(TargetFramework::Roll) => OutputFormat::Roll,
+        Some(TargetFramework::Messages) | None => OutputFormat::Messages,
     };
     if parquet != (format == OutputFormat::Verl) {
         // Readers tell the formats apart by the extension.
@@ -266,10 +266,10 @@ fn generate_report(args: &GenerateArgs) -> DataReport {
         rows: args.rows,
         validation_rows: args.validation_rows,
         seed: args.seed,
-        lengths: ChainLengths { median: args.median, sigma: args.sigma, most: args.max_maps },
+        lengths: ChainLengths { median: args.median, sigma: args.sigma, max: args.max_maps },
         direct_share: args.direct_share,
     };
-    let made = generate(&config, &args.output, args.writing.options()).map_err(by_flag)?;
+    let made = generate(&config, &args.output, args.writing.options()).map_err(name_flag)?;
     let files = format!(
         "{}: {} rows\n{}: {} rows",
         made.train.display(),
@@ -285,7 +285,7 @@ fn generate_report(args: &GenerateArgs) -> DataReport {
 }
 
 /// Replaces the setting that an error names by the flag that sets it.
-fn by_flag(error: DatasetError) -> DatasetError {
+fn name_flag(error: DatasetError) -> DatasetError {
     let DatasetError::Setting { key, expected, found } = error else { return error };
     let (key, expected) = match key {
         "rows" => ("--rows", expected),
@@ -293,7 +293,7 @@ fn by_flag(error: DatasetError) -> DatasetError {
         "direct_share" => ("--direct-share", expected),
         "lengths.median" => ("--median", "1 to `--max-maps`"),
         "lengths.sigma" => ("--sigma", expected),
-        "lengths.most" => ("--max-maps", expected),
+        "lengths.max" => ("--max-maps", expected),
         other => (other, expected),
     };
     DatasetError::Setting { key, expected, found }
@@ -318,9 +318,9 @@ fn defect_text(defect: &Defect) -> String {
         "{severity}: {kind}{column}: {} found, expected {}\n",
         defect.count, defect.expected
     );
-    for place in &defect.first {
-        let row = place.row.map_or(String::new(), |row| format!(" row {row}"));
-        let (file, found) = (place.file.display().to_string(), escape_line(&place.found));
+    for location in &defect.first {
+        let row = location.row.map_or(String::new(), |row| format!(" row {row}"));
+        let (file, found) = (location.file.display().to_string(), escape_line(&location.found));
         text += &format!("  {}{row}: found {found}\n", escape_line(&file));
     }
     match defect.count - defect.first.len() as u64 {
@@ -332,9 +332,9 @@ fn defect_text(defect: &Defect) -> String {
 fn inspection_text(inspection: &Inspection) -> String {
     let mut text: String = inspection.files.iter().map(file_text).collect();
     text += &format!("rows           {} ({} unusable)\n", inspection.rows, inspection.bad_rows);
-    text += &counts("data sources", &inspection.data_sources);
-    text += &counts("domains", &inspection.domains);
-    text += &counts("ground truths", &inspection.ground_truths);
+    text += &frequency_text("data sources", &inspection.data_sources);
+    text += &frequency_text("domains", &inspection.domains);
+    text += &frequency_text("ground truths", &inspection.ground_truths);
     if let Some(p) = inspection.prompt_chars {
         let (min, p50, p90, p99, max, mean) = (p.min, p.p50, p.p90, p.p99, p.max, p.mean);
         text += &format!(
@@ -370,7 +370,7 @@ fn file_text(file: &FileFacts) -> String {
 }
 
 /// Formats the 20 most frequent values.
-fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
+fn frequency_text(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
     let mut commonest: Vec<_> = counts.iter().collect();
     commonest.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     let shown: Vec<_> = commonest

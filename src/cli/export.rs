@@ -16,7 +16,7 @@ use crate::terminal;
 
 /// Export a run to TensorBoard or Perfetto.
 ///
-/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not that of a run.
+/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not a run folder.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("formats").required(true).multiple(true))]
 pub(crate) struct ExportArgs {

@@ -19,7 +19,7 @@ pub(crate) struct KeysArgs {
     /// Beginning of the keys to list, such as `rollout` or `actor.lr`. Default: all keys.
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// List the keys of the jobs that `rollpacker simulate` runs, instead of those of recipes.
+    /// List the keys of the jobs that `rollpacker simulate` runs, instead of the keys of recipes.
     #[arg(long)]
     job: bool,
     /// Print a JSON list of objects.
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &KeysArgs, app: &App) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the keys of all recipes that the program accepts.
+/// Returns the recipe keys that the program accepts, by section.
 pub(crate) fn sections(app: &App) -> Vec<reference::SectionKeys> {
     let placements = ("placement", "placement", app.placements.built_in().list().collect());
     let listed = std::iter::once(placements).chain(listed(app)).collect();
@@ -51,7 +51,7 @@ pub(crate) fn sections(app: &App) -> Vec<reference::SectionKeys> {
     reference::all::<RawRecipe>(&app.names(), &entries)
 }
 
-/// Returns the keys of all simulated jobs that the program accepts.
+/// Returns the keys of simulated jobs that the program accepts, by section.
 pub(crate) fn job_sections(app: &App) -> Vec<reference::SectionKeys> {
     let entries = Entries { schedules: &app.schedules, rewards: &app.rewards, listed: Vec::new() };
     reference::all::<RawJob>(&app.names(), &entries)

@@ -59,10 +59,10 @@ enum Command {
     Sft(sft::SftArgs),
     #[cfg(not(feature = "torch"))]
     #[command(hide = true, disable_help_flag = true)]
-    Train(AbsentArgs),
+    Train(UnavailableArgs),
     #[cfg(not(feature = "torch"))]
     #[command(hide = true, disable_help_flag = true)]
-    Sft(AbsentArgs),
+    Sft(UnavailableArgs),
     /// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
     Simulate(simulate::SimulateArgs),
     /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
@@ -75,11 +75,11 @@ enum Command {
     Probe(probe::ProbeArgs),
     #[cfg(not(feature = "servers"))]
     #[command(hide = true, disable_help_flag = true)]
-    Serve(AbsentArgs),
+    Serve(UnavailableArgs),
     #[cfg(not(feature = "servers"))]
     #[command(hide = true, disable_help_flag = true)]
-    Probe(AbsentArgs),
-    /// Show a run: what it is, curves, why it does not learn, and some of its responses.
+    Probe(UnavailableArgs),
+    /// Show a run: its settings, curves, findings on why it does not learn, and some of its responses.
     Show(show::ShowArgs),
     /// Export a run to TensorBoard or Perfetto.
     Export(export::ExportArgs),
@@ -88,7 +88,7 @@ enum Command {
     View(view::ViewArgs),
     #[cfg(not(feature = "view"))]
     #[command(hide = true, disable_help_flag = true)]
-    View(AbsentArgs),
+    View(UnavailableArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Create a crate with a custom reward and schedule, a recipe and tests.
@@ -99,17 +99,17 @@ enum Command {
     Data(data::DataArgs),
 }
 
-/// The arguments of a command that the program was built without, so that the error names the feature.
+/// The arguments of a command that the program was built without. All arguments are accepted, so that the error names the missing feature.
 #[cfg(not(all(feature = "servers", feature = "view")))]
 #[derive(Debug, clap::Args)]
-struct AbsentArgs {
+struct UnavailableArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     _arguments: Vec<std::ffi::OsString>,
 }
 
 /// Refuses a command of a feature that the program was built without.
 #[cfg(not(all(feature = "servers", feature = "view")))]
-fn refuse(command: &str, feature: &str) -> ExitCode {
+fn report_missing_feature(command: &str, feature: &str) -> ExitCode {
     bad_input(&anyhow::anyhow!(
         "`{command}` needs the feature `{feature}`, which this program was built without"
     ))
@@ -122,7 +122,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Returns the definition of the command line, in which the help of `train` lists the names that a recipe may select.
-fn command_of(app: &App) -> clap::Command {
+fn command_for(app: &App) -> clap::Command {
     let lines =
         app.names().into_iter().map(|(key, names)| format!("  {key}: {}", names.join(", ")));
     let names = lines.collect::<Vec<_>>().join("\n");
@@ -133,10 +133,10 @@ fn command_of(app: &App) -> clap::Command {
 /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
 #[must_use]
 pub(crate) fn run(app: &App) -> ExitCode {
-    let matches = command_of(app).try_get_matches();
+    let matches = command_for(app).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return refused(&error),
+        Err(error) => return report_usage_error(&error),
     };
     dispatch(cli.command, app).unwrap_or_else(|error| {
         terminal::error(&error);
@@ -145,7 +145,7 @@ pub(crate) fn run(app: &App) -> ExitCode {
     })
 }
 
-/// Prints advice for an error that ended a run, and returns its exit status.
+/// Prints advice for an error that ended a run, and returns the exit status of a failure.
 pub(crate) fn failed(origin: Origin) -> ExitCode {
     terminal::warn(match origin {
         Origin::User => {
@@ -162,11 +162,11 @@ pub(crate) fn failed(origin: Origin) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints the help, or why the command line cannot be used.
+/// Prints the help and ends the process, or prints the reason why the command line cannot be used and returns [`BAD_INPUT`].
 ///
 /// An argument quoted in the message may contain control sequences, because a shell expands file names into arguments. Such a message is
 /// printed through [`terminal`], which escapes them.
-fn refused(error: &clap::Error) -> ExitCode {
+fn report_usage_error(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if terminal::clean(&text) == text {
         error.exit();
@@ -199,9 +199,9 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args, app),
         #[cfg(not(feature = "torch"))]
-        Command::Train(_) => Ok(refuse("train", "torch")),
+        Command::Train(_) => Ok(report_missing_feature("train", "torch")),
         #[cfg(not(feature = "torch"))]
-        Command::Sft(_) => Ok(refuse("sft", "torch")),
+        Command::Sft(_) => Ok(report_missing_feature("sft", "torch")),
         Command::Simulate(args) => simulate::run(args, app),
         Command::Profile(args) => profile::run(args, app),
         #[cfg(feature = "servers")]
@@ -209,15 +209,15 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "servers")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(not(feature = "servers"))]
-        Command::Serve(_) => Ok(refuse("serve", "servers")),
+        Command::Serve(_) => Ok(report_missing_feature("serve", "servers")),
         #[cfg(not(feature = "servers"))]
-        Command::Probe(_) => Ok(refuse("probe", "servers")),
+        Command::Probe(_) => Ok(report_missing_feature("probe", "servers")),
         Command::Show(args) => show::run(&args),
         Command::Export(args) => export::run(&args),
         #[cfg(feature = "view")]
         Command::View(args) => view::run(&args),
         #[cfg(not(feature = "view"))]
-        Command::View(_) => Ok(refuse("view", "view")),
+        Command::View(_) => Ok(report_missing_feature("view", "view")),
         Command::Score(args) => score::run(args, app),
         Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),

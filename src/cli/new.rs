@@ -1,4 +1,4 @@
-//! `rollpacker new`.
+//! `rollpacker new`: creates a crate that adds entries to the program.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,8 @@ use crate::terminal;
 pub(crate) struct NewArgs {
     /// Name of the crate, and of the folder in which it is created.
     name: String,
-    /// Checkout of rollpacker that the crate depends on, or the URL of its git repository.
+    /// Checkout of rollpacker that the crate depends on, or the URL of its git repository [default: the checkout that this program was
+    /// built from].
     #[arg(long, value_name = "PATH|URL", default_value = env!("CARGO_MANIFEST_DIR"), hide_default_value = true)]
     rollpacker: String,
 }

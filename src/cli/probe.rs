@@ -14,20 +14,20 @@ use rollpacker_stages::device::DeviceChoice;
 use rollpacker_torch::model::{Decoder, resolve_device};
 use tch::Device;
 
-use super::signals::signalled;
+use super::signals::watch_signals;
 use super::{BAD_INPUT, bad_input};
 use crate::engines::{ReferenceDecoder, canary_tokens};
 use crate::lifetime::ENDED_EARLY;
-use crate::memory::{Estimate, serving};
+use crate::memory::{Estimate, serving_part};
 use crate::terminal;
 
 /// Check whether a running vLLM server has all that training needs, and compare it with the model that it serves.
 ///
-/// The program computes log-probabilities with its own forward pass of the folder that the server was started with, and compares: scores,
-/// greedy and sampled tokens, ends, aborts, pauses, labels and weight updates. Nothing else may use the server meanwhile: running requests
-/// are aborted, and for some seconds it has perturbed weights. Afterwards it has its first weights again, also after Ctrl-C. Exits with 0
-/// if the server has all that training needs, 2 if something is missing or wrong, and 75 if the server cannot be reached or a signal ended
-/// the probe.
+/// The program runs its own forward pass of the model folder and compares the server with it: log-probabilities, greedy and sampled tokens,
+/// ends of responses, aborts, pauses, labels and weight updates. Nothing else may use the server meanwhile: the probe aborts running
+/// requests, and for some seconds the server has perturbed weights. At the end, also after Ctrl-C, the server has its first weights again.
+/// Exits with 0 if the server has all that training needs, 2 if something is missing or wrong, and 75 if the server cannot be reached or a
+/// signal ended the probe.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
     /// URL of the server, such as http://127.0.0.1:8000.
@@ -50,7 +50,8 @@ pub(crate) struct ProbeArgs {
     /// Seconds within which the server must load weights, from 1 to 86400.
     #[arg(long, default_value_t = 600)]
     load_timeout: u64,
-    /// Folder for the perturbed weights (float32), which the server sees under the same path [default: that for temporary files].
+    /// Folder for the perturbed weights (float32), which the server sees under the same path [default: the system's folder for temporary
+    /// files].
     #[arg(long, value_name = "FOLDER")]
     weights_folder: Option<PathBuf>,
     /// Device of the program's forward pass: auto, cpu, cuda or cuda:INDEX.
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let stop = signalled(
+    let stop = watch_signals(
         "the probe ends when the server has its weights again; a second signal ends it now and may leave the server with others",
     )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -91,7 +92,7 @@ impl ProbeArgs {
         let device = resolve_device(self.device)?;
         let model = Decoder::check_folder(&self.model)?;
         if device == Device::Cpu {
-            Estimate::default().with(serving(&self.model, &model)).check()?;
+            Estimate::default().with(serving_part(&self.model, &model)).check()?;
         }
         Ok((config, ReferenceDecoder::load(&self.model, device)?))
     }
@@ -117,7 +118,7 @@ impl ProbeArgs {
             server: self.url.clone(),
             api_key_env: self.api_key_env.clone(),
             model: self.served_model_name.clone(),
-            longest: self.max_model_len,
+            max_length: self.max_model_len,
             limits: Limits { call, load, stall: call },
             canary: CanaryConfig::new(canary_tokens(&tokenizer, usize::MAX)),
             model_folder: self.model.clone(),

@@ -17,7 +17,7 @@ use toml::Table;
 
 use super::bad_input;
 use crate::App;
-use crate::memory::{Estimate, judges};
+use crate::memory::{Estimate, judge_parts};
 use crate::progress::RowProgress;
 use crate::recipe::{Recipe, Reward, RouteTarget, overlay};
 use crate::rewards::rewards;
@@ -29,7 +29,7 @@ const CONCURRENCY: usize = 1 << 16;
 
 /// Score the rows of a file with a reward, without training.
 ///
-/// A row has the columns data_source, response, ground_truth, extra_info, prompt and further ones; only the response is required. Exits
+/// A row has the columns data_source, response, ground_truth, extra_info, prompt and further columns; only the response is required. Exits
 /// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used.
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
@@ -81,10 +81,10 @@ struct ColumnArgs {
     /// extra_info.index].
     #[arg(long)]
     group_key: Option<String>,
-    /// Further columns to pass to the reward in extra_info; `*` for all [default: all, or those of the recipe].
+    /// Further columns to pass to the reward in extra_info; `*` for all [default: all, or `data.extra_columns` of the recipe].
     #[arg(long, value_delimiter = ',')]
     extra_columns: Option<Vec<String>>,
-    /// Data source of rows without one.
+    /// Data source of rows that name none.
     #[arg(long, default_value = "unknown")]
     default_data_source: String,
 }
@@ -134,7 +134,7 @@ enum Output {
 }
 
 impl Output {
-    /// Moves a finished file into place. Until then the path keeps its old content.
+    /// Moves a finished file into place. Until then, the path keeps its previous content.
     fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Nowhere(_) | Self::Terminal(_) => Ok(()),
@@ -171,9 +171,9 @@ impl ScoreArgs {
             "option `--concurrency`: expected at most {CONCURRENCY}, found {}",
             self.concurrency
         );
-        let Section { reward, columns, mut inputs } = self.section(app)?;
+        let ScoreSection { reward, columns, mut inputs } = self.section(app)?;
         let mut estimate = Estimate::default();
-        estimate.extend(judges(&reward));
+        estimate.extend(judge_parts(&reward));
         estimate.check()?;
         inputs.add(&self.input);
         let output = self.output(&inputs)?;
@@ -181,20 +181,20 @@ impl ScoreArgs {
             router: rewards(&reward, &app.rewards)?,
             columns,
             concurrency: self.concurrency,
-            limits: reward.timeout.unlearned()?,
+            limits: reward.timeout.fixed_limits()?,
             clock: Arc::new(WallClock::start()),
         };
         Ok((scoring, output))
     }
 
-    fn section(&self, app: &App) -> anyhow::Result<Section> {
+    fn section(&self, app: &App) -> anyhow::Result<ScoreSection> {
         let path = Path::new(&self.reward);
         if path.extension().is_some_and(|extension| extension == "toml") {
             let recipe = Recipe::read_with(path, &self.options, &app.schedules, &app.placements)?;
-            let columns = self.columns.over(Some(&recipe.train_data));
+            let columns = self.columns.or_recipe(Some(&recipe.train_data));
             let mut inputs = recipe.inputs();
             inputs.add(path);
-            return Ok(Section { reward: recipe.reward, columns, inputs });
+            return Ok(ScoreSection { reward: recipe.reward, columns, inputs });
         }
         let mut options = Table::new();
         for option in &self.options {
@@ -206,7 +206,7 @@ impl ScoreArgs {
             ..Reward::default()
         };
         let inputs = reward.inputs();
-        Ok(Section { reward, columns: self.columns.over(None), inputs })
+        Ok(ScoreSection { reward, columns: self.columns.or_recipe(None), inputs })
     }
 
     fn output(&self, inputs: &Inputs) -> anyhow::Result<Output> {
@@ -240,7 +240,7 @@ impl ScoreArgs {
 }
 
 /// The rewards and columns to score with, and the input files that they were read from or that they name.
-struct Section {
+struct ScoreSection {
     reward: Reward,
     columns: ScoreColumns,
     inputs: Inputs,
@@ -251,8 +251,8 @@ fn is_standard(path: &Path) -> bool {
 }
 
 impl ColumnArgs {
-    /// Returns the columns that the command line names, and those of a recipe where it names none.
-    fn over(&self, recipe: Option<&DatasetConfig>) -> ScoreColumns {
+    /// Returns the columns that the command line names. If there is a recipe, the recipe names the other columns.
+    fn or_recipe(&self, recipe: Option<&DatasetConfig>) -> ScoreColumns {
         let columns = recipe.map(|data| data.columns.clone()).unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());
         ScoreColumns {

@@ -20,17 +20,17 @@ use tch::Device;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::signals::signalled;
+use super::signals::watch_signals;
 use super::{bad_input, server_runtime};
-use crate::memory::{Estimate, serving};
+use crate::memory::{Estimate, serving_part};
 use crate::terminal;
 
 /// The label of the weights before the first `/update_weight_version`, as in vLLM.
-const FIRST_LABEL: &str = "default";
+const INITIAL_LABEL: &str = "default";
 /// The time in which calls must end after their requests were aborted.
-const AFTER_ABORT: Duration = Duration::from_secs(5);
+const ABORT_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The interval at which the engine is checked for a failure.
-const CHECK: Duration = Duration::from_secs(1);
+const FAILURE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.
 ///
@@ -47,7 +47,7 @@ pub(crate) struct ServeArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 8000)]
     port: u16,
     /// Names by which requests call the model [default: the folder as written].
@@ -65,7 +65,7 @@ pub(crate) struct ServeArgs {
     /// Maximum number of tokens in the KV cache of an instance, prompts included.
     #[arg(long, default_value_t = 262_144)]
     kv_cache_tokens: usize,
-    /// Maximum number of tokens of a prompt and its response [default: those of the model, at most --kv-cache-tokens].
+    /// Maximum number of tokens of a prompt and its response [default: the maximum of the model, at most --kv-cache-tokens].
     #[arg(long)]
     max_model_len: Option<usize>,
     /// Device: auto, cpu, cuda or cuda:INDEX.
@@ -87,7 +87,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let stop = signalled("the server ends after its running calls; a second signal ends it now")?;
+    let stop =
+        watch_signals("the server ends after its running calls; a second signal ends it now")?;
     let runtime = server_runtime()?;
     runtime.block_on(args.serve(engine, service, stop))?;
     // Connections that are still open must not delay the end.
@@ -103,7 +104,7 @@ impl ServeArgs {
         let device = resolve_device(self.device)?;
         let model = Decoder::check_folder(folder)?;
         if device == Device::Cpu {
-            Estimate::default().with(serving(folder, &model)).check()?;
+            Estimate::default().with(serving_part(folder, &model)).check()?;
         }
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
@@ -122,10 +123,10 @@ impl ServeArgs {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        let within = |option: &str, found: usize, most: usize| {
+        let within = |option: &str, found: usize, max: usize| {
             ensure!(
-                (1..=most).contains(&found),
-                "option `{option}`: expected 1 to {most}, found {found}"
+                (1..=max).contains(&found),
+                "option `{option}`: expected 1 to {max}, found {found}"
             );
             Ok(())
         };
@@ -149,7 +150,7 @@ impl ServeArgs {
             kv_cache_tokens: self.kv_cache_tokens,
             context: self.max_model_len,
             seed: self.seed,
-            label: FIRST_LABEL.into(),
+            label: INITIAL_LABEL.into(),
         }
     }
 
@@ -160,20 +161,20 @@ impl ServeArgs {
         service: Arc<Service>,
         stop: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
-        let place = (self.host.as_str(), self.port);
-        let listener = TcpListener::bind(place).await;
+        let address = (self.host.as_str(), self.port);
+        let listener = TcpListener::bind(address).await;
         let listener =
             listener.with_context(|| format!("cannot listen on {}:{}", self.host, self.port))?;
         self.announce(&listener)?;
-        let mut server = Box::pin(Arc::clone(&service).run(listener, stopped(stop.clone())));
+        let mut server = Box::pin(Arc::clone(&service).run(listener, wait_for_stop(stop.clone())));
         let grace = Duration::from_secs(self.shutdown_timeout);
         let grace_is_over = async {
-            stopped(stop).await;
+            wait_for_stop(stop).await;
             tokio::time::sleep(grace).await;
         };
         tokio::select! {
             served = &mut server => return served.context("the server failed"),
-            reason = failure(&*engine) => bail!("the engine failed: {reason}"),
+            reason = wait_for_failure(&*engine) => bail!("the engine failed: {reason}"),
             () = grace_is_over => {}
         }
         let aborted = service.abort_all();
@@ -181,7 +182,7 @@ impl ServeArgs {
             terminal::warn(&format!("aborted {aborted} calls that had not ended after {grace:?}"));
         }
         // A client that does not read its answer must not keep the server.
-        match tokio::time::timeout(AFTER_ABORT, server).await {
+        match tokio::time::timeout(ABORT_GRACE_PERIOD, server).await {
             Ok(served) => served.context("the server failed"),
             Err(_connections_left) => Ok(()),
         }
@@ -200,7 +201,7 @@ impl ServeArgs {
     }
 }
 
-/// Returns an error of the engine's options under the name of the flag.
+/// Returns the error of an engine option, which names the flag of the command line.
 fn with_flag(error: TorchServingError) -> anyhow::Error {
     match error {
         TorchServingError::Option { option, expected, found } => {
@@ -219,17 +220,17 @@ fn key(name: &str) -> anyhow::Result<String> {
         "option `--api-key-env`: expected the name of an environment variable that has a key, found `{}`",
         secret::quote(name, 100)
     );
-    secret::keep(&key);
+    secret::register(&key);
     Ok(key.trim().to_owned())
 }
 
-async fn stopped(mut stop: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stop: watch::Receiver<bool>) {
     let _handler_is_gone = stop.wait_for(|stop| *stop).await;
 }
 
 /// Waits until the engine has failed, and then long enough for its calls to answer with the error. Returns the reason.
-async fn failure(engine: &dyn ServingEngine) -> String {
-    let mut check = tokio::time::interval(CHECK);
+async fn wait_for_failure(engine: &dyn ServingEngine) -> String {
+    let mut check = tokio::time::interval(FAILURE_CHECK_INTERVAL);
     loop {
         check.tick().await;
         if let Some(reason) = engine.failure() {

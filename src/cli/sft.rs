@@ -1,4 +1,4 @@
-//! `rollpacker sft`: fine-tunes a small model on demonstrations, as the initial model of training.
+//! `rollpacker sft`: trains a small model from scratch on demonstrations, as the initial model of a training run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
-use rollpacker_files::{Inputs, check_place};
+use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::tokenizer::{EOS, UNKNOWN};
 use rollpacker_model::{
     ChatTemplate, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
@@ -22,8 +22,8 @@ use tch::Device;
 
 use super::bad_input;
 use crate::App;
-use crate::memory::{self, Batches, Estimate};
-use crate::prompts::{batch_larger_than_dataset, chat};
+use crate::memory::{self, Estimate, MicroBatches};
+use crate::prompts::{batch_larger_than_dataset, chat_messages};
 use crate::recipe::{Recipe, RecipeError, Sft};
 use crate::terminal;
 
@@ -33,7 +33,7 @@ pub(crate) struct SftArgs {
     /// Recipe (TOML file) with a section `[sft]`.
     #[arg(long)]
     pub(crate) config: PathBuf,
-    /// Settings that override those of the recipe, by their dotted names.
+    /// Settings that override the settings of the recipe, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
     /// Folder to write the model to; overrides `model.path`.
@@ -58,7 +58,7 @@ pub(crate) struct SftRecipe {
     pub(crate) out: PathBuf,
 }
 
-/// Returns the configuration of a model from scratch with the vocabulary of `tokenizer`. The bounds of recipes cover the sizes.
+/// Returns the configuration of a new model with the vocabulary of `tokenizer`. The sizes are valid, because a recipe checks their ranges.
 fn model(sft: &Sft, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
     Ok(ModelConfig {
         family: Family::Qwen3,
@@ -105,7 +105,7 @@ impl SftRecipe {
         let mut inputs = Inputs::of([config]);
         self.data.paths()?.iter().for_each(|path| inputs.add(path));
         for name in FOLDER_FILES {
-            check_place(&self.out.join(name))?;
+            check_replaceable(&self.out.join(name))?;
             inputs.check_output(&self.out.join(name))?;
         }
         Ok(())
@@ -167,11 +167,11 @@ impl SftRun {
         let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);
         let mut estimate = Estimate::default();
-        estimate.extend(memory::fine_tuning(&model, training, on_host));
+        estimate.extend(memory::fine_tuning_parts(&model, training, on_host));
         estimate.check()?;
         let examples = examples(&recipe, &tokenizer, &model)?;
         if on_host {
-            estimate.extend(Batches { model: &model, training, examples: &examples }.parts());
+            estimate.extend(MicroBatches { model: &model, training, examples: &examples }.parts());
             estimate.check()?;
         }
         Ok(Self { recipe, device, tokenizer, model, examples })
@@ -214,7 +214,7 @@ fn examples(
 ) -> anyhow::Result<Vec<Example>> {
     let room = memory::available();
     let fits = |text: &str| {
-        let needed = memory::least_bytes_of_tokens(model, tokenizer.least_tokens(text.len()));
+        let needed = memory::min_activation_bytes(model, tokenizer.min_tokens(text.len()));
         room.is_none_or(|room| needed <= room.bytes)
     };
     let encoder = PromptEncoder { tokenizer: tokenizer.clone(), template: ChatTemplate::plain() };
@@ -223,10 +223,10 @@ fn examples(
     prompts
         .map(|prompt| {
             let prompt = prompt?;
-            let place = || format!("{} row {}", prompt.file().display(), prompt.file_row());
+            let location = || format!("{} row {}", prompt.file().display(), prompt.file_row());
             example(&prompt, &encoder, &recipe.sft.response_key, &fits)
                 .and_then(|example| check_positions(&example, model).map(|()| example))
-                .with_context(place)
+                .with_context(location)
         })
         .collect()
 }
@@ -252,7 +252,7 @@ fn example(
             text.len()
         );
     }
-    let prompt_ids = encoder.encode(&chat(prompt))?;
+    let prompt_ids = encoder.encode(&chat_messages(prompt))?;
     let mut response_ids = encoder.tokenizer.encode(demonstration)?;
     let unknown = encoder.tokenizer.token_to_id(UNKNOWN);
     if prompt_ids.iter().chain(&response_ids).any(|&id| Some(id) == unknown) {
@@ -262,7 +262,7 @@ fn example(
     Ok(Example { prompt_ids, response_ids })
 }
 
-/// Rejects a row that is longer than the sequences for which the model is made.
+/// Rejects a row with more tokens than `max_position_embeddings` of the model.
 fn check_positions(example: &Example, model: &ModelConfig) -> anyhow::Result<()> {
     let length = example.prompt_ids.len() + example.response_ids.len();
     ensure!(
@@ -306,7 +306,7 @@ impl SftProgress {
         }
     }
 
-    /// Adds a step, and returns the line to print if the step is one of those that are printed.
+    /// Adds a step. Returns the line to print after every `every` steps and after the last step, and `None` after other steps.
     fn take(&mut self, step: &SftStep) -> Option<String> {
         self.loss += step.loss * step.response_tokens as f64;
         self.response_tokens += step.response_tokens;

@@ -12,18 +12,18 @@ use crate::terminal;
 
 /// Show a run: its settings, curves, findings on why it does not learn, and some of its responses.
 ///
-/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not that of a run.
+/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not a run folder.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// Folder of the run.
     run: PathBuf,
-    /// Step whose responses are shown, from 1 [default: the last one with rollouts].
+    /// Step whose responses are shown, from 1 [default: the last step with rollouts].
     #[arg(long)]
     step: Option<u64>,
     /// Show all responses of this prompt side by side instead.
     #[arg(long, value_name = "ID")]
     prompt: Option<u64>,
-    /// Number of best, of worst and of random responses, from 0.
+    /// Number of responses to show of each kind: best, worst and random.
     #[arg(long, default_value_t = 1)]
     responses: usize,
     /// Print one JSON object.

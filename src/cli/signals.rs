@@ -12,7 +12,7 @@ use crate::terminal;
 /// Exit status after a second signal: 128 and the number of SIGINT, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Calls `stop` and prints `notice` at the first signal. A second one ends the process at once, with exit status [`INTERRUPTED`].
+/// Calls `stop` and prints `notice` at the first signal. A second signal ends the process at once, with exit status [`INTERRUPTED`].
 pub(crate) fn on_signal(
     notice: &'static str,
     stop: impl Fn() + Send + 'static,
@@ -30,7 +30,7 @@ pub(crate) fn on_signal(
 
 /// Returns a value that becomes `true` at the first signal; see [`on_signal`].
 #[cfg(feature = "servers")]
-pub(crate) fn signalled(notice: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
+pub(crate) fn watch_signals(notice: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
     let (stop, stopping) = watch::channel(false);
     on_signal(notice, move || {
         stop.send_replace(true);

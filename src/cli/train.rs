@@ -8,7 +8,7 @@ use std::rc::Rc;
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
-use rollpacker_files::{Inputs, check_place};
+use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub(crate) struct TrainArgs {
     /// Recipe (TOML file). Can be left out if the settings are complete.
     #[arg(long, required_unless_present = "overrides")]
     config: Option<PathBuf>,
-    /// Settings that override those of the recipe, by their dotted names. verl's names are accepted (`docs/verl.md`).
+    /// Settings that override the settings of the recipe, by their dotted names. verl's names are accepted (`docs/verl.md`).
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run folder; overrides `trainer.default_local_dir`.
@@ -50,8 +50,8 @@ pub(crate) struct TrainArgs {
     /// Index of this process's line in the hostfile, from 0. Process 0 writes the run folder.
     #[arg(long, value_name = "I", requires = "hostfile")]
     process: Option<usize>,
-    /// Resume from a snapshot in the run folder: the newest valid one, or the one taken after the given step. `latest` starts from the
-    /// beginning if there is no snapshot yet.
+    /// Resume from a snapshot in the run folder: the newest valid snapshot, or the snapshot taken after the given step. `latest` starts
+    /// from the beginning if there is no snapshot yet.
     #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
     resume: Option<String>,
     /// Remove the snapshots of an earlier run in the run folder, and start from the beginning.
@@ -155,7 +155,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_data()?;
         // Only the process that writes the run folder prints warnings.
-        let warnings = if leads(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
+        let warnings = if is_leader(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
         Ok((recipe, session, cluster, warnings))
     });
     let (recipe, session, cluster, warnings) = match opened {
@@ -164,17 +164,17 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     };
     warnings.iter().for_each(|warning| terminal::warn(warning));
     if args.dry_run {
-        let text = describe(&recipe, session.prompts())?;
+        let text = describe(&recipe, session.prompts());
         terminal::print(&text).context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
     let data = session.data_fingerprint()?;
     let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
     let stop = Stop::default();
-    let leads = leads(cluster.as_ref());
-    stop_on_signal(&stop, leads)?;
+    let is_leader = is_leader(cluster.as_ref());
+    stop_on_signal(&stop, is_leader)?;
     // With several processes, process 0 opens the snapshots and the others join them.
-    let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
+    let snapshots = match if is_leader { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
         Err(error) => return Ok(bad_input(&error.into())),
     };
@@ -196,7 +196,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
 }
 
 /// Returns `true` in the process that writes the run folder.
-fn leads(cluster: Option<&Cluster>) -> bool {
+fn is_leader(cluster: Option<&Cluster>) -> bool {
     cluster.is_none_or(|cluster| cluster.process() == 0)
 }
 
@@ -208,7 +208,7 @@ fn check_outputs(recipe: &Recipe, config: Option<&Path>) -> anyhow::Result<()> {
     RunFolder::check(folder, &inputs).with_context(key)?;
     inputs.check_folder(&snapshots::folder(folder)).with_context(key)?;
     let model = FOLDER_FILES.map(|name| RunFolder::model(folder).join(name));
-    model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
+    model.iter().try_for_each(|path| check_replaceable(path)).with_context(key)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.has_credentials() {
         Inputs::of(config).check_output(&RunFolder::recipe(folder)).with_context(key)?;
@@ -244,12 +244,12 @@ impl TrainingReport {
     pub(super) fn report(self) -> anyhow::Result<ExitCode> {
         let Self { run, model, summary, ended } = &self;
         let lines = if terminal::is_json() {
-            let mut fields = banner::last_fields(run, model, *ended);
+            let mut fields = banner::end_fields(run, model, *ended);
             let summary: Value = serde_json::from_str(summary).context("cannot print")?;
             fields.insert("summary".to_owned(), summary);
             terminal::json_line("end", fields)
         } else {
-            format!("{summary}\n{}", banner::last_line(run, model, *ended))
+            format!("{summary}\n{}", banner::end_line(run, model, *ended))
         };
         terminal::print_line(&lines).context("cannot print")?;
         Ok(match self.ended {
@@ -286,10 +286,10 @@ pub(super) fn train(
         false => session,
     };
     let folder = run.borrow().model_folder();
-    let validated = run.clone();
+    let reporter = run.clone();
     let finished = session
         .train_worker(handle, stop, &folder, run.clone(), |metrics| {
-            validated.borrow_mut().validated(0, metrics)
+            reporter.borrow_mut().report_validation(0, metrics)
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
             // The refused snapshot may already have reported the same failure.
@@ -304,13 +304,13 @@ pub(super) fn train(
     Ok(TrainingReport { run, model: folder, summary, ended: finished.ended })
 }
 
-/// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second one ends the process
-/// at once.
+/// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second signal ends the
+/// process at once.
 ///
-/// With several processes, only the one that `leads` can end the run. The others print a notice.
-fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
+/// With several processes, only the leader can end the run. The others print a notice.
+fn stop_on_signal(stop: &Stop, is_leader: bool) -> anyhow::Result<()> {
     let stop = stop.clone();
-    let notice = if leads {
+    let notice = if is_leader {
         "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
     } else {
         "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"

@@ -24,7 +24,7 @@ pub(crate) struct ViewArgs {
     /// Address to listen on. If other machines can reach it, their users can read the runs.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 6070)]
     port: u16,
     /// Folder with the `tokenizer.json` of the model, for the texts of tokens [default: the trained model in the run folder].
@@ -52,7 +52,7 @@ impl ViewArgs {
                 file.display()
             );
         }
-        Runs::below(&self.run, self.tokenizer.clone())
+        Runs::open(&self.run, self.tokenizer.clone())
     }
 
     async fn serve(&self, runs: Arc<Runs>) -> anyhow::Result<()> {
@@ -64,9 +64,9 @@ impl ViewArgs {
         if !address.ip().is_loopback() {
             terminal::warn("warning: other machines can read the runs through this server");
         }
-        let (count, place) = (runs.names().len(), runs.root().display().to_string());
+        let (count, root) = (runs.names().len(), runs.root().display().to_string());
         let noun = if count == 1 { "run" } else { "runs" };
-        terminal::print_line(&format!("http://{address} shows {count} {noun} of {place}"))
+        terminal::print_line(&format!("http://{address} shows {count} {noun} of {root}"))
             .context("cannot print")?;
         let preloaded = runs.clone();
         drop(tokio::task::spawn_blocking(move || preloaded.preload()));

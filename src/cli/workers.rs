@@ -34,15 +34,15 @@ impl Workers {
     /// The report comes from worker 0 of the whole cluster, so that only process 0 prints a summary.
     pub(super) fn train(self, session: &Session, cluster: &Cluster) -> anyhow::Result<ExitCode> {
         let (facts, note) = (self.facts(), self.snapshots.note());
-        let (opened, process) = (session.opened(), cluster.process());
+        let (inputs, process) = (session.shared_inputs(), cluster.process());
         // The workers of one process share one snapshot plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
         let ended = cluster.run(&facts, &note, move |handle| {
             let snapshots = match process {
                 0 => Ok(self.snapshots.clone()),
-                _ => self.joined(&joined, handle.note()),
+                _ => self.join_snapshots(&joined, handle.note()),
             };
-            snapshots.and_then(|snapshots| self.worker(&opened, snapshots, handle)).map_err(fault)
+            snapshots.and_then(|snapshots| self.worker(&inputs, snapshots, handle)).map_err(fault)
         });
         match ended {
             Ok(reports) => {
@@ -63,7 +63,7 @@ impl Workers {
     /// Returns the facts on which all processes must agree: the version, the prompts, and every setting except the path of the run folder.
     fn facts(&self) -> RunFacts {
         let version = ("version of the program".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        // After the settings, on some of which it depends: the first difference is reported.
+        // The fingerprint depends on some settings and comes after them, because the first difference is reported.
         let prompts = ("fingerprint of the prompts".to_owned(), format!("{:016x}", self.data));
         let settings = self.recipe.settings().into_iter();
         let shared = settings.filter(|(key, _)| key != "trainer.default_local_dir");
@@ -71,7 +71,7 @@ impl Workers {
         std::iter::once(version).chain(shared).chain([prompts]).collect()
     }
 
-    fn joined(
+    fn join_snapshots(
         &self,
         joined: &Mutex<Option<RunSnapshots>>,
         note: &str,
@@ -87,15 +87,15 @@ impl Workers {
     /// Runs one worker. Returns the report if it is the first worker of the cluster.
     fn worker(
         &self,
-        opened: &SharedInputs,
+        inputs: &SharedInputs,
         snapshots: RunSnapshots,
         handle: WorkerHandle,
     ) -> anyhow::Result<Option<TrainingReport>> {
         if handle.index() == 0 {
-            let session = opened.session(&handle)?;
+            let session = inputs.session(&handle)?;
             return train(&self.recipe, session, snapshots, Some(handle), &self.stop).map(Some);
         }
-        let session = opened.clone().with_snapshots(snapshots).session(&handle)?;
+        let session = inputs.clone().with_snapshots(snapshots).session(&handle)?;
         let folder = RunFolder::model(&self.recipe.run.default_local_dir);
         session.train_worker(Some(handle), &self.stop, &folder, Silent, |_| {})?;
         Ok(None)

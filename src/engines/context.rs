@@ -16,25 +16,25 @@ use tch::Device;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EngineContext {
-    /// The use of the engine.
+    /// The purpose of the engine.
     pub purpose: EnginePurpose,
     /// The index of the worker among all workers of the run, from 0. Each worker has an engine of its own.
     pub worker: usize,
-    /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are those
-    /// of policy version 0, unless the run is resumed.
+    /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are the
+    /// weights of policy version 0, unless the run is resumed.
     pub model: PathBuf,
     /// The run folder (`trainer.default_local_dir`).
     pub run_folder: PathBuf,
-    /// The vocabulary size of the model. It may exceed that of the tokenizer.
+    /// The vocabulary size of the model. It may exceed the vocabulary size of the tokenizer.
     pub vocab_size: usize,
     /// The tokenizer of the model, for the [text](rollpacker_stages::rollout::Completion::text) of a completion.
     pub tokenizer: Arc<Tokenizer>,
-    /// The store in which the trainer of this worker publishes its weights. [`WeightStore::find`] returns those of the policy that
+    /// The store in which the trainer of this worker publishes its weights. [`WeightStore::find`] returns the weights of the policy that
     /// [`load`](rollpacker_stages::rollout::RolloutEngine::load) names, as tensors by their Hugging Face names. Unused with a trainer that
     /// publishes elsewhere.
     pub weights: WeightStore,
-    /// Tokens of the first training prompts, one prompt after the other, for checks of an engine on text like that of the run: at most
-    /// [`EXAMPLE_TOKENS`](Self::EXAMPLE_TOKENS). Empty for the torch engine and for validation.
+    /// Tokens of the first training prompts, one prompt after the other, for checks of an engine on text that resembles the text of the
+    /// run: at most [`EXAMPLE_TOKENS`](Self::EXAMPLE_TOKENS). Empty for the torch engine and for validation.
     pub example: Vec<i32>,
     /// The device of this worker's models.
     pub device: Device,
@@ -42,7 +42,7 @@ pub struct EngineContext {
     pub settings: EngineSettings,
     /// The clock of the run, by which completions are timed.
     pub clock: Arc<dyn Clock>,
-    /// The lengths that the torch engine forces.
+    /// The recorded response lengths that the torch engine replays; `None` without `rollout.replay_lengths`.
     pub(crate) replay: Option<Lengths>,
     /// The models that the torch engine hosts.
     pub(crate) colocated: ColocatedModels,
@@ -53,7 +53,7 @@ impl EngineContext {
     pub const EXAMPLE_TOKENS: usize = 96;
 }
 
-/// The use of an engine.
+/// The purpose of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnginePurpose {
     /// The engine generates the responses of a worker's rounds.
@@ -63,18 +63,18 @@ pub enum EnginePurpose {
     Validation,
 }
 
-/// The settings of a recipe that concern engines. An engine honours those that apply to it.
+/// The settings of a recipe that concern engines. An engine honours the settings that apply to it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EngineSettings {
     /// The sampling of tokens and the bounds of a response (`rollout.temperature`, `top_p`, `top_k`, `min_response_length` and
     /// `data.max_response_length`; in a validation also `rollout.val_kwargs`). Every engine must honour it.
     pub sampling: Sampling,
-    /// The seed of sampling (`rollout.seed`).
+    /// The seed of sampling (`rollout.seed`, or `trainer.seed` if it is not set).
     pub seed: u64,
     /// The maximum length of a prompt in tokens (`data.max_prompt_length`).
     pub max_prompt_length: usize,
-    /// The number of instances of a worker (`rollout.instances`).
+    /// The number of instances of a worker that generate: `rollout.instances`, minus the instances whose threads only train.
     pub instances: u32,
     /// The number of CPU threads of an instance (`rollout.threads_per_instance`).
     pub threads_per_instance: usize,

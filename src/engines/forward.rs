@@ -9,27 +9,27 @@ use rollpacker_servers::weights::PublishedWeights;
 use rollpacker_torch::model::{Decoder, TorchError};
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
-/// The text that the canary scores: ordinary language, code and numbers.
+/// The text of the canary, which servers and the program both score: ordinary language, code and numbers.
 const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
     def add(a, b):\n    return a + b\n";
 /// The maximum number of tokens of the canary.
 const CANARY_TOKENS: usize = 48;
 /// The minimum number of different tokens of the canary's text, which has 30 different characters.
-const LEAST_DISTINCT: usize = 12;
+const MIN_DISTINCT: usize = 12;
 
-/// Returns the tokens that servers and the program score, at most `most` but at least 2: those of a fixed text. If the tokenizer cannot
-/// represent it, returns tokens from all of its vocabulary.
+/// Returns the tokens of the canary, which servers and the program both score: at least 2, and at most the smaller of `max` and 48. They
+/// encode a fixed text, or are spread over the vocabulary if the tokenizer cannot represent the text.
 #[must_use]
-pub fn canary_tokens(tokenizer: &Tokenizer, most: usize) -> Vec<i32> {
-    let most = most.min(CANARY_TOKENS);
+pub fn canary_tokens(tokenizer: &Tokenizer, max: usize) -> Vec<i32> {
+    let max = max.min(CANARY_TOKENS);
     let mut tokens = tokenizer.encode(CANARY).unwrap_or_default();
     let distinct: BTreeSet<i32> = tokens.iter().copied().collect();
     // A tokenizer may have one token for all text that it cannot represent.
-    if tokens.len() < most.min(CANARY_TOKENS / 2) || distinct.len() < LEAST_DISTINCT {
+    if tokens.len() < max.min(CANARY_TOKENS / 2) || distinct.len() < MIN_DISTINCT {
         let vocabulary = i32::try_from(tokenizer.vocab_size()).unwrap_or(1).max(1);
         tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
     }
-    tokens.truncate(most.max(2));
+    tokens.truncate(max.max(2));
     tokens
 }
 
@@ -89,7 +89,7 @@ impl PublishedWeights for ReferenceDecoder {
 }
 
 impl ReferenceModel for ReferenceDecoder {
-    fn best(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+    fn best_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
         let best = || {
             let logprobs = logprobs(&self.0, &tokens[..tokens.len() - 1])?;
             values(&logprobs.f_amax([-1_i64].as_slice(), false)?)
@@ -97,7 +97,7 @@ impl ReferenceModel for ReferenceDecoder {
         no_grad(best).map_err(|error| error.to_string())
     }
 
-    fn next(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+    fn next_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
         let next = || values(&logprobs(&self.0, tokens)?.f_select(0, -1)?);
         no_grad(next).map_err(|error| error.to_string())
     }

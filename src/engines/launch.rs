@@ -12,9 +12,9 @@ use super::ServersUnavailable;
 use crate::recipe::Serve;
 
 /// The folder in the run folder with the output of the servers.
-const LOGS: &str = "servers";
+const LOG_FOLDER: &str = "servers";
 
-/// Checks the table without starting a process.
+/// Checks the table `rollout.serve` without starting a process.
 pub(super) fn check(protocol: Protocol, serve: &Serve) -> Result<(), CatalogError> {
     let config = LaunchConfig {
         protocol,
@@ -27,11 +27,11 @@ pub(super) fn check(protocol: Protocol, serve: &Serve) -> Result<(), CatalogErro
         timeout: Duration::ZERO,
     };
     config.check().map_err(|(field, expected, found)| {
-        CatalogError::bound("serve", &format!("`{field}` with {expected}"), found)
+        CatalogError::out_of_range("serve", &format!("`{field}` with {expected}"), found)
     })
 }
 
-/// Starts the servers, if there is a table, and waits until they are ready.
+/// Starts the servers of the table `rollout.serve` and waits until they are ready. Returns `None` without a table.
 pub(super) fn start(
     serve: Option<&Serve>,
     config: &ServersConfig,
@@ -45,16 +45,18 @@ pub(super) fn start(
         env: serve.env.clone(),
         api_key_env: config.api_key_env.clone(),
         model_folder: config.model_folder.clone(),
-        log_folder: run_folder.join(LOGS),
+        log_folder: run_folder.join(LOG_FOLDER),
         timeout: config.server_timeout,
     };
-    Fleet::start(config).map(Some).map_err(refusal)
+    Fleet::start(config).map(Some).map_err(launch_error)
 }
 
-fn refusal(error: LaunchError) -> anyhow::Error {
+fn launch_error(error: LaunchError) -> anyhow::Error {
     match error {
         // Such a run can be started again later.
-        error @ LaunchError::Absent { .. } => anyhow::Error::new(error).context(ServersUnavailable),
+        error @ LaunchError::Unreachable { .. } => {
+            anyhow::Error::new(error).context(ServersUnavailable)
+        }
         error => CatalogError::start(error).into(),
     }
 }

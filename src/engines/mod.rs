@@ -22,11 +22,11 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "cli")]
-use rollpacker_stages::catalog::Listed;
+use rollpacker_stages::catalog::ListedEntry;
 use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::rollout::RolloutEngine;
 use rollpacker_torch::rollout::colocated::ColocatedUseMeter;
-use rollpacker_torch::rollout::live::Live;
+use rollpacker_torch::rollout::live::LiveIterations;
 use serde::de::DeserializeOwned;
 
 use crate::recipe::Choices;
@@ -59,11 +59,12 @@ use crate::recipe::error::{RecipeError, out_of_bounds};
 #[derive(Clone)]
 pub struct Engines(Catalog<EngineStarter>);
 
-/// An engine that was started, and the measurements that only the torch engine has.
+/// An engine that was started.
 pub(crate) struct StartedEngine {
     pub(crate) engine: Box<dyn RolloutEngine>,
-    pub(crate) measurements: Option<Measurements>,
-    /// The reports of an engine over servers.
+    /// The measurements of the torch engine; `None` for other engines.
+    pub(crate) measurements: Option<EngineMeasurements>,
+    /// The reports of an engine over servers; `None` for other engines.
     pub(crate) servers: Option<ServerReports>,
 }
 
@@ -88,9 +89,9 @@ pub struct ServersUnavailable;
 pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
 
 /// The measurements of a running torch engine.
-pub(crate) struct Measurements {
+pub(crate) struct EngineMeasurements {
     /// The decode iterations, for comparison with a profile.
-    pub(crate) live: Live,
+    pub(crate) live: LiveIterations,
     /// The work of the colocated models; `None` if the engine hosts none.
     pub(crate) colocated: Option<ColocatedUseMeter>,
 }
@@ -135,7 +136,7 @@ impl fmt::Debug for Engines {
 impl Engines {
     /// Returns the engines with their documentation.
     #[cfg(feature = "cli")]
-    pub(crate) fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+    pub(crate) fn list(&self) -> impl Iterator<Item = ListedEntry<'_>> {
         self.0.list()
     }
 
@@ -156,7 +157,7 @@ impl Engines {
         let start = Arc::new(start);
         Self(self.0.with(name, move |options: O| {
             let start = start.clone();
-            Ok(EngineStarter::own(move |context| start(options.clone(), context)))
+            Ok(EngineStarter::custom(move |context| start(options.clone(), context)))
         }))
     }
 
@@ -171,7 +172,7 @@ impl Engines {
         self.0.options(name)
     }
 
-    /// Returns a one-line summary of the engine `name`; empty for engines that a program added.
+    /// Returns a one-line summary of the engine `name`, which is empty for engines that a program added. `None` if there is no such engine.
     #[must_use]
     pub fn summary(&self, name: &str) -> Option<&'static str> {
         self.0.list().find(|entry| entry.name == name).map(|entry| entry.about.summary)
@@ -192,8 +193,8 @@ fn torch_starter(_: NoOptions) -> Result<EngineStarter, CatalogError> {
 }
 
 impl EngineStarter {
-    /// Returns a starter of an engine that a program brings.
-    pub(crate) fn own<E: RolloutEngine + 'static>(
+    /// Returns a starter for an engine that a program adds.
+    pub(crate) fn custom<E: RolloutEngine + 'static>(
         start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let start = move |context| {
@@ -206,11 +207,11 @@ impl EngineStarter {
 
 impl ChosenEngine {
     /// Returns an engine that a program passes by value. Errors name its type.
-    pub(crate) fn own<E: RolloutEngine + 'static>(
+    pub(crate) fn custom<E: RolloutEngine + 'static>(
         start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let name = std::any::type_name::<E>().to_owned();
-        Self { name, starter: EngineStarter::own(start) }
+        Self { name, starter: EngineStarter::custom(start) }
     }
 
     /// Returns `true` if this is the torch engine of this project.
@@ -218,7 +219,8 @@ impl ChosenEngine {
         self.starter.is_torch
     }
 
-    /// Returns an error if `is_used` and this is not the torch engine.
+    /// Returns an error if `is_used` is `true` and this is not the torch engine. `when` is the setting that needs the torch engine, for the
+    /// message.
     pub(crate) fn require_torch_if(&self, is_used: bool, when: &str) -> Result<(), RecipeError> {
         if !is_used || self.is_torch() {
             return Ok(());
@@ -229,15 +231,16 @@ impl ChosenEngine {
 
     /// Starts the engine on this thread.
     ///
-    /// An engine cannot announce that it supports lockstep before it runs, so a deterministic run is refused here if it does not. Only the
-    /// training engine races; asking for the interface switches an engine to lockstep.
+    /// A deterministic run needs a training engine that supports lockstep, which is only known after the start. Engines for validation are
+    /// not asked, because asking switches an engine to lockstep.
     ///
     /// # Errors
     /// If the engine cannot start, or does not support lockstep in a deterministic run. The message names the engine or the key.
     pub(crate) fn start(&self, context: EngineContext) -> anyhow::Result<StartedEngine> {
-        let races = context.settings.deterministic && context.purpose == EnginePurpose::Training;
+        let needs_lockstep =
+            context.settings.deterministic && context.purpose == EnginePurpose::Training;
         let mut started = (self.starter.start)(context).map_err(|error| self.failed(error))?;
-        if races && started.engine.lockstep().is_none() {
+        if needs_lockstep && started.engine.lockstep().is_none() {
             let expected =
                 format!("false with the engine `{}`, which cannot race in lockstep", self.name);
             Err(out_of_bounds("trainer.deterministic", expected, true))?;

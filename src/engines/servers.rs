@@ -12,7 +12,7 @@ use rollpacker_servers::sampling::LogprobsMode;
 use rollpacker_servers::server::{Limits, Protocol};
 use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_servers::weights::{PublishedWeights, WeightSource};
-use rollpacker_stages::catalog::{About, CatalogError, within};
+use rollpacker_stages::catalog::{About, CatalogError, check_range};
 use rollpacker_stages::documented;
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::config::Precision;
@@ -32,8 +32,8 @@ pub(super) const VLLM: About =
 pub(super) const SGLANG: About =
     About::new(&[], "SGLang servers over HTTP; not run against a live server yet", "SGLang 0.5");
 
-/// The number of tokens of training prompts below which another text is scored.
-const FEW_TOKENS: usize = 24;
+/// The minimum number of tokens of training prompts for the canary. With fewer tokens, a fixed text is scored.
+const MIN_CANARY_TOKENS: usize = 24;
 
 documented! {
     /// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers`, `serve` and `server_timeout` are also keys of `[rollout]`.
@@ -46,23 +46,25 @@ documented! {
         serve: Option<Serve>,
         /// The environment variable with the API key of all servers. Default: no key.
         api_key_env: Option<String>,
-        /// The expected name of the model. Default: that of the first server.
+        /// The expected name of the model. Default: the name of the model of the first server.
         model: Option<String>,
         /// The treatment of running responses while weights are loaded: `abort` (the default), `wait` or `keep`.
         pause: PauseMode,
         /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
         logprobs_mode: LogprobsMode,
-        /// The longest time without any server before the run ends, in seconds. Above 0, below 3e9. Default: 600.
+        /// The maximum time without an available server, in seconds; the run then ends. Above 0, below 3e9. Default: 600.
         server_timeout: f64 [seconds],
-        /// The longest time without a token from a server that samples, in seconds. Above 0, below 3e9. Default: 120.
+        /// The maximum time without a token from a server that samples, in seconds. Above 0, below 3e9. Default: 120.
         stall_timeout: f64 [seconds],
-        /// The longest time of loading weights, in seconds. Above 0, below 3e9. Default: 600.
+        /// The maximum time for loading weights, in seconds. Above 0, below 3e9. Default: 600.
         load_timeout: f64 [seconds],
         /// The folder for the weights of each version, which all servers see under the same path. Default: `weights` in the run folder.
         weights_folder: Option<PathBuf>,
-        /// The maximum of `rollout/canary_kl`. Above 0, below 3e9. Default: 0.01.
+        /// The maximum of `rollout/canary_kl` after a server loads weights. A server that exceeds it twice is not used until the next
+        /// policy. Above 0, below 3e9. Default: 0.01.
         canary_max_kl: f64,
-        /// The maximum of `rollout/canary_max`, in nats. Above 0, below 3e9. Default: 1.
+        /// The maximum of `rollout/canary_max` after a server loads weights, in nats. A server that exceeds it twice is not used until the
+        /// next policy. Above 0, below 3e9. Default: 1.
         canary_max_difference: f64 [nats],
     }
 }
@@ -92,12 +94,12 @@ impl ServerOptions {
         match &self.serve {
             Some(_) if !self.servers.is_empty() => {
                 let expected = "only one of `rollout.serve` and `rollout.servers`";
-                return Err(CatalogError::bound("serve", expected, "both"));
+                return Err(CatalogError::out_of_range("serve", expected, "both"));
             }
             Some(serve) => launch::check(protocol, serve)?,
             None if self.servers.is_empty() => {
                 let expected = "at least one URL in `rollout.servers`, or `rollout.serve`";
-                return Err(CatalogError::bound("servers", expected, "none"));
+                return Err(CatalogError::out_of_range("servers", expected, "none"));
             }
             None => {}
         }
@@ -109,8 +111,8 @@ impl ServerOptions {
             ("canary_max_difference", self.canary_max_difference),
         ];
         positive.into_iter().try_for_each(|(key, value)| {
-            // More seconds than in a hundred years would not fit into a duration.
-            within(key, value, |value| value > 0.0 && value < 3e9, "above 0, below 3e9")
+            // The bound of almost a hundred years keeps sums of times far from an overflow.
+            check_range(key, value, |value| value > 0.0 && value < 3e9, "above 0, below 3e9")
         })
     }
 }
@@ -129,7 +131,7 @@ fn starter(protocol: Protocol, options: ServerOptions) -> Result<EngineStarter, 
     Ok(EngineStarter { start: Arc::new(start), is_torch: false })
 }
 
-/// Starts the engine. Validation runs on the torch engine: its policies would replace those that the servers train with.
+/// Starts the engine. Validation uses the torch engine, because a validated policy would replace the policy with which the servers sample.
 fn start(
     protocol: Protocol,
     options: &ServerOptions,
@@ -161,8 +163,8 @@ fn start(
     let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
     let source = TrainedWeights { store: weights, decoder: Arc::new(Mutex::new(decoder)) };
     let engine =
-        ServersEngine::start(config, Box::new(source), detokenize, clock).map_err(refusal)?;
-    let servers = Some(reports(engine.measurements(), fleet.as_ref().map(Fleet::restarts)));
+        ServersEngine::start(config, Box::new(source), detokenize, clock).map_err(start_error)?;
+    let servers = Some(server_reports(engine.measurements(), fleet.as_ref().map(Fleet::restarts)));
     let engine = match fleet {
         Some(fleet) => engine.with_fleet(fleet),
         None => engine,
@@ -187,7 +189,7 @@ fn config(
         model: options.model.clone(),
         sampling: context.settings.sampling,
         logprobs_mode,
-        ends: model.eos_token_ids.as_slice().into(),
+        eos_token_ids: model.eos_token_ids.as_slice().into(),
         max_prompt_length: context.settings.max_prompt_length,
         max_running: context.settings.max_running,
         pause,
@@ -207,21 +209,22 @@ fn config(
     }
 }
 
-/// Returns the tokens of the canary, at most `most`: of training prompts, or of a fixed text if they are short.
+/// Returns the tokens of the canary, at most `max` but at least 2: tokens of training prompts, or tokens of a fixed text if the training
+/// prompts have too few tokens.
 ///
 /// Scores of text that differs much from the training data change much with rounding and with each update: 48 unknown tokens differed by
 /// 0.13 nats in half precision, the prompts of the built-in task by 0.03.
-fn example_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
-    if context.example.len() < most.min(FEW_TOKENS) {
-        return canary_tokens(&context.tokenizer, most);
+fn example_tokens(context: &EngineContext, max: usize) -> Vec<i32> {
+    if context.example.len() < max.min(MIN_CANARY_TOKENS) {
+        return canary_tokens(&context.tokenizer, max);
     }
     let mut tokens = context.example.clone();
-    tokens.truncate(most.max(2));
+    tokens.truncate(max.max(2));
     tokens
 }
 
 /// Returns the error of an engine that cannot start, with the key of the recipe that it concerns.
-fn refusal(error: StartError) -> anyhow::Error {
+fn start_error(error: StartError) -> anyhow::Error {
     match error {
         StartError::Sampling(refusal) => {
             let key = match refusal.option {
@@ -232,15 +235,17 @@ fn refusal(error: StartError) -> anyhow::Error {
             out_of_bounds(&key, refusal.expected, refusal.found).into()
         }
         StartError::Option { option, expected, found } => {
-            CatalogError::bound(option, &expected, found).into()
+            CatalogError::out_of_range(option, &expected, found).into()
         }
         // Such a run can be started again later.
-        error @ StartError::Absent { .. } => anyhow::Error::new(error).context(ServersUnavailable),
+        error @ StartError::Unreachable { .. } => {
+            anyhow::Error::new(error).context(ServersUnavailable)
+        }
         error => CatalogError::start(error).into(),
     }
 }
 
-fn reports(measurements: Measurements, restarts: Option<Restarts>) -> ServerReports {
+fn server_reports(measurements: Measurements, restarts: Option<Restarts>) -> ServerReports {
     let read = measurements.clone();
     let metrics = move || {
         let restarts = restarts.as_ref().map(|restarts| restarts.take() as f64);

@@ -7,7 +7,7 @@ use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_torch::model::Decoder;
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
-use super::{EngineContext, EngineSettings, Measurements, StartedEngine};
+use super::{EngineContext, EngineMeasurements, EngineSettings, StartedEngine};
 
 pub(super) const ABOUT: About = About::new(
     &[],
@@ -28,16 +28,16 @@ pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
         context.clock,
     )?;
     engine.colocate(&colocated);
-    let live = engine.live();
+    let live = engine.live_iterations();
     let colocated = (!colocated.is_empty()).then(|| engine.colocated_use());
     Ok(StartedEngine {
         engine: Box::new(engine),
-        measurements: Some(Measurements { live, colocated }),
+        measurements: Some(EngineMeasurements { live, colocated }),
         servers: None,
     })
 }
 
-/// Returns the configuration of the torch engine, which forces the lengths `replay`.
+/// Returns the configuration of the torch engine. If `replay` is `Some`, the engine forces these response lengths.
 pub(crate) fn config(settings: EngineSettings, replay: Option<Lengths>) -> TorchEngineConfig {
     TorchEngineConfig {
         instances: settings.instances,

@@ -1,6 +1,6 @@
 //! The messages of TensorBoard's event files, with the fields that scalars need.
 //!
-//! Fields and their numbers are those of `event.proto` and `summary.proto` of TensorBoard.
+//! The fields and their numbers are defined in `event.proto` and `summary.proto` of TensorBoard.
 
 use prost::{Message, Oneof};
 

@@ -33,7 +33,7 @@ pub(crate) struct TraceFile {
 /// # Errors
 /// If no step is selected, the steps have no times, rollouts cannot be read, or the file cannot be written or would replace an input.
 pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::Result<TraceFile> {
-    let selected: Vec<_> = run.training_steps().filter(|line| range.has(line.step)).collect();
+    let selected: Vec<_> = run.training_steps().filter(|line| range.contains(line.step)).collect();
     if selected.is_empty() {
         let found = run.steps;
         let message = if found == 0 {
@@ -94,15 +94,15 @@ fn without_times(run: &RunRecord, line: &StepMetrics) -> ReadError {
     }
 }
 
-/// Returns the scores of responses of the steps in `range` that a later step, in it or after it, trained on.
+/// Returns the scores of responses that steps in `range` sampled and a later step trained on. The later step may be outside of `range`.
 fn continuations(run: &RunRecord, range: StepRange) -> Result<Continuations, ReadError> {
     let mut continuations = Continuations::default();
-    for line in run.training_steps().skip_while(|line| !range.has(line.step)) {
-        if !range.has(line.step) && !continuations.has_open() {
+    for line in run.training_steps().skip_while(|line| !range.contains(line.step)) {
+        if !range.contains(line.step) && !continuations.has_open() {
             break;
         }
         let responses = responses(run, line.step)?;
-        continuations.observe(line.step, &responses, range.has(line.step));
+        continuations.observe(line.step, &responses, range.contains(line.step));
     }
     Ok(continuations)
 }
@@ -117,7 +117,7 @@ fn responses(run: &RunRecord, step: u64) -> Result<Vec<TimelineResponse>, ReadEr
     }
 }
 
-/// Reads a step, whose clock showed 0 at `origin` of the trace.
+/// Reads a step. `origin` is the time in the trace at which the clock of the step showed 0.
 fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ReadError> {
     let mut responses = responses(run, line.step)?;
     let shift = |interval: &mut Interval| {

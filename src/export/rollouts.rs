@@ -28,7 +28,7 @@ const COLUMNS: [&str; 12] = [
 /// `Boolean`: `true` if the response was trained on.
 const ADMITTED: &str = "admitted";
 
-/// Reads the responses of a step, from 1. Times are those of the run's clock.
+/// Reads the responses of the step with the number `step`, from 1. Times are on the run's clock.
 ///
 /// # Errors
 /// If the file cannot be read, lacks a column, or has a null where a run writes none.
@@ -43,7 +43,7 @@ fn value<T: ArrowPrimitiveType>(
     name: &str,
     row: usize,
 ) -> Result<T::Native, ReadError> {
-    number(rollouts.numbers::<T>(name)?, row).ok_or_else(|| rollouts.without(name))
+    number(rollouts.numbers::<T>(name)?, row).ok_or_else(|| rollouts.column_error(name))
 }
 
 fn response(rollouts: &Rollouts, row: usize) -> Result<TimelineResponse, ReadError> {

@@ -14,8 +14,8 @@ impl StepRange {
     /// All steps.
     pub(crate) const ALL: Self = Self { first: 1, last: None };
 
-    /// Returns `true` if the range has a step.
-    pub(crate) fn has(self, step: u64) -> bool {
+    /// Returns `true` if the range contains `step`.
+    pub(crate) fn contains(self, step: u64) -> bool {
         self.first <= step && self.last.is_none_or(|last| step <= last)
     }
 }
@@ -54,8 +54,8 @@ mod tests {
         for text in ["12", "3-8", "3-", "4-4"] {
             let range: StepRange = text.parse().expect("a range");
             assert_eq!(range.to_string(), text.replace("4-4", "4"));
-            assert!(range.has(range.first) && !range.has(range.first - 1));
-            assert_eq!(range.has(u64::MAX), text == "3-");
+            assert!(range.contains(range.first) && !range.contains(range.first - 1));
+            assert_eq!(range.contains(u64::MAX), text == "3-");
         }
         for text in ["", "0", "-3", "8-3", "a", "1-b", "1-2-3", "-"] {
             assert!(text.parse::<StepRange>().is_err(), "{text}");

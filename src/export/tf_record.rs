@@ -16,7 +16,7 @@ pub(super) fn write(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.write_all(&masked(bytes))
 }
 
-/// Returns the masked checksum. The mask prevents that data with checksums in it has a checksum of a special form.
+/// Returns the masked CRC-32C of `bytes`. TFRecord masks checksums, because the CRC of data that contains CRCs detects errors poorly.
 fn masked(bytes: &[u8]) -> [u8; 4] {
     let crc = CRC_32C.checksum(bytes);
     crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()

@@ -1,7 +1,7 @@
 //! Findings on why a run does not learn, from the metrics of its first and its last steps.
 //!
-//! `findings` judges a run that was read from its folder. `FindingMonitor` judges a run while it trains, by the rules that name a number of
-//! steps for it.
+//! `findings` judges a run that was read from its folder. `FindingMonitor` judges a run while it trains, with the rules that have
+//! `warns_after`.
 
 #[cfg(feature = "torch")]
 mod monitor;
@@ -11,7 +11,7 @@ mod rule;
 #[cfg(feature = "torch")]
 pub(crate) use self::monitor::FindingMonitor;
 #[cfg(feature = "cli")]
-pub(crate) use self::recent::StepFigures;
+pub(crate) use self::recent::MetricLookup;
 #[cfg(feature = "view")]
 pub(crate) use self::recent::StepWindow;
 pub(crate) use self::rule::Finding;

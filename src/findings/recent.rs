@@ -2,24 +2,24 @@
 
 use std::collections::VecDeque;
 
-/// The number of the last steps that are judged.
+/// The maximum number of first steps, and of last steps, that are judged.
 const STEPS: usize = 20;
 
 /// The metrics of a step.
-pub(crate) trait StepFigures {
+pub(crate) trait MetricLookup {
     /// Returns a metric; `None` if the step does not report it.
-    fn figure(&self, metric: &str) -> Option<f64>;
+    fn metric(&self, metric: &str) -> Option<f64>;
 }
 
-impl<S: StepFigures> StepFigures for &S {
-    fn figure(&self, metric: &str) -> Option<f64> {
-        S::figure(self, metric)
+impl<S: MetricLookup> MetricLookup for &S {
+    fn metric(&self, metric: &str) -> Option<f64> {
+        S::metric(self, metric)
     }
 }
 
 #[cfg(feature = "torch")]
-impl StepFigures for rollpacker_stages::train::Metrics {
-    fn figure(&self, metric: &str) -> Option<f64> {
+impl MetricLookup for rollpacker_stages::train::Metrics {
+    fn metric(&self, metric: &str) -> Option<f64> {
         self.get(metric).copied()
     }
 }
@@ -38,7 +38,7 @@ impl<S> Default for StepWindow<S> {
     }
 }
 
-impl<S: StepFigures + Clone> StepWindow<S> {
+impl<S: MetricLookup + Clone> StepWindow<S> {
     /// Adds the next step.
     pub(crate) fn push(&mut self, step: S) {
         self.steps += 1;
@@ -59,16 +59,16 @@ impl<S: StepFigures + Clone> StepWindow<S> {
 
     /// Returns the steps to judge.
     pub(super) fn recent(&self) -> Recent<'_> {
-        // The first and the last steps do not overlap, so that a short run is compared with itself.
+        // At most half of the steps count as first steps, so that a short run has a beginning to compare with.
         let first = self.first.iter().take(self.steps.div_ceil(2));
         Recent {
-            first: first.map(|step| step as &dyn StepFigures).collect(),
-            last: self.last.iter().map(|step| step as &dyn StepFigures).collect(),
+            first: first.map(|step| step as &dyn MetricLookup).collect(),
+            last: self.last.iter().map(|step| step as &dyn MetricLookup).collect(),
         }
     }
 }
 
-impl<S: StepFigures + Clone> FromIterator<S> for StepWindow<S> {
+impl<S: MetricLookup + Clone> FromIterator<S> for StepWindow<S> {
     fn from_iter<I: IntoIterator<Item = S>>(steps: I) -> Self {
         let mut window = Self::default();
         steps.into_iter().for_each(|step| window.push(step));
@@ -76,23 +76,23 @@ impl<S: StepFigures + Clone> FromIterator<S> for StepWindow<S> {
     }
 }
 
-/// The last steps of a run, and its first ones to compare with.
+/// The last steps of a run, and its first steps to compare with.
 pub(super) struct Recent<'a> {
-    first: Vec<&'a dyn StepFigures>,
-    last: Vec<&'a dyn StepFigures>,
+    first: Vec<&'a dyn MetricLookup>,
+    last: Vec<&'a dyn MetricLookup>,
 }
 
 impl Recent<'_> {
-    fn values(steps: &[&dyn StepFigures], metric: &str) -> impl Iterator<Item = f64> {
-        steps.iter().filter_map(move |step| step.figure(metric))
+    fn values(steps: &[&dyn MetricLookup], metric: &str) -> impl Iterator<Item = f64> {
+        steps.iter().filter_map(move |step| step.metric(metric))
     }
 
-    /// Returns the mean of a metric over the last steps that report it.
+    /// Returns the mean of a metric over the last steps that report it, or `None` if none of them reports it.
     pub(super) fn mean(&self, metric: &str) -> Option<f64> {
         mean(Self::values(&self.last, metric))
     }
 
-    /// Returns the mean of a metric over the first steps that report it.
+    /// Returns the mean of a metric over the first steps that report it, or `None` if none of them reports it.
     pub(super) fn first_mean(&self, metric: &str) -> Option<f64> {
         mean(Self::values(&self.first, metric))
     }
@@ -102,13 +102,13 @@ impl Recent<'_> {
         Self::values(&self.last, metric).sum()
     }
 
-    /// Returns the largest value of a metric in the last steps.
+    /// Returns the largest value of a metric in the last steps, or `None` if none reports it.
     pub(super) fn max(&self, metric: &str) -> Option<f64> {
         Self::values(&self.last, metric).reduce(f64::max)
     }
 
-    /// Returns the mean of a metric over the last steps minus that over as many first steps, and the standard error of the difference.
-    /// `None` for fewer than two values in either.
+    /// Returns the mean of a metric over the last steps minus its mean over equally many first steps, and the standard error of the
+    /// difference. Returns `None` if either mean has fewer than two values.
     #[cfg(feature = "cli")]
     pub(super) fn rise(&self, metric: &str) -> Option<(f64, f64)> {
         let late = &self.last[self.last.len() - self.first.len().min(self.last.len())..];
@@ -124,7 +124,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Returns the mean and its variance; `None` for fewer than two values.
+/// Returns the mean and the variance of the mean; `None` for fewer than two values.
 #[cfg(feature = "cli")]
 fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let mean = mean(values.iter().copied())?;

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::recent::Recent;
 #[cfg(feature = "cli")]
-use super::recent::{StepFigures, StepWindow};
+use super::recent::{MetricLookup, StepWindow};
 
-/// The weight of a finding.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
@@ -21,11 +21,11 @@ pub(crate) enum Severity {
 /// A statement about the run that its metrics support.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// Its weight.
+    /// The severity.
     pub(crate) severity: Severity,
-    /// The metric that it is derived from.
+    /// The metric from which the finding is derived.
     pub(crate) metric: &'static str,
-    /// The figure, over the last steps.
+    /// The judged value, such as the mean of the metric over the last steps or its ratio to the first steps.
     pub(crate) value: f64,
     /// The problem, as a sentence.
     pub(crate) problem: String,
@@ -35,28 +35,30 @@ pub(crate) struct Finding {
 
 /// A rule that judges one metric.
 pub(super) struct Rule {
+    /// The metric that the value is derived from.
     metric: &'static str,
-    /// Returns the figure that is judged.
-    figure: fn(&Recent<'_>) -> Option<f64>,
-    /// The bound from which the figure is a problem.
+    /// Returns the value that is judged.
+    value: fn(&Recent<'_>) -> Option<f64>,
+    /// The bound from which the value is a problem.
     bound: f64,
     severity: Severity,
-    /// The number of steps after which a run warns of the problem while it trains. `None` if only the report has the problem.
+    /// The number of steps after which a run warns of the problem while it trains. `None` if only `rollpacker show` and `rollpacker view`
+    /// report the problem.
     #[cfg_attr(
         not(feature = "torch"),
         expect(dead_code, reason = "only a run that trains reads it")
     )]
     pub(super) warns_after: Option<usize>,
-    /// The problem; `{}` stands for the figure, and `{%}` for the figure in percent.
+    /// The problem; `{}` stands for the value, and `{%}` for the value in percent.
     problem: &'static str,
     advice: &'static str,
 }
 
-/// The rules. The causes that stop learning most often come first.
+/// The rules, in the order in which findings of equal severity are shown: the causes that stop learning most often come first.
 pub(super) const RULES: [Rule; 19] = [
     Rule {
         metric: "reward/errors",
-        figure: error_share,
+        value: error_share,
         bound: 0.9,
         severity: Severity::Severe,
         warns_after: Some(1),
@@ -65,7 +67,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "reward/errors",
-        figure: |run| error_share(run).filter(|share| *share < 0.9),
+        value: |run| error_share(run).filter(|share| *share < 0.9),
         bound: 0.01,
         severity: Severity::Severe,
         warns_after: Some(5),
@@ -74,7 +76,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "reward/dropped_groups",
-        figure: |run| Some(run.sum("reward/dropped_groups")),
+        value: |run| Some(run.sum("reward/dropped_groups")),
         bound: 1.0,
         severity: Severity::Warning,
         warns_after: None,
@@ -83,7 +85,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "reward/frac_zero_std",
-        figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) >= 0.9),
+        value: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) >= 0.9),
         bound: 0.5,
         severity: Severity::Warning,
         warns_after: Some(20),
@@ -92,7 +94,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "reward/frac_zero_std",
-        figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) <= 0.1),
+        value: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) <= 0.1),
         bound: 0.5,
         severity: Severity::Severe,
         warns_after: Some(20),
@@ -102,7 +104,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "reward/frac_zero_std",
-        figure: |run| {
+        value: |run| {
             run.mean("reward/frac_zero_std").filter(|_| (0.1 < score(run)) && score(run) < 0.9)
         },
         bound: 0.5,
@@ -113,7 +115,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "response_length/clip_ratio",
-        figure: |run| run.mean("response_length/clip_ratio"),
+        value: |run| run.mean("response_length/clip_ratio"),
         bound: 0.2,
         severity: Severity::Warning,
         warns_after: Some(5),
@@ -122,7 +124,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/grad_norm",
-        figure: |run| run.max("actor/grad_norm").map(|norm| f64::from(norm == 0.0)),
+        value: |run| run.max("actor/grad_norm").map(|norm| f64::from(norm == 0.0)),
         bound: 1.0,
         severity: Severity::Severe,
         warns_after: None,
@@ -131,7 +133,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/lr",
-        figure: |run| run.max("actor/lr").map(|rate| f64::from(rate == 0.0)),
+        value: |run| run.max("actor/lr").map(|rate| f64::from(rate == 0.0)),
         bound: 1.0,
         severity: Severity::Severe,
         warns_after: None,
@@ -140,7 +142,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/grad_norm",
-        figure: |run| {
+        value: |run| {
             let first = run.first_mean("actor/grad_norm").filter(|norm| *norm > 0.0)?;
             Some(run.max("actor/grad_norm")? / first)
         },
@@ -152,7 +154,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/pg_clipfrac",
-        figure: |run| run.mean("actor/pg_clipfrac"),
+        value: |run| run.mean("actor/pg_clipfrac"),
         bound: 0.2,
         severity: Severity::Warning,
         warns_after: None,
@@ -161,7 +163,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/ppo_kl",
-        figure: |run| run.mean("actor/ppo_kl").map(f64::abs),
+        value: |run| run.mean("actor/ppo_kl").map(f64::abs),
         bound: 0.1,
         severity: Severity::Warning,
         warns_after: None,
@@ -170,7 +172,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/kl_loss",
-        figure: |run| run.mean("actor/kl_loss"),
+        value: |run| run.mean("actor/kl_loss"),
         bound: 0.5,
         severity: Severity::Warning,
         warns_after: None,
@@ -179,7 +181,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/entropy",
-        figure: |run| entropy_ratio(run).filter(|ratio| *ratio <= 0.1).map(|ratio| 1.0 - ratio),
+        value: |run| entropy_ratio(run).filter(|ratio| *ratio <= 0.1).map(|ratio| 1.0 - ratio),
         bound: 0.9,
         severity: Severity::Warning,
         warns_after: None,
@@ -188,7 +190,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/entropy",
-        figure: entropy_ratio,
+        value: entropy_ratio,
         bound: 3.0,
         severity: Severity::Warning,
         warns_after: None,
@@ -197,7 +199,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "rollout_corr/k3_kl",
-        figure: |run| run.mean("rollout_corr/k3_kl"),
+        value: |run| run.mean("rollout_corr/k3_kl"),
         bound: 0.01,
         severity: Severity::Warning,
         warns_after: None,
@@ -206,7 +208,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "training/off_policy/token_staleness/mean",
-        figure: |run| run.mean("training/off_policy/token_staleness/mean"),
+        value: |run| run.mean("training/off_policy/token_staleness/mean"),
         bound: 4.0,
         severity: Severity::Warning,
         warns_after: None,
@@ -215,7 +217,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "bias/mean_ratio",
-        figure: |run| {
+        value: |run| {
             run.mean("bias/mean_ratio").filter(|ratio| *ratio <= 0.9).map(|ratio| 1.0 - ratio)
         },
         bound: 0.1,
@@ -226,7 +228,7 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "schedule/rejected_prompts",
-        figure: |run| {
+        value: |run| {
             Some(run.sum("schedule/rejected_prompts") / run.sum("schedule/launched_prompts"))
         },
         bound: 0.5,
@@ -254,9 +256,9 @@ fn error_share(run: &Recent<'_>) -> Option<f64> {
 }
 
 impl Rule {
-    /// Returns the finding if the figure reaches the bound.
+    /// Returns the finding if the value reaches the bound.
     pub(super) fn judge(&self, run: &Recent<'_>) -> Option<Finding> {
-        let value = (self.figure)(run).filter(|value| *value >= self.bound)?;
+        let value = (self.value)(run).filter(|value| *value >= self.bound)?;
         let Self { severity, metric, advice, .. } = *self;
         let problem = self
             .problem
@@ -268,14 +270,15 @@ impl Rule {
 
 /// Judges the last steps. The trend of the score comes first, then the problems from the severest.
 #[cfg(feature = "cli")]
-pub(crate) fn findings<S: StepFigures + Clone>(window: &StepWindow<S>) -> Vec<Finding> {
+pub(crate) fn findings<S: MetricLookup + Clone>(window: &StepWindow<S>) -> Vec<Finding> {
     let run = window.recent();
     let mut findings: Vec<_> = RULES.iter().filter_map(|rule| rule.judge(&run)).collect();
     findings.sort_by_key(|finding| finding.severity);
     trend(&run).into_iter().chain(findings).collect()
 }
 
-/// Compares the scores of the last with those of the first steps. A change below twice its standard error is none.
+/// Compares the scores of the last steps with the scores of the first steps. A change below twice its standard error counts as no change.
+/// Returns `None` if there are too few scores to compare.
 #[cfg(feature = "cli")]
 fn trend(run: &Recent<'_>) -> Option<Finding> {
     let metric = "critic/score/mean";
@@ -306,8 +309,8 @@ mod tests {
     #[derive(Clone)]
     struct Line(Value);
 
-    impl StepFigures for Line {
-        fn figure(&self, metric: &str) -> Option<f64> {
+    impl MetricLookup for Line {
+        fn metric(&self, metric: &str) -> Option<f64> {
             self.0.get(metric)?.as_f64()
         }
     }

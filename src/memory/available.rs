@@ -17,7 +17,7 @@ pub struct Available {
 /// A limit on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The kernel's estimate of the memory that is available without evicting other programs, plus free swap.
+    /// The kernel's estimate of the memory that can be allocated without swapping, plus free swap.
     Machine,
     /// The limit of a control group, which containers use.
     ControlGroup,
@@ -36,17 +36,17 @@ impl fmt::Display for Limit {
 }
 
 /// Returns the memory that is available within the limits of the machine, the control groups and this process: the smallest of the amounts
-/// that are left. Returns `None` if the system reports none of them.
+/// that these limits leave. Returns `None` if the system reports no limit.
 #[must_use]
 pub fn available() -> Option<Available> {
     let swap = read("/proc/meminfo").and_then(|text| field(&text, "SwapFree:")).unwrap_or(0);
     let machine = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:"));
     let groups = read("/proc/self/cgroup").map(|text| folders(&text)).unwrap_or_default();
-    let groups = groups.iter().filter_map(|folder| left_in_group(Path::new(folder))).min();
+    let groups = groups.iter().filter_map(|folder| cgroup_headroom(Path::new(folder))).min();
     let limits = [
         (machine.map(|bytes| bytes.saturating_add(swap)), Limit::Machine),
         (groups.map(|bytes| bytes.saturating_add(swap)), Limit::ControlGroup),
-        (left_of_address_space(), Limit::AddressSpace),
+        (address_space_headroom(), Limit::AddressSpace),
     ];
     let limits =
         limits.into_iter().filter_map(|(bytes, limit)| Some(Available { bytes: bytes?, limit }));
@@ -64,7 +64,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Returns the folders of the memory control groups of either version, including those of their parents.
+/// Returns the folders of the memory control groups of either version, including the folders of their parents.
 fn folders(groups: &str) -> Vec<String> {
     let with_parents = |(root, path): (&str, &str)| {
         let parents = Path::new(path).ancestors().map(|path| path.display().to_string());
@@ -87,7 +87,7 @@ fn folder(line: &str) -> Option<(&'static str, &str)> {
 
 /// Returns the memory left in a control group, or `None` if it has no limit. Cached file pages count as free, because the kernel reclaims
 /// them.
-fn left_in_group(folder: &Path) -> Option<u64> {
+fn cgroup_headroom(folder: &Path) -> Option<u64> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
     let first = |names: [&str; 2]| names.into_iter().find_map(number);
     let limit = first(["memory.max", "memory.limit_in_bytes"])?;
@@ -108,7 +108,7 @@ fn cached(stat: &str) -> u64 {
         .unwrap_or(0)
 }
 
-fn left_of_address_space() -> Option<u64> {
+fn address_space_headroom() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     let used = read("/proc/self/status").and_then(|text| field(&text, "VmSize:")).unwrap_or(0);
     Some(limit.saturating_sub(used))
@@ -145,10 +145,10 @@ mod tests {
         };
         write("memory.max", "max\n");
         write("memory.current", "700\n");
-        assert_eq!(left_in_group(folder.path()), None, "it has no limit");
+        assert_eq!(cgroup_headroom(folder.path()), None, "it has no limit");
         write("memory.max", "1000\n");
         write("memory.stat", "anon 500\nactive_file 150\ninactive_file 50\n");
-        assert_eq!(left_in_group(folder.path()), Some(500));
+        assert_eq!(cgroup_headroom(folder.path()), Some(500));
     }
 
     #[test]

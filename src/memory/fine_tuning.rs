@@ -3,23 +3,23 @@
 use rollpacker_model::ModelConfig;
 use rollpacker_torch::train::sft::{Example, SftConfig};
 
-use super::model::{FLOAT, activations_of_token, size, weights};
+use super::model::{FLOAT_BYTES, activation_bytes_per_token, size, weight_bytes};
 use super::part::{MemoryPart, setting};
 
 /// Copies of the weights during the first update: the weights, their gradient, two moments, the flattened gradient, and the change.
-const OF_TRAINER: u64 = 6;
+const TRAINER_WEIGHT_COPIES: u64 = 6;
 
-/// Bytes of an example of an update: two slices of tokens, and its entries in the order and in the plan.
-const OF_EXAMPLE: u64 = 48;
+/// Bytes of an example of an update: two slices of tokens, and its entries in the order of the examples and in the plan of micro-batches.
+const BYTES_PER_EXAMPLE: u64 = 48;
 
-/// Returns the parts of fine-tuning a model from scratch that do not depend on the data.
-pub(crate) fn fine_tuning(
+/// Returns the memory parts of fine-tuning a new model that do not depend on the data.
+pub(crate) fn fine_tuning_parts(
     model: &ModelConfig,
     training: &SftConfig,
     on_host: bool,
 ) -> Vec<MemoryPart> {
     let batch = [setting("sft.batch_size", training.batch_size)];
-    let factors = [training.batch_size as u64, OF_EXAMPLE];
+    let factors = [training.batch_size as u64, BYTES_PER_EXAMPLE];
     let mut parts = vec![MemoryPart::new("the examples of an update", batch, factors)];
     if on_host {
         let settings = [
@@ -27,26 +27,26 @@ pub(crate) fn fine_tuning(
             setting("sft.hidden_size", model.hidden_size),
             setting("sft.intermediate_size", model.intermediate_size),
         ];
-        let factors = [OF_TRAINER, weights(model)];
+        let factors = [TRAINER_WEIGHT_COPIES, weight_bytes(model)];
         parts.push(MemoryPart::new("weights, gradients and moments", settings, factors));
     }
     parts
 }
 
 /// Returns a lower bound on the bytes of a micro-batch of `tokens` tokens.
-pub(crate) fn least_bytes_of_tokens(model: &ModelConfig, tokens: usize) -> u64 {
-    (tokens as u64).saturating_mul(activations_of_token(model))
+pub(crate) fn min_activation_bytes(model: &ModelConfig, tokens: usize) -> u64 {
+    (tokens as u64).saturating_mul(activation_bytes_per_token(model))
 }
 
 /// The micro-batches of a fine-tuning run.
-pub(crate) struct Batches<'a> {
+pub(crate) struct MicroBatches<'a> {
     pub(crate) model: &'a ModelConfig,
     pub(crate) training: &'a SftConfig,
     pub(crate) examples: &'a [Example],
 }
 
-impl Batches<'_> {
-    /// Returns the activations and logits of the largest micro-batch.
+impl MicroBatches<'_> {
+    /// Returns lower bounds on the activations and the logits of the largest micro-batch.
     pub(crate) fn parts(&self) -> [MemoryPart; 2] {
         let settings = || {
             [
@@ -55,23 +55,23 @@ impl Batches<'_> {
             ]
         };
         let tokens = self.tokens();
-        let activations = least_bytes_of_tokens(self.model, tokens);
+        let activations = min_activation_bytes(self.model, tokens);
         let shortest = self.examples.iter().map(|example| example.response_ids.len()).min();
-        let logits = [shortest.unwrap_or(0) as u64, size(self.model.vocab_size), FLOAT];
+        let logits = [shortest.unwrap_or(0) as u64, size(self.model.vocab_size), FLOAT_BYTES];
         [
             MemoryPart::new("activations of a micro-batch", settings(), [activations]),
             MemoryPart::new("logits of a micro-batch", settings(), logits),
         ]
     }
 
-    /// Returns a number of tokens that the largest micro-batch of every epoch reaches: the longest example, or the part of the budget
+    /// Returns a lower bound on the tokens of the largest micro-batch of an epoch: the longest example, or the part of the token budget
     /// that any batch fills.
     fn tokens(&self) -> usize {
         let mut lengths: Vec<usize> = self.examples.iter().map(tokens).collect();
         lengths.sort_unstable();
         let longest = lengths.last().copied().unwrap_or(0);
-        let met: usize = lengths.iter().take(self.training.batch_size).sum();
-        longest.max(met.min(self.training.micro_batch_tokens.saturating_sub(longest)))
+        let batch_tokens: usize = lengths.iter().take(self.training.batch_size).sum();
+        longest.max(batch_tokens.min(self.training.micro_batch_tokens.saturating_sub(longest)))
     }
 }
 

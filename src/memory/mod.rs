@@ -1,5 +1,5 @@
-//! Estimates the least memory that a run needs before it starts, so that a run that cannot fit is rejected with its settings instead of
-//! being killed by the kernel.
+//! Estimates the minimum memory of a run before the run starts. A run that cannot fit is rejected with an error that names its settings,
+//! and is not killed by the kernel later.
 //!
 //! An [`Estimate`] is a sum of [`MemoryPart`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only
 //! counts memory that is allocated for any responses. Longer responses, fragmentation and the program itself are not counted.
@@ -19,19 +19,19 @@ use std::fmt;
 
 pub use available::{Available, Limit, available};
 #[cfg(all(feature = "torch", feature = "cli"))]
-pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
+pub(crate) use fine_tuning::{MicroBatches, fine_tuning_parts, min_activation_bytes};
+pub(crate) use model::judge_parts;
 #[cfg(all(feature = "torch", feature = "cli"))]
-pub(crate) use model::cache_of_token;
-pub(crate) use model::judges;
+pub(crate) use model::kv_cache_bytes_per_token;
 #[cfg(all(feature = "servers", feature = "torch"))]
-pub(crate) use model::serving;
+pub(crate) use model::serving_part;
 pub use part::MemoryPart;
 #[cfg(feature = "cli")]
-pub(crate) use simulation::simulation;
+pub(crate) use simulation::simulation_parts;
 #[cfg(all(feature = "torch", feature = "cli"))]
-pub(crate) use training::profiling;
+pub(crate) use training::profiling_parts;
 #[cfg(feature = "torch")]
-pub(crate) use training::{Training, training};
+pub(crate) use training::{TrainingMemory, training_parts};
 
 /// A lower bound on the memory that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Estimate {
     parts: Vec<MemoryPart>,
 }
 
-/// The run needs more memory than is available.
+/// The error of a run that needs more memory than is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not enough memory: the run needs at least {}, and {} are available ({}). The largest parts are {}; lower these settings or free memory",
@@ -50,12 +50,12 @@ pub struct OutOfMemory {
     pub needed: u64,
     /// The available memory.
     pub available: Available,
-    /// The largest parts, in descending order.
+    /// The largest parts, at most three, in descending order of size.
     pub largest: Vec<MemoryPart>,
 }
 
 /// Maximum number of parts that an error names.
-const NAMED: usize = 3;
+const MAX_NAMED_PARTS: usize = 3;
 
 impl Estimate {
     /// Adds a part.
@@ -82,7 +82,7 @@ impl Estimate {
     /// Rejects a run that needs more than `available`.
     ///
     /// # Errors
-    /// If the run needs more than that.
+    /// If the run needs more than `available.bytes`.
     pub fn check_against(&self, available: Available) -> Result<(), OutOfMemory> {
         let needed = self.bytes();
         if needed <= available.bytes {
@@ -92,7 +92,7 @@ impl Estimate {
         largest.sort_by_key(|part| std::cmp::Reverse(part.bytes));
         // Parts below 1 % do not help the user.
         largest.retain(|part| part.bytes >= needed / 100);
-        largest.truncate(NAMED);
+        largest.truncate(MAX_NAMED_PARTS);
         Err(OutOfMemory { needed, available, largest })
     }
 }
@@ -105,8 +105,8 @@ impl Extend<MemoryPart> for Estimate {
 
 fn list(parts: &[MemoryPart]) -> String {
     let part = |part: &MemoryPart| {
-        let MemoryPart { what, bytes, settings } = part;
-        format!("{} for {what} ({})", ByteSize(*bytes), settings.join(", "))
+        let MemoryPart { description, bytes, settings } = part;
+        format!("{} for {description} ({})", ByteSize(*bytes), settings.join(", "))
     };
     parts.iter().map(part).collect::<Vec<_>>().join(", ")
 }

@@ -5,9 +5,9 @@ use std::fmt;
 /// One kind of memory that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPart {
-    /// The contents.
-    pub what: &'static str,
-    /// The least size in bytes.
+    /// A description of the content, such as `the weights of a judge`.
+    pub description: &'static str,
+    /// The minimum size in bytes.
     pub bytes: u64,
     /// The settings that determine the size, each as `key = value`.
     pub settings: Vec<String>,
@@ -16,12 +16,12 @@ pub struct MemoryPart {
 impl MemoryPart {
     /// Returns a part whose size in bytes is the product of `factors`.
     pub(crate) fn new(
-        what: &'static str,
+        description: &'static str,
         settings: impl IntoIterator<Item = String>,
         factors: impl IntoIterator<Item = u64>,
     ) -> Self {
         let bytes = factors.into_iter().fold(1, u64::saturating_mul);
-        Self { what, bytes, settings: settings.into_iter().collect() }
+        Self { description, bytes, settings: settings.into_iter().collect() }
     }
 }
 

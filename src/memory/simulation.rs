@@ -4,21 +4,21 @@ use super::part::{MemoryPart, setting};
 use crate::simulate::Job;
 
 /// Bytes of a simulated response: its entries in the schedule, the engine and the stream.
-const OF_RESPONSE: u64 = 256;
+const BYTES_PER_RESPONSE: u64 = 256;
 
 /// Bytes of a simulated engine instance.
-const OF_INSTANCE: u64 = 128;
+const BYTES_PER_INSTANCE: u64 = 128;
 
 /// Bytes that are kept per step.
-const OF_STEP: u64 = 64;
+const BYTES_PER_STEP: u64 = 64;
 
-/// Returns the parts of the runs of a job, of which at most `at_once` are concurrent.
-pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<MemoryPart> {
+/// Returns the memory parts of the runs of a job, of which at most `max_concurrent` are concurrent.
+pub(crate) fn simulation_parts(job: &Job, max_concurrent: u64) -> Vec<MemoryPart> {
     let (data, rollout, sim) = (&job.raw.data, &job.raw.rollout, &job.raw.sim);
-    let runs = at_once.min(sim.seeds);
+    let runs = max_concurrent.min(sim.seeds);
     let batch =
         [setting("data.train_batch_size", data.train_batch_size), setting("rollout.n", rollout.n)];
-    let responses = [runs, data.train_batch_size as u64, rollout.n.into(), OF_RESPONSE];
+    let responses = [runs, data.train_batch_size as u64, rollout.n.into(), BYTES_PER_RESPONSE];
     let instances = u64::from(job.rollout_gpus() / rollout.tensor_parallel);
     let steps = [setting("sim.steps", sim.steps), setting("sim.seeds", sim.seeds)];
     vec![
@@ -26,8 +26,8 @@ pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<MemoryPart> {
         MemoryPart::new(
             "engine instances",
             [setting("cluster.gpus", job.raw.cluster.gpus)],
-            [runs, instances, OF_INSTANCE],
+            [runs, instances, BYTES_PER_INSTANCE],
         ),
-        MemoryPart::new("the steps of all runs", steps, [sim.steps, sim.seeds, OF_STEP]),
+        MemoryPart::new("the steps of all runs", steps, [sim.steps, sim.seeds, BYTES_PER_STEP]),
     ]
 }

@@ -3,13 +3,15 @@
 use rollpacker_model::ModelConfig;
 use rollpacker_torch::rollout::packs_weights;
 
-use super::model::{FLOAT, cache_of_token, packed, size, weights};
+use super::model::{
+    FLOAT_BYTES, kv_cache_bytes_per_token, packed_weight_bytes, size, weight_bytes,
+};
 use super::part::{MemoryPart, setting};
 use crate::recipe::Recipe;
 
 /// The inputs of the estimate of a training run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Training<'a> {
+pub(crate) struct TrainingMemory<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) model: &'a ModelConfig,
     /// `true` if the advantage estimator needs a critic.
@@ -26,35 +28,36 @@ pub(crate) struct Training<'a> {
 
 /// Copies of the weights that a trainer holds during the first update: the weights, their gradient, two moments, the flattened gradient,
 /// the change, and the published weights.
-const OF_TRAINER: u64 = 7;
+const TRAINER_WEIGHT_COPIES: u64 = 7;
 
 /// Copies of the weights of a critic: the weights, their gradient and two moments.
-const OF_CRITIC: u64 = 4;
+const CRITIC_WEIGHT_COPIES: u64 = 4;
 
 /// Engines for validation in addition to the training engine: one that samples and one that decodes greedily.
-const OF_VALIDATION: u64 = 2;
+const VALIDATION_ENGINES: u64 = 2;
 
-/// Tokens of a block of the KV cache: a running response holds at least one.
+/// Tokens of a block of the KV cache: a running response holds at least one block.
 const BLOCK_TOKENS: u64 = 16;
 
-/// Bytes of a response in the schedule, the engine and the stream, without its tokens: a lower bound; 4,600 were measured.
-const OF_RESPONSE: u64 = 2048;
+/// Bytes of a response in the schedule, the engine and the stream, without its tokens. This is a lower bound: 4,600 were measured.
+const BYTES_PER_RESPONSE: u64 = 2048;
 
 /// Bytes of a prompt in memory, without its text and tokens.
-const OF_PROMPT: u64 = 256;
+const BYTES_PER_PROMPT: u64 = 256;
 
-/// Returns the parts of a profiled engine.
+/// Returns the memory parts of an engine that `rollpacker profile` measures.
 #[cfg(feature = "cli")]
-pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> Vec<MemoryPart> {
+pub(crate) fn profiling_parts(recipe: &Recipe, model: &ModelConfig) -> Vec<MemoryPart> {
     let instances = recipe.engine_instances();
     let path = setting("model.path", recipe.model.path.display());
     let settings = [path.clone(), setting("rollout.instances", instances)];
-    let factors = [instances.into(), weights(model)];
+    let factors = [instances.into(), weight_bytes(model)];
     let weights = MemoryPart::new("the weights of engine instances", settings, factors);
     std::iter::once(weights).chain(packed_weights(recipe, model, 1, [path])).collect()
 }
 
-/// Returns the packed weights of `engines` engines, the instances of each sharing one copy; `None` if engines do not pack weights.
+/// Returns the memory of the packed weights of `engines` engines. The instances of an engine share one copy. Returns `None` if engines do
+/// not pack weights.
 fn packed_weights(
     recipe: &Recipe,
     model: &ModelConfig,
@@ -63,12 +66,12 @@ fn packed_weights(
 ) -> Option<MemoryPart> {
     let dtype = recipe.rollout.dtype;
     let settings = settings.into_iter().chain([setting("rollout.dtype", dtype)]);
-    let factors = [engines, packed(model, dtype)];
+    let factors = [engines, packed_weight_bytes(model, dtype)];
     packs_weights().then(|| MemoryPart::new("packed weights of engines", settings, factors))
 }
 
-/// Returns the parts of a training run.
-pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
+/// Returns the memory parts of a training run.
+pub(crate) fn training_parts(run: TrainingMemory<'_>) -> Vec<MemoryPart> {
     let mut parts = vec![run.responses(), run.read_ahead()];
     if run.on_host && run.has_torch_trainer {
         parts.extend([run.trainer(), run.published()]);
@@ -81,13 +84,13 @@ pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
     parts
 }
 
-impl Training<'_> {
+impl TrainingMemory<'_> {
     fn trainer(&self) -> MemoryPart {
         let trainer = &self.recipe.trainer;
-        let copies = OF_TRAINER
+        let copies = TRAINER_WEIGHT_COPIES
             + u64::from(trainer.needs_reference())
-            + if self.has_critic { OF_CRITIC } else { 0 };
-        let factors = [self.workers(), copies, weights(self.model)];
+            + if self.has_critic { CRITIC_WEIGHT_COPIES } else { 0 };
+        let factors = [self.workers(), copies, weight_bytes(self.model)];
         MemoryPart::new(
             "the trainer's weights, gradients and moments",
             self.model_and([self.workers_setting()]),
@@ -95,9 +98,9 @@ impl Training<'_> {
         )
     }
 
-    /// Returns the number of engines, including those of validation.
+    /// Returns the number of engines, including the engines for validation.
     fn engine_count(&self) -> u64 {
-        let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
+        let validation = if self.recipe.val_data.is_some() { VALIDATION_ENGINES } else { 0 };
         self.workers() + validation
     }
 
@@ -108,11 +111,11 @@ impl Training<'_> {
         MemoryPart::new(
             "the weights of engine instances",
             settings,
-            [self.engine_count(), instances.into(), weights(self.model)],
+            [self.engine_count(), instances.into(), weight_bytes(self.model)],
         )
     }
 
-    /// Returns the published weight versions other than the newest, which is counted with the trainer.
+    /// Returns the memory of the published weight versions except the newest version, which is counted with the trainer.
     fn published(&self) -> MemoryPart {
         let staleness = self.recipe.staleness;
         let held = (staleness + 1).min(self.steps().saturating_sub(1));
@@ -120,7 +123,7 @@ impl Training<'_> {
         MemoryPart::new(
             "weights of older policies",
             settings,
-            [self.workers(), held, weights(self.model)],
+            [self.workers(), held, weight_bytes(self.model)],
         )
     }
 
@@ -135,7 +138,7 @@ impl Training<'_> {
         MemoryPart::new(
             "keys and values of running responses",
             settings,
-            [running, BLOCK_TOKENS, cache_of_token(self.model)],
+            [running, BLOCK_TOKENS, kv_cache_bytes_per_token(self.model)],
         )
     }
 
@@ -148,7 +151,7 @@ impl Training<'_> {
         MemoryPart::new(
             "logits of running responses",
             settings,
-            [self.running(), size(self.model.vocab_size), FLOAT],
+            [self.running(), size(self.model.vocab_size), FLOAT_BYTES],
         )
     }
 
@@ -159,12 +162,16 @@ impl Training<'_> {
             setting("rollout.n", recipe.rollout.n),
             setting("data.train_batch_size", recipe.data.train_batch_size),
         ];
-        MemoryPart::new("the responses of a step", settings, [prompts, responses, OF_RESPONSE])
+        MemoryPart::new(
+            "the responses of a step",
+            settings,
+            [prompts, responses, BYTES_PER_RESPONSE],
+        )
     }
 
     fn read_ahead(&self) -> MemoryPart {
         let settings = [setting("data.train_batch_size", self.recipe.data.train_batch_size)];
-        MemoryPart::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
+        MemoryPart::new("the prompts of a step", settings, [self.launched().0, BYTES_PER_PROMPT])
     }
 
     /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens.
@@ -194,7 +201,7 @@ impl Training<'_> {
         let (data, run) = (&self.recipe.data, &self.recipe.run);
         let prompts = self.prompts.saturating_mul(run.total_epochs.into());
         let steps = prompts / data.train_batch_size as u64;
-        run.total_training_steps.map_or(steps, |most| most.min(steps))
+        run.total_training_steps.map_or(steps, |max| max.min(steps))
     }
 
     fn workers(&self) -> u64 {

@@ -31,7 +31,7 @@ enum Source {
 /// An error in creating a crate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NewCrateError {
-    /// The name is not that of a crate.
+    /// The name is not a valid name of a crate.
     #[error(
         "name `{0}`: expected letters, digits, `-` and `_`, with a letter first, as in the name of a crate"
     )]
@@ -54,10 +54,12 @@ pub(crate) enum NewCrateError {
     },
 }
 
-/// Creates the crate in a folder `parent/name`, which depends on the checkout or the git repository `rollpacker`. Returns the folder.
+/// Creates a crate in the folder `parent/name` and returns the folder. The crate depends on `rollpacker`: the folder of a checkout, or the
+/// URL of a git repository.
 ///
 /// # Errors
-/// If the name is not that of a crate, the folder exists, `rollpacker` is neither, or a file cannot be written.
+/// If the name is not a valid name of a crate, the folder exists, `rollpacker` is neither a checkout nor a URL, or a file cannot be
+/// written.
 pub(crate) fn create(
     parent: &Path,
     name: &str,
@@ -134,8 +136,8 @@ mod tests {
 
     #[test]
     fn no_placeholder_is_left() {
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = create(place.path(), "my-crate", HERE).expect("it is created");
+        let directory = tempfile::tempdir().expect("a folder");
+        let folder = create(directory.path(), "my-crate", HERE).expect("it is created");
         for (file, _) in FILES {
             let text = fs::read_to_string(folder.join(file)).expect("written");
             for placeholder in ["{name}", "{dependency}", "{libtorch}", "{install}"] {
@@ -151,8 +153,9 @@ mod tests {
 
     #[test]
     fn a_url_is_a_git_dependency() {
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = create(place.path(), "a", "https://example.com/x.git").expect("it is created");
+        let directory = tempfile::tempdir().expect("a folder");
+        let folder =
+            create(directory.path(), "a", "https://example.com/x.git").expect("it is created");
         let text = fs::read_to_string(folder.join("Cargo.toml")).expect("written");
         assert!(text.contains("rollpacker = { git = \"https://example.com/x.git\" }"), "{text}");
         let config = fs::read_to_string(folder.join(".cargo/config.toml")).expect("written");
@@ -161,14 +164,15 @@ mod tests {
 
     #[test]
     fn wrong_names_sources_and_existing_folders_are_refused() {
-        let place = tempfile::tempdir().expect("a folder");
-        let refused = |name, source| create(place.path(), name, source).unwrap_err().to_string();
+        let directory = tempfile::tempdir().expect("a folder");
+        let refused =
+            |name, source| create(directory.path(), name, source).unwrap_err().to_string();
         for name in ["", "1a", "../a", "a b", "ä"] {
             assert!(refused(name, HERE).contains("as in the name of a crate"), "{name}");
         }
         assert!(refused("a", "/nowhere").contains("--rollpacker `/nowhere`"));
-        assert!(!place.path().join("a").exists(), "nothing is left behind");
-        fs::create_dir(place.path().join("b")).expect("made");
+        assert!(!directory.path().join("a").exists(), "nothing is left behind");
+        fs::create_dir(directory.path().join("b")).expect("made");
         assert!(refused("b", HERE).contains("does not exist"));
     }
 }

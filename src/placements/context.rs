@@ -1,6 +1,7 @@
-//! The devices that a placement divides.
+//! The context of a placement policy.
 
-/// The devices that a placement divides between rollout and training. Fields may be added.
+/// The context from which a placement policy is built: the devices to divide between rollout and training, and the limits of the run.
+/// Fields may be added.
 ///
 /// In a live run, a device is an engine instance with its threads. In a simulated job, a device is a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,8 @@ pub struct PlacementContext {
     /// The number of threads of a device (`rollout.threads_per_instance`). In a simulated job, 1.
     pub threads_per_device: usize,
     /// The number of tokens that the KV cache of a device holds (`rollout.kv_cache_tokens`), summed over the workers, because the policy
-    /// receives the responses of all of them. In a simulated job, the cache of an instance by the cost model, divided by its GPUs.
+    /// receives the responses of all workers. In a simulated job, the tokens that fit on an instance according to the cost model, divided
+    /// by the number of its GPUs.
     pub kv_cache_tokens: usize,
     /// The maximum length of a response in tokens (`data.max_response_length`).
     pub max_response_length: u32,

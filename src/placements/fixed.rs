@@ -1,4 +1,4 @@
-//! The trainer computes next to all instances.
+//! The placement `fixed`: all instances generate, and the trainer computes with threads of its own.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ pub(crate) trait LivePlacement: fmt::Debug + Send + Sync {
     fn trainer_threads(&self) -> TrainerThreads;
 
     /// Returns the number of devices that never generate.
-    fn only_training(&self) -> u32 {
+    fn training_only_devices(&self) -> u32 {
         0
     }
 
@@ -43,11 +43,12 @@ pub(crate) trait LivePlacement: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Describes the placement of `devices` devices that generate; `None` if it is fixed. `training` describes the trainer's threads.
+    /// Describes the placement of `devices` devices that generate; `None` if the placement is fixed. `training` describes the trainer's
+    /// threads.
     fn describe(&self, devices: u32, training: &str) -> Option<String>;
 }
 
-/// A built-in placement: the keys that `[placement]` has for it, with their defaults.
+/// The options of a built-in placement, with their defaults. They are keys of `[placement]`.
 pub(super) trait BuiltIn:
     Documented + DeserializeOwned + Serialize + Default + Clone + Send + Sync + 'static
 {
@@ -63,28 +64,28 @@ pub(super) trait BuiltIn:
     fn check(self, recipe: &PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError>;
 }
 
-/// Checks options that have been read against the rest of a recipe.
+/// A function that checks the options of a placement, already read from a recipe, against the rest of the recipe.
 pub(crate) type Check =
     Arc<dyn Fn(&PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError> + Send + Sync>;
 
 /// The threads with which the trainer computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrainerThreads {
-    /// Threads of its own, next to those of all devices.
+    /// Threads of its own, in addition to the threads of all devices.
     Own,
     /// The threads of this many devices, whenever it computes.
     OfDevices(u32),
-    /// The threads of the devices that are lent to it, and its own.
+    /// The threads of the devices that are lent to the trainer, but at least `actor.threads`.
     Lent,
 }
 
 /// The inputs of the placement policy of a live run.
 pub(crate) struct LiveRun {
-    /// The devices to divide.
+    /// The context from which the policy is built.
     pub(crate) context: PlacementContext,
     /// The number of workers, which all follow the policy.
     pub(crate) workers: usize,
-    /// The profile of the engine, which the first worker has.
+    /// The monitor of the engine's profile. `None` without a profile, and on all workers but the first.
     pub(crate) monitor: Option<Rc<RefCell<ProfileMonitor>>>,
 }
 
@@ -93,15 +94,15 @@ pub(crate) struct LiveRun {
 pub(crate) struct PlacementInputs<'a> {
     /// The value of `placement.kind`.
     pub(crate) kind: &'a str,
-    /// The devices of a single worker.
+    /// The context of the policy, with the devices of a single worker.
     pub(crate) context: PlacementContext,
     /// `true` if `rollout.profile` is set.
     pub(crate) has_profile: bool,
 }
 
 impl PlacementInputs<'_> {
-    /// Rejects staleness for placements in which a device either generates or trains: the next round would take the devices back before the
-    /// step is trained on.
+    /// Rejects staleness for placements in which a device generates and trains in turn: the next round would take the devices back before
+    /// the step is trained on.
     pub(super) fn check_on_policy(&self) -> Result<(), RecipeError> {
         let (kind, staleness) = (self.kind, self.context.staleness);
         if staleness == 0 {
@@ -113,8 +114,8 @@ impl PlacementInputs<'_> {
         Err(out_of_bounds("algorithm.staleness", expected, staleness))
     }
 
-    /// Rejects a single device.
-    pub(super) fn check_several(&self) -> Result<(), RecipeError> {
+    /// Rejects a placement that needs several devices if `rollout.instances` is 1.
+    pub(super) fn require_several_devices(&self) -> Result<(), RecipeError> {
         let (kind, devices) = (self.kind, self.context.devices);
         if devices > 1 {
             return Ok(());

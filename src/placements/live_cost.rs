@@ -11,16 +11,19 @@ use super::context::PlacementContext;
 use super::live::LiveRun;
 use crate::profile_monitor::ProfileMonitor;
 
-/// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile, if there is one.
+/// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile. Without a profile, decode times are
+/// infinite.
 ///
-/// The policy observes the responses of all workers, but places the instances of one. An instance of the policy therefore stands for one
-/// instance of each worker. Training times are unknown; the triggers that a recipe can choose do not compare them.
+/// The policy observes the responses of all workers, but places the instances of one worker. An instance of the policy therefore stands for
+/// one instance of each worker. Training times are unknown; the triggers that a recipe can choose do not compare them.
 pub(super) struct LiveCost {
     /// The number of devices of a worker.
     devices: u32,
+    /// The number of workers.
     workers: u32,
     /// The number of tokens that a device caches, summed over the workers.
     kv_tokens: u64,
+    /// The monitor of the profile; `None` without a profile.
     monitor: Option<Rc<RefCell<ProfileMonitor>>>,
 }
 
@@ -51,7 +54,8 @@ impl StepCost for LiveCost {
         self.kv_tokens.saturating_mul(tensor_parallel.into())
     }
 
-    /// Instances change between rounds, when they hold no responses, and keep their weights.
+    /// Returns 0 if no tokens are cached, and infinity otherwise. Instances change only between rounds, when they hold no responses, and
+    /// keep their weights.
     fn reconfiguration(&self, _from: Placement, _to: Placement, kv_tokens: f64) -> f64 {
         if kv_tokens == 0.0 { 0.0 } else { f64::INFINITY }
     }

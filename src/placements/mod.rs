@@ -1,14 +1,15 @@
-//! The placements that recipes can name with `placement.kind`, and those of a program, which jobs can name with `pipeline.placement`, too.
+//! The placements that recipes can name with `placement.kind`. Simulated jobs can name the placements that a program adds, with
+//! `pipeline.placement`.
 //!
 //! An entry of a program is a constructor. It receives the options of `placement.options` or `pipeline.placement_options`, and a
 //! [`PlacementContext`].
 
 mod built_in;
 mod context;
+mod custom;
 mod fixed;
 pub(crate) mod live;
 mod live_cost;
-mod own;
 mod planner;
 mod planner_options;
 mod separate_pools;
@@ -24,10 +25,10 @@ use serde::de::DeserializeOwned;
 use toml::Table;
 
 pub use self::context::PlacementContext;
+pub use self::custom::CustomPlacement;
+use self::custom::MakePolicy;
+pub(crate) use self::custom::PlacementKeys;
 use self::live::Check;
-use self::own::MakePolicy;
-pub use self::own::OwnPlacement;
-pub(crate) use self::own::PlacementKeys;
 pub use self::planner_options::{PlannerOptions, PlannerRule};
 use crate::recipe::choice::{KeyedChoice, choice, make};
 use crate::recipe::error::RecipeError;
@@ -58,14 +59,14 @@ use crate::recipe::error::RecipeError;
 #[derive(Clone)]
 pub struct Placements {
     /// The placements of the program.
-    own: Catalog<MakePolicy>,
+    custom: Catalog<MakePolicy>,
     built_in: Catalog<Check>,
 }
 
 impl Default for Placements {
     /// Returns the built-in placements.
     fn default() -> Self {
-        Self { own: Catalog::new("placement"), built_in: built_in::catalog() }
+        Self { custom: Catalog::new("placement"), built_in: built_in::catalog() }
     }
 }
 
@@ -83,7 +84,7 @@ impl PartialEq for Placements {
 }
 
 impl Placements {
-    /// Adds a policy that `start` constructs from its options. Replaces a policy of the same name, also a built-in one.
+    /// Adds a policy that `start` constructs from its options. Replaces a policy of the same name, including a built-in policy.
     ///
     /// `start` runs when the recipe is read, also by `--dry-run`, and again on each worker when the run begins. Only the policy of the
     /// first worker decides. For a simulated job, `start` runs when the job is read, and again for each seed.
@@ -98,39 +99,40 @@ impl Placements {
         P: PlacementPolicy + 'static,
     {
         let start = Arc::new(start);
-        let own = self.own.with(name, move |options: O| {
+        let custom = self.custom.with(name, move |options: O| {
             let start = start.clone();
             let make = move |context| {
                 Ok(Box::new(start(options.clone(), context)?) as Box<dyn PlacementPolicy>)
             };
             Ok(Arc::new(make) as MakePolicy)
         });
-        Self { own, ..self }
+        Self { custom, ..self }
     }
 
-    /// Returns the names: those of the built-in placements, and then those of the program, each in alphabetical order.
+    /// Returns the names of the built-in placements that the program does not replace, and then the names of the program's placements. Both
+    /// parts are in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let is_own = |name: &&str| self.own.options(name).is_some();
-        self.built_in.names().filter(move |name| !is_own(name)).chain(self.own_names())
+        let is_custom = |name: &&str| self.custom.options(name).is_some();
+        self.built_in.names().filter(move |name| !is_custom(name)).chain(self.custom_names())
     }
 
     /// Returns the names of the placements of the program in alphabetical order. Simulated jobs can name these.
-    pub fn own_names(&self) -> impl Iterator<Item = &str> {
-        self.own.names()
+    pub fn custom_names(&self) -> impl Iterator<Item = &str> {
+        self.custom.names()
     }
 
     /// Returns the options of the placement `name`, or `None` if there is no such placement. They are keys of `[placement]` for a built-in
-    /// placement, and of `placement.options` and `pipeline.placement_options` for one of the program.
+    /// placement, and of `placement.options` and `pipeline.placement_options` for a placement of the program.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
-        self.own.options(name).or_else(|| self.built_in.options(name))
+        self.custom.options(name).or_else(|| self.built_in.options(name))
     }
 
     pub(crate) fn built_in(&self) -> &Catalog<Check> {
         &self.built_in
     }
 
-    /// Returns the policy `name` of the program, or `None` if there is no such policy. `keys` are those that errors name.
+    /// Returns the policy `name` of the program, or `None` if there is no such policy. Errors name the keys in `keys`.
     ///
     /// # Errors
     /// If an option is unknown or has a wrong type.
@@ -139,13 +141,13 @@ impl Placements {
         keys: PlacementKeys,
         name: &str,
         options: &Table,
-    ) -> Result<Option<OwnPlacement>, RecipeError> {
-        if self.own.options(name).is_none() {
+    ) -> Result<Option<CustomPlacement>, RecipeError> {
+        if self.custom.options(name).is_none() {
             return Ok(None);
         }
         let (choice, keyed) = (choice(name, options), Vec::new());
         let written = KeyedChoice { key: keys.name, section: keys.options, choice, keyed };
-        let make = make(&self.own, &written)?;
-        Ok(Some(OwnPlacement { name: name.to_owned(), keys, make }))
+        let make = make(&self.custom, &written)?;
+        Ok(Some(CustomPlacement { name: name.to_owned(), keys, make }))
     }
 }

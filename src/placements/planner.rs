@@ -1,4 +1,4 @@
-//! Instances that compute on several devices, as a rule decides for each round (RollPacker, section 4.3).
+//! The placement `planner`: a rule chooses the number of devices of an instance for each round (RollPacker, section 4.3).
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::recipe::section::section;
 section! {
     /// The options of `planner`.
     Planner {
-        /// Rule that chooses the number of devices of an instance for each round: `paper` doubles it if preemptions increase and halves it if
-        /// there are none for four rounds (RollPacker, section 4.3); `predictive` takes the number with the shortest round that
+        /// Rule that chooses the number of devices of an instance for each round: `paper` doubles it if preemptions increase and halves it
+        /// if there are none for four rounds (RollPacker, section 4.3); `predictive` takes the number with the shortest round that
         /// `rollout.profile` predicts; `fixed` keeps `tensor_parallel`.
         rule: PlannerRule = PlannerRule::Paper,
-        /// Number of devices of an instance in the first round of each kind, a power of two that divides `rollout.instances`. A device is an
-        /// instance's share of threads and KV cache. From 1 to `rollout.instances`.
+        /// Number of devices of an instance in the first round of each kind, a power of two that divides `rollout.instances`. A device is
+        /// an instance's share of threads and KV cache. From 1 to `rollout.instances`.
         tensor_parallel: u32 [devices] = 1,
     }
 }
@@ -52,7 +52,7 @@ struct Planned {
 impl LivePlacement for Planned {
     fn policy(&self, run: LiveRun) -> Result<Option<Box<dyn PlacementPolicy>>, RecipeError> {
         let paper = StreamTrainerOptions::paper();
-        planned(StreamTrainerOptions { trigger: Trigger::Never, ..paper }, self.options, run)
+        planned_policy(StreamTrainerOptions { trigger: Trigger::Never, ..paper }, self.options, run)
     }
 
     fn trainer_threads(&self) -> TrainerThreads {
@@ -76,7 +76,7 @@ impl PlacementInputs<'_> {
         tensor_parallel: u32,
     ) -> Result<PlannerOptions, RecipeError> {
         self.check_on_policy()?;
-        self.check_several()?;
+        self.require_several_devices()?;
         let devices = self.context.devices;
         if rule != PlannerRule::Fixed && !devices.is_multiple_of(2) {
             let expected = "an even number, because the rule of the placement joins instances";
@@ -99,8 +99,8 @@ impl PlacementInputs<'_> {
     }
 }
 
-/// Returns a stream trainer's policy whose instances a planner plans.
-pub(super) fn planned(
+/// Returns the policy of a stream trainer in which a planner chooses the number of devices of an instance.
+pub(super) fn planned_policy(
     stream: StreamTrainerOptions,
     PlannerOptions { rule, tensor_parallel }: PlannerOptions,
     run: LiveRun,
@@ -114,11 +114,11 @@ pub(super) fn planned(
     };
     let policy = Plan::new(rule, job, tensor_parallel)
         .and_then(|planner| StreamTrainer::new(stream, planner, LiveCost::new(run)));
-    Ok(Some(Box::new(policy.map_err(refused)?)))
+    Ok(Some(Box::new(policy.map_err(recipe_error)?)))
 }
 
-/// Returns the error of a policy about an option of `[placement]`.
-pub(super) fn refused(error: PlacementError) -> RecipeError {
+/// Converts an error of a policy into a recipe error that names the key of `[placement]`.
+pub(super) fn recipe_error(error: PlacementError) -> RecipeError {
     match error {
         PlacementError::Range { field, expected, found } => {
             let key = if field == "share" { "from" } else { field };

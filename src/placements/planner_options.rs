@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlannerRule {
-    /// The number as written.
+    /// The number in the option `tensor_parallel`.
     Fixed,
     /// The number that follows from preemptions (RollPacker, section 4.3).
     Paper,

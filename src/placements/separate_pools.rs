@@ -1,4 +1,4 @@
-//! Some instances only generate, and the threads of the others only train.
+//! The placement `separate_pools`: some instances only generate, and the threads of the others only train.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::recipe::section::section;
 section! {
     /// The options of `separate_pools`.
     SeparatePools {
-        /// Number of instances whose threads train. From 1 to `rollout.instances - 1`. Default: half of them.
+        /// Number of instances whose threads train. From 1 to `rollout.instances - 1`. Default: half of `rollout.instances`, rounded down.
         training_instances: Option<u32> [instances] = None,
     }
 }
@@ -28,7 +28,7 @@ impl BuiltIn for SeparatePools {
     );
 
     fn check(self, recipe: &PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError> {
-        recipe.check_several()?;
+        recipe.require_several_devices()?;
         let devices = recipe.context.devices;
         let training = self.training_instances.unwrap_or(devices / 2);
         between("placement.training_instances", training, 1, devices - 1)?;
@@ -53,7 +53,7 @@ impl LivePlacement for Pools {
         TrainerThreads::OfDevices(self.training)
     }
 
-    fn only_training(&self) -> u32 {
+    fn training_only_devices(&self) -> u32 {
         self.training
     }
 

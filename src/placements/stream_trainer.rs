@@ -1,4 +1,4 @@
-//! Instances are lent to training during the tail of a round (RollPacker, Algorithm 1).
+//! The placement `stream_trainer`: instances are lent to training during the tail of a round (RollPacker, Algorithm 1).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rollpacker_stages::catalog::About;
 use serde::{Deserialize, Serialize};
 
 use super::live::{BuiltIn, LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
-use super::planner::{planned, refused};
+use super::planner::{planned_policy, recipe_error};
 use super::planner_options::{PlannerOptions, PlannerRule};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 use crate::recipe::section::section;
@@ -22,7 +22,8 @@ section! {
         /// Condition to lend instances: `adaptive` at the first milestone at which the remaining responses are projected to fit into the KV
         /// caches of fewer instances, or `fixed` at the share `from` of ended responses.
         trigger: TriggerKind = TriggerKind::Adaptive,
-        /// First milestone, as a share of the responses that are expected to end by themselves, in (0, 1].
+        /// First milestone of the trigger `adaptive`, or the share at which the trigger `fixed` lends instances. It is a share of the
+        /// responses that are expected to end by themselves, in (0, 1].
         from: f64 = 0.2,
         /// Last milestone of the trigger `adaptive`, from `from` to 1. Default: 0.5.
         to: Option<f64> = None,
@@ -43,9 +44,9 @@ section! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TriggerKind {
-    /// At the first milestone at which the remaining responses are projected to fit on fewer instances.
+    /// Instances are lent at the first milestone at which the remaining responses are projected to fit on fewer instances.
     Adaptive,
-    /// At a fixed share of ended responses.
+    /// Instances are lent at a fixed share of ended responses.
     Fixed,
 }
 
@@ -75,7 +76,7 @@ impl StreamTrainer {
                 let expected = format!("at least placement.from = {from}, and at most 1");
                 out_of_bounds("placement.to", expected, found)
             }
-            error => refused(error),
+            error => recipe_error(error),
         })
     }
 }
@@ -109,7 +110,7 @@ struct Streamed {
 
 impl LivePlacement for Streamed {
     fn policy(&self, run: LiveRun) -> Result<Option<Box<dyn PlacementPolicy>>, RecipeError> {
-        planned(self.options, self.planner, run)
+        planned_policy(self.options, self.planner, run)
     }
 
     fn trainer_threads(&self) -> TrainerThreads {

@@ -1,4 +1,4 @@
-//! All instances generate until the rollout of the step has ended; then their threads train.
+//! The placement `time_sharing`: all instances generate until the rollout of the step has ended; then their threads train.
 
 use std::sync::Arc;
 

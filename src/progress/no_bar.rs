@@ -1,11 +1,11 @@
-//! The progress bar of a program without the feature `cli`: there is none.
+//! A replacement for the progress bar in a program without the feature `cli`, which draws none.
 
 /// Returns `None`: nothing is known about the terminal.
 pub(super) fn terminal_width() -> Option<usize> {
     None
 }
 
-/// A bar that does not exist.
+/// A progress bar that cannot be created.
 pub(super) enum Bar {}
 
 impl Bar {

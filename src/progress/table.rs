@@ -2,9 +2,9 @@
 
 use rollpacker_stages::train::Metrics;
 
-use crate::figure::figure;
+use crate::number_format::format_number;
 
-/// The metrics of the columns after the step and the round, with their titles. A narrow terminal shows the first of them.
+/// The metrics of the columns after the step and the round, with their titles. A narrow terminal shows only the first columns.
 const COLUMNS: [(&str, &str); 9] = [
     ("score", "critic/score/mean"),
     ("val", "val/score"),
@@ -16,8 +16,9 @@ const COLUMNS: [(&str, &str); 9] = [
     ("queue", "schedule/queue_length"),
     ("tokens/s", "rollout/tokens_per_s"),
 ];
-/// The width of the column of the step, and of each further column with the space before it.
+/// The width of the column of the step in characters.
 const STEP_WIDTH: usize = 6;
+/// The width of each further column in characters, with the space before it.
 const WIDTH: usize = 9;
 /// The number of rows between two heads.
 const ROWS: usize = 20;
@@ -32,8 +33,8 @@ pub(super) struct StepTable {
 }
 
 impl StepTable {
-    /// Returns the row of a step for a terminal of this width. The head of the table is before it in the first of [`ROWS`] rows, and where
-    /// the columns that the terminal shows have changed.
+    /// Returns the row of a step for a terminal of `width` characters. The head of the table precedes every [`ROWS`]-th row, and each row
+    /// at which the number of shown columns has changed.
     pub(super) fn row(
         &mut self,
         width: usize,
@@ -46,15 +47,15 @@ impl StepTable {
         self.rows = if is_new { 1 } else { self.rows + 1 };
         self.columns = columns;
         let titles = COLUMNS.iter().map(|(title, _)| (*title).to_owned());
-        let figures = COLUMNS
-            .iter()
-            .map(|(_, name)| metrics.get(*name).map_or_else(String::new, |value| figure(*value)));
+        let figures = COLUMNS.iter().map(|(_, name)| {
+            metrics.get(*name).map_or_else(String::new, |value| format_number(*value))
+        });
         let row = line(columns, &step.to_string(), round, figures);
         if is_new { format!("{}\n{row}", line(columns, "step", "round", titles)) } else { row }
     }
 }
 
-/// Returns a line with the first columns after the step. Longer names of rounds are cut.
+/// Returns a line with the step and the first `columns` cells. The name of the round is cut to the width of its column.
 fn line(columns: usize, step: &str, round: &str, cells: impl Iterator<Item = String>) -> String {
     let round: String = round.chars().take(WIDTH - 1).collect();
     let cells = std::iter::once(round).chain(cells).take(columns);

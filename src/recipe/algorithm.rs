@@ -33,15 +33,21 @@ pub(crate) fn check_replicas(config: &TrainerConfig, workers: usize) -> Result<(
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only sessions make the entries"))]
 pub(crate) struct Choices {
+    /// The rollout engine: `rollout.engine`.
     pub(crate) engine: KeyedChoice,
+    /// The trainer: `actor.strategy`.
     pub(crate) trainer: KeyedChoice,
+    /// The advantage estimator: `algorithm.adv_estimator`.
     pub(crate) estimator: KeyedChoice,
+    /// The policy loss: `actor.policy_loss.loss_mode` or `algorithm.rollout_correction.loss_type`.
     pub(crate) policy_loss: KeyedChoice,
+    /// The estimator of the KL divergence in the loss: `actor.kl_loss_type`.
     pub(crate) kl_loss: KeyedChoice,
+    /// The estimator of the KL divergence in the rewards: `algorithm.kl_penalty`.
     pub(crate) kl_penalty: KeyedChoice,
-    /// The aggregation of token losses, if the recipe sets one.
+    /// The aggregation of token losses; `None` if the recipe does not set `actor.loss_agg_mode`.
     pub(crate) loss_agg_mode: Option<Aggregation>,
-    /// `true` if the recipe sets something that only a critic uses.
+    /// `true` if the section `[critic]` differs from its defaults, or if `trainer.critic_warmup` is above 0.
     pub(crate) sets_critic: bool,
 }
 
@@ -65,8 +71,8 @@ impl RawRecipe {
         }
     }
 
-    /// Returns the trainer's options, except those that depend on the schedule and on the placement: the source of the old
-    /// log-probabilities, and the threads. Conflicts are added to `errors`.
+    /// Returns the options of the trainer, and adds conflicts between settings to `errors`. `old_logprobs`, which depends on the schedule,
+    /// and `threads`, which depends on the placement, are not final here; the caller replaces both.
     pub(super) fn trainer_config(&self, errors: &mut Vec<RecipeError>) -> TrainerConfig {
         let (actor, algorithm) = (&self.actor, &self.algorithm);
         let config = TrainerConfig {
@@ -106,7 +112,8 @@ impl RawRecipe {
         config
     }
 
-    /// Returns the division of a step into several updates; `None` for one update.
+    /// Returns the division of a step into several updates, or `None` for one update per step. Rejects a mini-batch that is larger than the
+    /// step, and batch-normalized importance weights if a step has several updates.
     fn mini_batches(&self) -> Result<Option<MiniBatches>, RecipeError> {
         let (all, epochs) = (self.data.train_batch_size, self.actor.ppo_epochs);
         let prompts = self.actor.ppo_mini_batch_size.unwrap_or(all);
@@ -147,7 +154,7 @@ impl RawRecipe {
         }
     }
 
-    /// Returns the policy loss with its options and their recipe keys.
+    /// Returns the policy loss with its options and their recipe keys. With `loss_type = "reinforce"`, it is `REINFORCE_LOSS`.
     pub(super) fn policy_loss(&self) -> KeyedChoice {
         let actor = &self.actor;
         let low = actor.clip_ratio_low.or(actor.clip_ratio);
@@ -162,7 +169,7 @@ impl RawRecipe {
         ];
         let keyed = keyed.into_iter().filter_map(keyed_number).collect();
         let section = "actor.policy_loss";
-        if self.reinforces() {
+        if self.is_reinforce() {
             let key = "algorithm.rollout_correction.loss_type";
             return KeyedChoice { key, section, choice: Choice::of(REINFORCE_LOSS), keyed };
         }
@@ -190,7 +197,7 @@ impl RawRecipe {
         }
     }
 
-    /// Returns the rollout engine with its options.
+    /// Returns the rollout engine with its options and their recipe keys.
     fn engine(&self) -> KeyedChoice {
         let (servers, server_timeout) = (&self.rollout.servers, &self.rollout.server_timeout);
         let servers = (!servers.is_empty()).then(|| KeyedOption {

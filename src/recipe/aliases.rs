@@ -11,9 +11,9 @@ pub struct Alias {
     pub section: &'static str,
     /// The key of the other framework.
     pub alias: &'static str,
-    /// The key of this project. It is verl's key where verl has one.
+    /// The key of this project. It has verl's name if verl has such a key.
     pub key: &'static str,
-    /// The frameworks that use the other key.
+    /// The frameworks that use `alias`, separated by commas.
     pub peers: &'static str,
 }
 
@@ -71,15 +71,17 @@ pub static ALIASES: &[Alias] = &[
     alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
 ];
 
-/// The coefficient of the KL divergence in TRL. Other values than 0 switch the divergence on, unless the recipe sets the switch.
+/// TRL's coefficient of the KL divergence in the loss, as section and key. A value other than 0 sets `BETA_SWITCH` to `true`, unless the
+/// recipe sets `BETA_SWITCH`.
 const BETA: (&str, &str) = ("actor", "beta");
+/// The key in the section of `BETA` that adds the KL divergence to the loss.
 const BETA_SWITCH: &str = "use_kl_loss";
 
 fn is_zero(value: &Value) -> bool {
     value.as_float() == Some(0.0) || value.as_integer() == Some(0)
 }
 
-/// Removes a key from a table under all of its names except `key`, which may be one of `aliases`.
+/// Removes all other names of the setting `key` from a table: its aliases and its own name, without `key` itself. `key` may be an alias.
 pub(super) fn remove_other_names(table: &mut Table, aliases: &[Alias], key: &str) {
     let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
     let of_section = || aliases.iter().filter(|one| one.section == section);
@@ -90,7 +92,7 @@ pub(super) fn remove_other_names(table: &mut Table, aliases: &[Alias], key: &str
     }
 }
 
-/// Replaces each alias in `table` by the key that it stands for. Returns the errors of keys that are also set by their own name.
+/// Replaces each alias in `table` by the key that it stands for. Returns an error for each key that is set under several names.
 pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Vec<RecipeError> {
     let mut errors = Vec::new();
     for Alias { section, alias, key, .. } in aliases {

@@ -1,9 +1,9 @@
-//! Checks every setting of a recipe: the ranges of numbers, and the settings that bound each other.
+//! Checks every setting of a recipe: the ranges of numbers, and settings that must fit each other.
 
 use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
-use rollpacker_model::config::most as size;
+use rollpacker_model::config::max as size;
 
 use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds, within};
@@ -12,7 +12,8 @@ use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
 use super::{limits, range};
 
 impl RawRecipe {
-    /// Returns the errors of names, of values that are out of their own range, and of the options of the schedule and the placement.
+    /// Returns the errors of single settings: numbers out of range, unknown names in `trainer.logger`, and wrong names and options of the
+    /// schedule and the placement.
     pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
         let errors = range::errors(RANGES, self)
@@ -22,7 +23,8 @@ impl RawRecipe {
         errors.collect()
     }
 
-    /// Returns the errors of settings that bound each other, at most one for each group of them. Schedules check what their options mean.
+    /// Returns the errors of settings that conflict with each other, at most one per check. A schedule checks its own options when it is
+    /// built.
     pub(super) fn conflicts(&self) -> Vec<RecipeError> {
         let checks = [
             self.check_data(),
@@ -45,7 +47,8 @@ impl RawRecipe {
         within("trainer.total_epochs", epochs, |epochs| epochs >= 2.0, expected)
     }
 
-    /// Rejects an empty path, such as that of an unset variable of a shell. It would be the current folder.
+    /// Rejects an empty `trainer.default_local_dir`, such as the value of an unset shell variable. An empty path would select the current
+    /// folder.
     fn check_run_folder(&self) -> Result<(), RecipeError> {
         if self.trainer.default_local_dir.as_os_str().is_empty() {
             let (key, expected) = ("trainer.default_local_dir", "the path of a folder");
@@ -94,18 +97,18 @@ impl RawRecipe {
         Ok(())
     }
 
-    /// Rejects recipes whose torch operations would use more threads in total than a system grants a process.
+    /// Rejects recipes whose engine instances and trainers would use more than `MAX_TOTAL_THREADS` threads in total.
     fn check_threads(&self) -> Result<(), RecipeError> {
         let (rollout, workers) = (&self.rollout, self.trainer.workers);
         let of_engines = rollout.instances as usize * rollout.threads_per_instance;
         let lent = if self.placement.kind == "fixed" { 0 } else { of_engines };
         let all = workers * (of_engines + self.actor.threads.unwrap_or(1).max(lent));
-        if all <= limits::ALL_THREADS {
+        if all <= limits::MAX_TOTAL_THREADS {
             return Ok(());
         }
         let expected = format!(
             "at most {} threads of trainer.workers * (rollout.instances * rollout.threads_per_instance + actor.threads)",
-            limits::ALL_THREADS
+            limits::MAX_TOTAL_THREADS
         );
         Err(out_of_bounds("rollout.threads_per_instance", expected, format!("{all} threads")))
     }
@@ -158,14 +161,14 @@ impl RawRecipe {
     }
 }
 
-/// Checks the bounds of `data.curriculum`, of a recipe or of a simulated job.
+/// Checks the bounds of `data.curriculum` in a recipe or in a simulated job.
 pub(crate) fn check_curriculum(options: &CurriculumOptions) -> Result<(), RecipeError> {
     let key = |key: &str| format!("data.curriculum.{key}");
     let checked = options.validated();
     checked.map_err(|error| out_of_bounds(key(error.key), error.expected, error.found)).map(drop)
 }
 
-/// Rejects test-case limits that are out of their bounds, and adaptive options that a fixed limit would ignore.
+/// Rejects options of `reward.timeout` that are out of their bounds, and options of the adaptive limit that a fixed limit would ignore.
 fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     let key = |key: &str| format!("reward.timeout.{key}");
     limits

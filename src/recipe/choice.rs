@@ -1,4 +1,4 @@
-//! The choice of a catalog entry by a recipe, and the entry that it makes. Errors name the recipe key.
+//! Builds the catalog entry that a recipe selects. Errors name the recipe key.
 
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Options};
 use rollpacker_stages::wrong_value::missing_field;
@@ -6,14 +6,16 @@ use serde_json::Value;
 use toml::Table;
 
 use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_in};
-use super::keys::joined;
+use super::keys::dotted_name;
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedChoice {
+    /// The recipe key that names the entry.
     pub(crate) key: &'static str,
     /// The table that holds the options without a recipe key of their own.
     pub(crate) section: &'static str,
+    /// The name of the entry and the options of `section`.
     pub(crate) choice: Choice,
     /// The options that have a recipe key of their own.
     pub(crate) keyed: Vec<KeyedOption>,
@@ -22,7 +24,9 @@ pub(crate) struct KeyedChoice {
 /// An option with a recipe key of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedOption {
+    /// The recipe key that sets the option.
     pub(crate) key: &'static str,
+    /// The name of the option in the options of the entry.
     pub(crate) option: &'static str,
     pub(crate) value: Value,
 }
@@ -39,14 +43,14 @@ impl KeyedChoice {
         &self.choice.name
     }
 
-    /// Returns the choice with all its options, those with a key of their own included.
+    /// Returns the choice with all its options, including the options in `keyed`.
     pub(crate) fn all(&self) -> Choice {
         self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
             choice.with(keyed.option, keyed.value.clone())
         })
     }
 
-    /// Returns an error of the catalog with the recipe key that it concerns.
+    /// Converts an error of the catalog into one that names the recipe key.
     fn error(&self, error: CatalogError) -> RecipeError {
         match error {
             CatalogError::Option { key: option, reason } => {
@@ -97,11 +101,12 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
     catalog.make(&written.all()).map_err(|error| written.error(error))
 }
 
-/// Returns an error for each option of a wrong type, or for the first missing one.
+/// Returns an error for each option of a wrong type, or for the first missing option. Options that the entry does not have are ignored if
+/// the entry lists its options.
 pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec<RecipeError> {
     let known = catalog.options(&written.choice.name).unwrap_or_default();
     let mut readable = written.all();
-    // Options that the entry does not have are reported by the keys that they have of their own.
+    // `make` reports the options that the entry does not have by their recipe keys.
     for keyed in written.keyed.iter().filter(|keyed| !known.contains(&keyed.option)) {
         readable.options.remove(keyed.option);
     }
@@ -109,12 +114,12 @@ pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec
     errors.into_iter().map(|error| written.error(error)).collect()
 }
 
-/// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error
-/// concerns all of it.
+/// Returns the error of an option that its entry rejects. `section` is the table of the options, and `option` is empty if the error
+/// concerns the whole table.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
-    let key = joined(section, option);
+    let key = dotted_name(section, option);
     match missing_field(&reason) {
-        Some(missing) => out_of_bounds(joined(&key, missing), "a value", "nothing"),
+        Some(missing) => out_of_bounds(dotted_name(&key, missing), "a value", "nothing"),
         None => RecipeError::Type { key, reason },
     }
 }

@@ -60,12 +60,12 @@ pub enum RecipeError {
         /// The errors, at least two.
         errors: Vec<RecipeError>,
     },
-    /// A value is of the wrong type.
+    /// A value has the wrong type, a key is set twice, or the catalog entry that a key selects rejects its options.
     #[error("key `{key}`: {reason}")]
     Type {
         /// The key.
         key: String,
-        /// The expected and the found type or value.
+        /// The cause in words, such as the expected and the found type.
         reason: String,
     },
     /// `trainer.device` names a device that is absent.
@@ -85,7 +85,7 @@ pub enum RecipeError {
 }
 
 impl RecipeError {
-    /// Returns the keys that the error names.
+    /// Returns the keys that the error names; an empty list for errors of a file or of the text of an override.
     pub(super) fn keys(&self) -> Vec<&str> {
         match self {
             Self::UnknownKey { key, .. } | Self::Type { key, .. } | Self::Bound { key, .. } => {
@@ -117,12 +117,12 @@ impl From<rollpacker_torch::model::TorchError> for RecipeError {
     }
 }
 
-/// Returns the errors as one, if there are any.
+/// Returns all errors as one error, or `Ok` if there are none.
 pub(crate) fn reject(errors: Vec<RecipeError>) -> Result<(), RecipeError> {
-    if errors.is_empty() { Ok(()) } else { Err(several(errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(combine_errors(errors)) }
 }
 
-/// Returns the value, or the default after an error, which is added to `errors`.
+/// Returns the value. In case of an error, adds it to `errors` and returns the default.
 pub(crate) fn or_default<T: Default>(
     value: Result<T, RecipeError>,
     errors: &mut Vec<RecipeError>,
@@ -130,12 +130,12 @@ pub(crate) fn or_default<T: Default>(
     value.map_err(|error| errors.push(error)).unwrap_or_default()
 }
 
-/// Combines errors into one. A single error is returned as it is. There must be at least one.
-pub(crate) fn several(mut errors: Vec<RecipeError>) -> RecipeError {
+/// Combines one or more errors into a single error. One error is returned unchanged.
+pub(crate) fn combine_errors(mut errors: Vec<RecipeError>) -> RecipeError {
     if errors.len() == 1 { errors.remove(0) } else { RecipeError::Several { errors } }
 }
 
-/// Returns the error for keys that do not exist, each with the most similar valid key, if there are any.
+/// Returns the error for keys that do not exist, each with the most similar valid key; `None` if `unknown` is empty.
 pub(crate) fn unknown_keys(mut unknown: Vec<(String, Option<String>)>) -> Option<RecipeError> {
     match unknown.len() {
         0 => None,
@@ -147,7 +147,7 @@ pub(crate) fn unknown_keys(mut unknown: Vec<(String, Option<String>)>) -> Option
     }
 }
 
-/// Returns the error for the keys of a section that are not `known`, if there are any.
+/// Returns the error for the keys of a section that are not `known`, or `None` if all keys are known.
 pub(crate) fn unknown_in<'a>(
     section: &str,
     written: impl IntoIterator<Item = &'a String>,
@@ -170,18 +170,18 @@ pub(crate) fn out_of_bounds(
     RecipeError::Bound { key: key.into(), expected: expected.into(), found: found.to_string() }
 }
 
-/// Rejects a value below `least` or above `most`.
+/// Rejects a value below `min` or above `max`.
 pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     key: &str,
     value: T,
-    least: T,
-    most: T,
+    min: T,
+    max: T,
 ) -> Result<(), RecipeError> {
-    if value > most {
-        return Err(out_of_bounds(key, format!("at most {most}"), value));
+    if value > max {
+        return Err(out_of_bounds(key, format!("at most {max}"), value));
     }
-    if value < least {
-        return Err(out_of_bounds(key, format!("at least {least}"), value));
+    if value < min {
+        return Err(out_of_bounds(key, format!("at least {min}"), value));
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use super::Recipe;
 use super::raw::{RawRecipe, Reward};
 
 impl Recipe {
-    /// Returns the files that a run of this recipe reads: datasets, models, and the files that options of rewards, the engine, the trainer
-    /// and the placement name.
+    /// Returns the files that a run of this recipe reads: datasets, models, the profile of the engine, recorded lengths, and the files that
+    /// options of rewards, the engine, the trainer and the placement name.
     ///
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
@@ -58,7 +58,8 @@ impl Reward {
     }
 }
 
-/// Adds every string that is the path of an existing file, such as a model, a program or one of its arguments.
+/// Adds every string in an option, at any nesting depth, that is the path of an existing file, such as a model, a program or one of its
+/// arguments.
 fn add_paths(option: &Value, inputs: &mut Inputs) {
     match option {
         Value::String(text) => inputs.add(Path::new(text)),
@@ -93,18 +94,18 @@ mod tests {
             fs::create_dir(path(name)).expect("made");
             fs::write(path(name).join("config.json"), "").expect("written");
         }
-        let place = folder.path().display();
+        let folder_path = folder.path().display();
         let text = format!(
             r#"
-            data.train_files = "{place}/train-*.jsonl"
-            data.val_files = ["{place}/absent.jsonl", "{place}/val.jsonl"]
-            sft.train_files = "{place}/sft.jsonl"
-            model.path = "{place}/model"
-            critic.path = "{place}/critic"
-            rollout.replay_lengths = "{place}/lengths"
-            reward.options.process.command = ["python3", "{place}/scorer.py"]
-            rollout.engine_options.profile = "{place}/engine.json"
-            reward.options.judge.engine = {{ path = "{place}/judge" }}
+            data.train_files = "{folder_path}/train-*.jsonl"
+            data.val_files = ["{folder_path}/absent.jsonl", "{folder_path}/val.jsonl"]
+            sft.train_files = "{folder_path}/sft.jsonl"
+            model.path = "{folder_path}/model"
+            critic.path = "{folder_path}/critic"
+            rollout.replay_lengths = "{folder_path}/lengths"
+            reward.options.process.command = ["python3", "{folder_path}/scorer.py"]
+            rollout.engine_options.profile = "{folder_path}/engine.json"
+            reward.options.judge.engine = {{ path = "{folder_path}/judge" }}
             "#
         );
         fs::write(path("recipe.toml"), text).expect("written");

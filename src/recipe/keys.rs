@@ -1,4 +1,4 @@
-//! The keys that a recipe may have, read from its types. An unknown key is reported with the most similar known one.
+//! The keys that a recipe may have, read from its types. An unknown key is reported with the most similar known key.
 
 use rollpacker_stages::documented::{Documented, Field};
 pub(crate) use rollpacker_stages::fields::fields;
@@ -13,25 +13,25 @@ use super::error::{RecipeError, unknown_keys};
 
 /// A type that is written as TOML sections.
 pub(crate) trait Sections: DeserializeOwned {
-    /// Returns the section with this dotted name, or the file itself for "". Returns `None` if the section is not a struct.
+    /// Returns the section with this dotted name, or the top level of the file for "". Returns `None` if the section is not a struct.
     fn section(name: &str) -> Option<Section>;
 
-    /// Returns the keys of a section.
+    /// Returns the keys of a section, or `None` if the section is not a struct.
     fn keys(section: &str) -> Option<&'static [&'static str]> {
         Self::section(section).map(|section| section.keys)
     }
 
-    /// Returns the keys of another framework, as they are accepted for overrides.
-    fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
+    /// Returns the keys of another framework that overrides accept.
+    fn foreign_keys() -> Box<dyn Iterator<Item = &'static str>> {
         Box::new(std::iter::empty())
     }
 
-    /// Returns the aliases that are accepted for other keys.
+    /// Returns the aliases that files and overrides accept.
     fn aliases() -> &'static [Alias] {
         &[]
     }
 
-    /// Returns the range of a key in words, if a table has it.
+    /// Returns the range of a key in words; `None` if the key has no range.
     fn range(_key: &str) -> Option<String> {
         None
     }
@@ -45,13 +45,13 @@ pub(crate) trait Sections: DeserializeOwned {
 /// A struct that is written as a section.
 #[derive(Clone, Copy)]
 pub(crate) struct Section {
-    /// The keys, as they are deserialized.
+    /// The keys that the section may have.
     pub(crate) keys: &'static [&'static str],
     /// The documentation of the keys.
     pub(crate) fields: &'static [Field],
     /// Returns the types of the keys.
     pub(crate) shapes: fn() -> Vec<(&'static str, Shape)>,
-    /// Returns the defaults of the keys that have one.
+    /// Returns the defaults of the keys, by key. Keys without a default are left out.
     pub(crate) defaults: fn() -> Table,
 }
 
@@ -68,11 +68,11 @@ impl Section {
 
 /// A section that declares which of its keys may change when a run is resumed.
 pub(crate) trait ResumableKeys {
-    /// The names of these keys in the section.
+    /// The names of the keys that may change, without the name of the section.
     const RESUMABLE: &'static [&'static str];
 }
 
-/// Removes the keys that `T`, or the sections that contain them, do not have, and values in place of sections. Returns their errors.
+/// Removes unknown keys at any depth, and top-level values that should be sections but are not tables. Returns the errors.
 pub(super) fn take_unknown<T: Sections>(table: &mut Table) -> Vec<RecipeError> {
     let mut unknown = Vec::new();
     collect_unknown::<T>(table, "", &mut unknown);
@@ -88,7 +88,8 @@ pub(super) fn take_unknown<T: Sections>(table: &mut Table) -> Vec<RecipeError> {
     errors
 }
 
-/// Returns `true` for a key of `T`, an alias of one, and a key of a table whose keys depend on a name in it.
+/// Returns `true` for a key of `T`, for an alias, and for every key of a table whose keys are not known here, such as the options of a
+/// schedule.
 pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
     let mut section = String::new();
     for part in key.split('.') {
@@ -102,19 +103,19 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
     T::keys(&section).is_none()
 }
 
-/// Returns `true` for what [`is_known`] accepts, and for the name of a section.
+/// Returns `true` for each name that [`is_known`] accepts, and for the name of a section.
 pub(crate) fn is_key_or_section<T: Sections>(name: &str) -> bool {
     is_known::<T>(name) || T::keys(name).is_some()
 }
 
-/// Returns the type of a key; unknown for a key of a table whose keys depend on a name in it.
+/// Returns the type of a key. The type is unknown for a key of a table whose keys are not known here, such as the options of a schedule.
 pub(super) fn shape<T: Sections>(key: &str) -> Shape {
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let shapes = T::section(section).map(|section| (section.shapes)()).unwrap_or_default();
     shape_of(name, &shapes)
 }
 
-/// Returns the dotted names of all keys of `T`. A section that is not a struct counts as one key, because its keys depend on a name in it.
+/// Returns the dotted names of all keys of `T`. A section whose keys depend on a name in it, such as `schedule`, counts as one key.
 pub(crate) fn all<T: Sections>() -> Vec<String> {
     let mut keys = Vec::new();
     collect::<T>("", &mut keys);
@@ -150,7 +151,8 @@ fn collect_unknown<T: Sections>(
     });
 }
 
-/// Adds an unknown key. If the key is a section that resembles no known one, its keys are added instead, so that each gets a suggestion.
+/// Adds an unknown key. If the key is a section that resembles no known key, the keys in the section are added instead, so that each of
+/// them gets a suggestion.
 fn add_unknown<T: Sections>(
     section: &str,
     key: &str,
@@ -158,7 +160,7 @@ fn add_unknown<T: Sections>(
     into: &mut Vec<(String, Option<String>)>,
 ) {
     let written = path(section, key);
-    let near = near_in_section::<T>(section, key);
+    let near = nearest_in_section::<T>(section, key);
     match (near, value) {
         (None, Value::Table(inner)) if !inner.is_empty() && T::keys(&written).is_none() => {
             for (key, value) in inner {
@@ -171,23 +173,24 @@ fn add_unknown<T: Sections>(
     }
 }
 
-fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
+fn nearest_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
     let keys = T::keys(section)?.iter().copied();
     let aliases = T::aliases().iter().filter(|alias| alias.section == section);
     let candidates = keys.chain(aliases.map(|alias| alias.alias));
     nearest(key, candidates).map(|near| path(section, near))
 }
 
-/// Returns the foreign key that is most similar, or the key of another section with the same last part.
+/// Returns the most similar key of the other framework. If the other framework has no similar key, returns a key of `T` that has the same
+/// last part in any section.
 fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
     let (_, last) = written.rsplit_once('.')?;
     let all = all::<T>();
     let same = all.iter().find(|key| key.rsplit('.').next() == Some(last)).cloned();
     // Sections that both keys have are not compared, because a long one would make all of its keys similar.
     let mut sections = written.rmatch_indices('.').map(|(at, _)| &written[..=at]);
-    let shared = sections.find(|section| T::foreign().any(|key| key.starts_with(section)));
+    let shared = sections.find(|section| T::foreign_keys().any(|key| key.starts_with(section)));
     let foreign = shared.and_then(|section| {
-        let below = T::foreign().filter_map(|key| key.strip_prefix(section));
+        let below = T::foreign_keys().filter_map(|key| key.strip_prefix(section));
         nearest(&written[section.len()..], below).map(|near| format!("{section}{near}"))
     });
     foreign.or(same)
@@ -197,8 +200,8 @@ fn path(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// Returns the dotted name of a key of a section. Either may be empty.
-pub(crate) fn joined(section: &str, key: &str) -> String {
+/// Returns the dotted name of a key of a section. `section`, `key` or both may be empty.
+pub(crate) fn dotted_name(section: &str, key: &str) -> String {
     let dot = if section.is_empty() || key.is_empty() { "" } else { "." };
     format!("{section}{dot}{key}")
 }

@@ -1,56 +1,58 @@
 //! Upper bounds of settings.
 //!
 //! The bounds are far above what any run needs. They ensure that no sum or product of settings overflows, that no single setting requests
-//! more threads than a system grants, and that a typing error is reported with its key. Whether a run fits into the memory of this machine
-//! is checked by [`memory`](crate::memory).
+//! more threads than a system grants, and that a typing error is reported with its key. [`memory`](crate::memory) checks that a run fits
+//! into the memory of this machine.
 
 use toml::{Table, Value};
 
 use super::error::{Number, RecipeError, out_of_bounds};
 
-/// Maximum number of threads, and of engine instances and workers, each of which has threads of its own.
-pub(crate) const THREADS: usize = 1024;
+/// Maximum number of threads of one setting, and maximum number of engine instances, each of which has threads of its own.
+pub(crate) const MAX_THREADS: usize = 1024;
 /// Maximum number of threads that score responses. They mostly wait.
-pub(crate) const REWARD_THREADS: usize = 4096;
+pub(crate) const MAX_REWARD_THREADS: usize = 4096;
 /// Maximum number of steps, epochs and updates.
-pub(crate) const STEPS: u64 = 1_000_000_000;
+pub(crate) const MAX_STEPS: u64 = 1_000_000_000;
 /// Maximum staleness, in steps.
-pub(crate) const STALENESS: u64 = 1 << 16;
+pub(crate) const MAX_STALENESS: u64 = 1 << 16;
 /// Maximum number of prompts of a step.
-pub(crate) const PROMPTS: usize = 1 << 24;
+pub(crate) const MAX_PROMPTS: usize = 1 << 24;
 /// Maximum number of responses to a prompt.
-pub(crate) const RESPONSES: u32 = 1 << 20;
+pub(crate) const MAX_RESPONSES: u32 = 1 << 20;
 /// Maximum number of sampled responses to a validation prompt, which are all in flight and held at once.
-pub(crate) const VALIDATION_RESPONSES: u32 = 1 << 10;
+pub(crate) const MAX_VALIDATION_RESPONSES: u32 = 1 << 10;
 /// Maximum number of positions of a model. Positions are 32-bit integers.
-pub(crate) const POSITIONS: i64 = i32::MAX as i64;
+pub(crate) const MAX_POSITIONS: i64 = i32::MAX as i64;
 /// Maximum number of tokens that are held or processed at once.
-pub(crate) const TOKENS: usize = 1 << 40;
+pub(crate) const MAX_TOKENS: usize = 1 << 40;
 /// Maximum number of rounds, prompts and responses in options of schedules.
-pub(crate) const SCHEDULE_COUNT: u64 = 1 << 20;
+pub(crate) const MAX_SCHEDULE_COUNT: u64 = 1 << 20;
 /// Maximum number of responses in flight, of examples of an update, and of snapshots kept.
-pub(crate) const CONCURRENT: usize = 1 << 31;
+pub(crate) const MAX_CONCURRENT: usize = 1 << 31;
 /// Maximum duration in seconds: about 31 years.
-pub(crate) const SECONDS: f64 = 1e9;
+pub(crate) const MAX_SECONDS: f64 = 1e9;
 /// Maximum coefficient of a loss, and maximum ratio of probabilities.
-pub(crate) const FACTOR: f64 = 1e6;
+pub(crate) const MAX_FACTOR: f64 = 1e6;
 /// Maximum learning rate. Adam changes each weight by about this much in one update.
-pub(crate) const LEARNING_RATE: f64 = 10.0;
+pub(crate) const MAX_LEARNING_RATE: f64 = 10.0;
 /// Maximum weight decay. It is multiplied by the learning rate.
-pub(crate) const WEIGHT_DECAY: f64 = 1e3;
+pub(crate) const MAX_WEIGHT_DECAY: f64 = 1e3;
 /// Maximum number of workers of a process. The number of channels between them grows quadratically.
-pub(crate) const WORKERS: usize = 256;
+pub(crate) const MAX_WORKERS: usize = 256;
 /// Maximum number of threads of a process in total.
-pub(crate) const ALL_THREADS: usize = 1 << 14;
+pub(crate) const MAX_TOTAL_THREADS: usize = 1 << 14;
 
-/// Range of the absolute value of numbers. Float32 represents them with full precision, and their squares are finite in float64.
+/// The range of the absolute value of a number other than 0. Float32 represents such numbers with full precision, and float64 holds their
+/// squares.
 const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 
-/// Removes numbers at any depth of a table that would become infinite or 0 in a float32 tensor, and returns their errors.
+/// Removes values at any depth of a table that contain a number outside of `MAGNITUDE`, and returns their errors. Such numbers could become
+/// infinite, imprecise or 0 in a float32 tensor.
 ///
-/// Numbers that are not finite are accepted here: some keys give them a meaning, and the other keys check them. `range` returns the range of
-/// a key in words, if the key has one of its own.
-pub(super) fn take_extremes(
+/// Numbers that are not finite are accepted here, because some keys give them a meaning. The checks of the other keys reject them. `range`
+/// returns the range of a key in words, if the key has one of its own.
+pub(super) fn remove_extremes(
     key: &str,
     table: &mut Table,
     range: fn(&str) -> Option<String>,
@@ -59,14 +61,14 @@ pub(super) fn take_extremes(
     table.retain(|inner, value| {
         let path = if key.is_empty() { inner.to_owned() } else { format!("{key}.{inner}") };
         if let Value::Table(table) = value {
-            errors.extend(take_extremes(&path, table, range));
+            errors.extend(remove_extremes(&path, table, range));
             return true;
         }
         let extreme = extreme(value);
         errors.extend(extreme.map(|number| {
-            let (least, most) = MAGNITUDE;
+            let (min, max) = MAGNITUDE;
             let own = range(&path).map(|range| format!("{range}, and ")).unwrap_or_default();
-            let expected = format!("{own}0, or a number from {least:e} to {most:e} in size");
+            let expected = format!("{own}0, or a number from {min:e} to {max:e} in size");
             out_of_bounds(path, expected, Number(number))
         }));
         extreme.is_none()
@@ -74,13 +76,13 @@ pub(super) fn take_extremes(
     errors
 }
 
-/// Returns the first number in a value that float32 cannot hold.
+/// Returns the first number in a value whose absolute value is outside of `MAGNITUDE`, except 0 and numbers that are not finite.
 fn extreme(value: &Value) -> Option<f64> {
-    let (least, most) = MAGNITUDE;
+    let (min, max) = MAGNITUDE;
     match value {
         Value::Float(number) => {
             let size = number.abs();
-            let fits = size == 0.0 || !size.is_finite() || (least..=most).contains(&size);
+            let fits = size == 0.0 || !size.is_finite() || (min..=max).contains(&size);
             (!fits).then_some(*number)
         }
         Value::Array(items) => items.iter().find_map(extreme),
@@ -89,17 +91,17 @@ fn extreme(value: &Value) -> Option<f64> {
     }
 }
 
-/// Rejects integers at any depth of `value` whose absolute value is larger than `most`. Used for options that other crates define.
-pub(super) fn check_integers(key: &str, value: &Value, most: u64) -> Result<(), RecipeError> {
+/// Rejects integers at any depth of `value` whose absolute value is larger than `max`. It serves options whose ranges other crates define.
+pub(super) fn check_integers(key: &str, value: &Value, max: u64) -> Result<(), RecipeError> {
     check_all(key, value, &|key, value| match value.as_integer() {
-        Some(number) if number.unsigned_abs() > most => {
-            Err(out_of_bounds(key, format!("at most {most}"), number))
+        Some(number) if number.unsigned_abs() > max => {
+            Err(out_of_bounds(key, format!("at most {max}"), number))
         }
         _ => Ok(()),
     })
 }
 
-/// Rejects numbers at any depth of `table` that are not finite. JSON, in which options are passed on, has none.
+/// Rejects numbers at any depth of `table` that are not finite. Options are passed on as JSON, which has no such numbers.
 pub(crate) fn check_finite(key: &str, table: &Table) -> Result<(), RecipeError> {
     check_table(key, table, &|key, value| match value.as_float() {
         Some(number) if !number.is_finite() => Err(out_of_bounds(key, "a finite number", number)),

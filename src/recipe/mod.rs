@@ -1,7 +1,8 @@
 //! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
 //! Reading has two phases. `RawRecipe` holds the settings as written, with defaults. [`Recipe`] holds their values: every setting is
-//! checked and converted once, when the recipe is read. Only the catalogs of a program know the options of the entries that a recipe names.
+//! checked and converted once, when the recipe is read. The options of an entry that a recipe names, such as a reward, are checked by the
+//! program's catalog of such entries.
 
 mod algorithm;
 pub mod aliases;
@@ -55,7 +56,7 @@ pub(crate) use algorithm::Choices;
 pub(crate) use algorithm::check_replicas;
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
-use error::{or_default, out_of_bounds, reject, several};
+use error::{combine_errors, or_default, out_of_bounds, reject};
 use keys::ResumableKeys;
 use raw::LrScheduler;
 #[cfg(feature = "servers")]
@@ -81,7 +82,7 @@ pub struct Recipe {
     pub data: Data,
     /// The training prompts.
     pub train_data: DatasetConfig,
-    /// The validation prompts, if any.
+    /// The validation prompts; `None` if `data.val_files` is empty.
     pub val_data: Option<DatasetConfig>,
     /// The demonstrations for supervised fine-tuning.
     pub sft_data: DatasetConfig,
@@ -95,7 +96,7 @@ pub struct Recipe {
     pub val_sampling: Sampling,
     /// The number of sampled responses to each validation prompt.
     pub val_samples: u32,
-    /// The seed of sampling: `rollout.seed`, or `trainer.seed` if that is not set.
+    /// The seed of sampling: `rollout.seed`, or `trainer.seed` if `rollout.seed` is not set.
     pub sampling_seed: u64,
     /// The catalog entries that the recipe names.
     #[cfg_attr(
@@ -115,13 +116,13 @@ pub struct Recipe {
     pub reward: Reward,
     /// The KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     pub reward_kl: Option<KlController>,
-    /// Maximum number of steps by which the sampling policy may lag behind the trained one.
+    /// Maximum number of steps by which the sampling policy may lag behind the trained policy.
     pub staleness: u64,
-    /// The trainer's options. The critic is not set here: only the advantage estimator determines whether one is needed.
+    /// The trainer's options. `critic` is `None` here, because only the advantage estimator determines whether a critic is needed.
     pub trainer: TrainerConfig,
-    /// The critic's options, used if the advantage estimator needs one.
+    /// The critic's options. They are used only if the advantage estimator needs a critic.
     pub critic: CriticConfig,
-    /// The folder of the critic's initial model. Default: that of the policy.
+    /// The folder of the critic's initial model; `None` selects the initial model of the policy.
     pub critic_model: Option<PathBuf>,
     /// The length of training, workers, snapshots and outputs: the section `[trainer]`.
     pub run: Run,
@@ -131,7 +132,7 @@ pub struct Recipe {
     pub save_freq: u64,
     /// Time without progress after which the watchdog reports a stall; 0 disables the watchdog.
     pub stall_timeout: Nanos,
-    /// The maximum wall time of the run, if there is one.
+    /// The maximum wall time of the run; `None` if it is not limited.
     pub max_wall_time: Option<Nanos>,
     /// `true` to write an event file of TensorBoard.
     pub tensorboard: bool,
@@ -141,17 +142,21 @@ pub struct Recipe {
 
 /// The entries of catalogs that the settings of a recipe may name.
 pub(crate) struct KnownNames<'a> {
+    /// The schedules.
     pub(crate) schedules: &'a Schedules,
+    /// The placements.
     pub(crate) placements: &'a Placements,
-    /// Returns the errors of all other names and of the options of what they name, as far as they are known before a session opens.
+    /// Returns the errors of all other names, and of the options of the entries that they select, as far as they are known before a session
+    /// opens.
     pub(crate) others: &'a dyn Fn(&Choices, &Reward) -> Vec<RecipeError>,
 }
 
 impl RawRecipe {
-    /// Converts the settings, none of which is one of the [wrong values](Self::wrong_values), and checks that they fit each other.
+    /// Converts the settings and checks that they fit each other. The settings must have no [wrong values](Self::wrong_values).
     ///
     /// # Errors
-    /// With all conflicts between settings, at most one of each group of them.
+    /// With the conflicts between settings, at most one for each check. Conflicts that involve the schedule or the placement are only
+    /// reported if both can be built.
     fn resolve(self) -> Result<Recipe, RecipeError> {
         let mut errors = self.conflicts();
         let placement = or_default(self.live_placement().map(Some), &mut errors);
@@ -160,7 +165,7 @@ impl RawRecipe {
         let scoring = self.pipeline.scoring(&self.schedule)?;
         let gradient = or_default(self.pipeline.delivery(&self.schedule), &mut errors);
         let (Some(placement), Some(schedule)) = (placement, schedule) else {
-            return Err(several(errors));
+            return Err(combine_errors(errors));
         };
         errors.extend(schedule::check_scoring(&*schedule, scoring).err());
         errors.extend(self.check_streams(&*placement, scoring, gradient).err());
@@ -248,7 +253,7 @@ impl RawRecipe {
         Sampling {
             temperature: own.temperature.unwrap_or(training.temperature),
             top_p: own.top_p.unwrap_or(training.top_p),
-            top_k: own.top_k.map_or(training.top_k, |most| u32::try_from(most).unwrap_or(0)),
+            top_k: own.top_k.map_or(training.top_k, |max| u32::try_from(max).unwrap_or(0)),
             ..training
         }
     }
@@ -281,8 +286,8 @@ impl Recipe {
         keys::all::<RawRecipe>()
     }
 
-    /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
-    /// defined, also for the keys of a table below it.
+    /// Returns `true` if a run may be resumed with another value of the key with this dotted name. The answer for a key that holds a table
+    /// also applies to all keys in the table.
     #[must_use]
     pub fn is_resumable(key: &str) -> bool {
         let Some((section, key)) = key.split_once('.') else {
@@ -305,15 +310,16 @@ impl Recipe {
     /// Reads a recipe, applies `overrides`, each of the form `section.key=value`, and validates it.
     ///
     /// # Errors
-    /// If the file cannot be read or is not valid TOML, a key does not exist, or a value has the wrong type or is out of its bounds.
+    /// If the file cannot be read or is not valid TOML, an override is not of this form, a key does not exist, a value has the wrong type
+    /// or is out of its bounds, or two settings conflict.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
 
-    /// Reads a recipe that may name one of `schedules` or one of `placements`, and validates it.
+    /// Reads a recipe that may name one of `schedules` or one of `placements`, applies `overrides`, and validates it.
     ///
     /// # Errors
-    /// As [`Recipe::read`].
+    /// In the same cases as [`Recipe::read`].
     pub fn read_with(
         path: &Path,
         overrides: &[String],
@@ -326,8 +332,8 @@ impl Recipe {
         Self::from_settings(settings, Vec::new(), names, |_| {})
     }
 
-    /// Validates the settings of a table, which may use `names`. `change` has precedence over the table. `errors` were found before, and are
-    /// reported together with those of the table.
+    /// Validates the settings of a table, which may name entries of `names`. `change` then changes the section `[trainer]`. The errors of
+    /// the table are reported together with `errors`, which were found before.
     pub(crate) fn from_settings(
         settings: toml::Table,
         errors: Vec<RecipeError>,
@@ -338,7 +344,7 @@ impl Recipe {
         raw.schedule.schedules = names.schedules.clone();
         raw.placement.placements = names.placements.clone();
         change(&mut raw.trainer);
-        // The values of wrong keys are gone, so entries whose section has one would be checked against defaults.
+        // Wrong values were removed, so an entry whose section has one would be checked against defaults.
         let mut others = (names.others)(&raw.choices(), &raw.reward);
         others.retain(|other| !errors.iter().any(|error| error.shares_section(other)));
         errors.extend(raw.wrong_values().into_iter().chain(others));
@@ -389,19 +395,20 @@ impl Recipe {
         &self.raw.schedule.name
     }
 
-    /// Returns the schedule's own limit on responses in flight, if the recipe sets one.
+    /// Returns the option `slots` of the schedule, the maximum number of responses in flight, or `None` if the recipe does not set it.
     #[cfg(feature = "torch")]
     pub(crate) fn schedule_slots(&self) -> Option<u64> {
         let slots = self.raw.schedule.options.get("slots")?;
         slots.as_integer().and_then(|slots| u64::try_from(slots).ok())
     }
 
-    /// Returns the configuration of the watchdog, or `None` if it is disabled. Each call returns a progress counter of its own.
+    /// Returns the configuration of the watchdog, or `None` if `trainer.stall_timeout` is 0, which disables the watchdog. Each call creates
+    /// a new progress counter.
     #[must_use]
     pub fn watch(&self) -> Option<WatchdogSettings> {
         let (after, on_stall) = (self.stall_timeout, self.run.on_stall);
-        let pulse = ProgressCounter::default();
-        (after > Nanos(0)).then_some(WatchdogSettings { after, on_stall, pulse })
+        let progress = ProgressCounter::default();
+        (after > Nanos(0)).then_some(WatchdogSettings { after, on_stall, progress })
     }
 }
 

@@ -30,7 +30,7 @@ impl Period {
             Self::Text(text) => seconds(text),
         };
         seconds
-            .filter(|seconds| (0.0..=limits::SECONDS).contains(seconds))
+            .filter(|seconds| (0.0..=limits::MAX_SECONDS).contains(seconds))
             .map(Nanos::from_secs_f64)
             .ok_or_else(|| {
                 let expected = "seconds, or a text such as `1h30m`, of at most 1e9 seconds";

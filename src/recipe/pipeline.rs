@@ -26,9 +26,9 @@ impl raw::Pipeline {
         match (delivery, self.max_groups) {
             (delivery, None) => Ok(delivery),
             (_, Some(0)) => Err(out_of_bounds("pipeline.max_groups", "at least 1", 0)),
-            (_, Some(found)) if found > limits::CONCURRENT => Err(out_of_bounds(
+            (_, Some(found)) if found > limits::MAX_CONCURRENT => Err(out_of_bounds(
                 "pipeline.max_groups",
-                format!("at most {}", limits::CONCURRENT),
+                format!("at most {}", limits::MAX_CONCURRENT),
                 found,
             )),
             (GroupDelivery::Streamed { .. }, max_groups) => {

@@ -13,30 +13,31 @@ use crate::placements::{PlacementContext, PlacementKeys, PlannerOptions};
 
 const KIND: &str = "placement.kind";
 const KEYS: PlacementKeys = PlacementKeys { name: KIND, options: "placement.options" };
-/// The names that simulated jobs have for these kinds.
+/// Names of placements in simulated jobs, each with the name of the same placement here.
 const SIMULATED: [(&str, &str); 3] =
     [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
 
 impl RawRecipe {
-    /// Returns the division of the instances.
+    /// Returns the placement with checked options.
     ///
     /// # Errors
     /// If an option is out of bounds, or the rest of the recipe does not allow the placement.
     pub(super) fn live_placement(&self) -> Result<Arc<dyn LivePlacement>, RecipeError> {
         let (kind, context) = (self.placement.kind.as_str(), self.placement_context());
         let has_profile = self.rollout.profile.is_some();
-        let check = self.placement.options_read()?;
+        let check = self.placement.read_options()?;
         let placement = check(&PlacementInputs { kind, context, has_profile })?;
-        // Made here only to check its options. The run makes its own.
+        // The policy is built here only to check its options. The run builds its own.
         placement.policy(LiveRun { context, workers: 1, monitor: None })?;
         Ok(placement)
     }
 
-    /// Returns the number of threads of the trainer while no more are lent to it.
+    /// Returns the number of threads of the trainer. For a placement that lends instances, it is the number of threads while no instance is
+    /// lent.
     ///
-    /// By default, the trainer of a fixed placement has a thread for each core: those that generate and those that train share the cores,
-    /// and training has all of them when the responses have ended. With `time_sharing`, `planner` and `separate_pools` the trainer always
-    /// has the same devices while it computes, so the number is constant.
+    /// With `fixed`, the default is the number of cores divided by the number of workers. The trainer then shares the cores with the
+    /// engine, and has all of them after the last response. With `time_sharing`, `planner` and `separate_pools`, the trainer always
+    /// computes on the same devices, so the result is the number of threads of these devices, or `actor.threads` if it is larger.
     pub(super) fn trainer_threads(&self, placement: &dyn LivePlacement) -> usize {
         let devices = match placement.trainer_threads() {
             TrainerThreads::Own => {
@@ -49,7 +50,8 @@ impl RawRecipe {
         self.actor.threads.unwrap_or(1).max(of_devices)
     }
 
-    /// Rejects a placement that lends instances during the rollout if no groups can be trained on meanwhile.
+    /// Rejects a placement that lends instances during the rollout if responses are scored, or groups are trained on, only after the
+    /// rollout.
     pub(super) fn check_streams(
         &self,
         placement: &dyn LivePlacement,
@@ -70,7 +72,7 @@ impl RawRecipe {
         Err(out_of_bounds(key, expected, written.unwrap_or_else(default)))
     }
 
-    /// Returns the devices that the placement of a single worker divides.
+    /// Returns the context from which the placement policy of a single worker is built.
     fn placement_context(&self) -> PlacementContext {
         PlacementContext {
             devices: self.rollout.instances,
@@ -85,7 +87,7 @@ impl RawRecipe {
 }
 
 impl raw::Placement {
-    /// Returns the errors of the name and of the keys, and of values that have a wrong type.
+    /// Returns the errors of this section alone: an unknown name, keys that the placement does not have, and values of a wrong type.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
         let catalog = self.placements.built_in();
         let all = catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();
@@ -105,13 +107,13 @@ impl raw::Placement {
                 errors.push(error);
             }
         }
-        if !self.options.is_empty() && !self.is_own() {
+        if !self.options.is_empty() && !self.is_custom() {
             let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
             let expected = "no value unless placement.kind is one that the program adds";
             errors.push(out_of_bounds(KEYS.options, expected, keys.join(", ")));
         }
-        if self.is_own() {
-            errors.extend(self.options_read().err());
+        if self.is_custom() {
+            errors.extend(self.read_options().err());
         } else {
             written.choice.options.retain(|key, _| all.contains(&key.as_str()));
             errors.extend(type_errors(catalog, &written));
@@ -119,7 +121,7 @@ impl raw::Placement {
         errors
     }
 
-    /// Rejects a name that is none of the placements.
+    /// Rejects a name that no placement has. For a name from simulated jobs, the error suggests the placement that it corresponds to.
     fn check_kind(&self) -> Result<(), RecipeError> {
         let (kind, kinds) = (&self.kind, self.placements.names().collect::<Vec<_>>());
         let simulated = SIMULATED.iter().find(|(simulated, _)| simulated == kind);
@@ -132,13 +134,13 @@ impl raw::Placement {
         }
     }
 
-    /// Rejects the key of another built-in placement, and a number that none can use.
+    /// Rejects a key that the selected placement does not have, and a number that is not finite.
     fn check_option(&self, key: &str, found: &toml::Value) -> Result<(), RecipeError> {
         let catalog = self.placements.built_in();
         let has = |name: &&str| catalog.options(name).is_some_and(|keys| keys.contains(&key));
         let having: Vec<_> = catalog.names().filter(has).collect();
         let name = format!("placement.{key}");
-        if self.is_own() || !having.contains(&self.kind.as_str()) {
+        if self.is_custom() || !having.contains(&self.kind.as_str()) {
             let expected = format!("no value unless {KIND} = {}", having.join(" or "));
             return Err(out_of_bounds(name, expected, found));
         }
@@ -148,13 +150,13 @@ impl raw::Placement {
         Ok(())
     }
 
-    /// Returns `true` if the placement is one of the program, whose options are those of `placement.options`.
-    fn is_own(&self) -> bool {
-        self.placements.own_names().any(|own| own == self.kind)
+    /// Returns `true` if the placement was added by the program. Its options are then in `placement.options`.
+    fn is_custom(&self) -> bool {
+        self.placements.custom_names().any(|own| own == self.kind)
     }
 
-    /// Reads the options. The result checks them against the rest of the recipe.
-    fn options_read(&self) -> Result<Check, RecipeError> {
+    /// Reads the options and returns the function that checks them against the rest of the recipe.
+    fn read_options(&self) -> Result<Check, RecipeError> {
         if let Some(own) = self.placements.find(KEYS, &self.kind, &self.options)? {
             let own = Arc::new(own);
             return Ok(Arc::new(move |_| Ok(own.clone())));
@@ -162,7 +164,7 @@ impl raw::Placement {
         make(self.placements.built_in(), &self.written())
     }
 
-    /// Returns the choice of a built-in placement.
+    /// Returns the name of a built-in placement and its options as the recipe writes them.
     fn written(&self) -> KeyedChoice {
         let choice = choice(&self.kind, &self.built_in_options);
         KeyedChoice { key: KIND, section: "placement", choice, keyed: Vec::new() }
@@ -175,10 +177,10 @@ fn cores() -> usize {
 }
 
 impl Recipe {
-    /// Returns the number of engine instances of a worker: `rollout.instances` without those whose threads only train.
+    /// Returns the number of engine instances of a worker: `rollout.instances` minus the instances whose threads only train.
     #[must_use]
     pub fn engine_instances(&self) -> u32 {
-        self.rollout.instances - self.placement.only_training()
+        self.rollout.instances - self.placement.training_only_devices()
     }
 
     /// Returns the number of threads that train for each lent instance. `None` if the trainer's threads do not change during the run.
@@ -200,7 +202,8 @@ impl Recipe {
         self.placement.planner()
     }
 
-    /// Returns the devices that the placement of a run with this number of workers divides.
+    /// Returns the context from which the placement policy of a run with `workers` workers is built. Its KV cache tokens are the sum over
+    /// the workers. All other values describe one worker.
     #[must_use]
     pub fn placement_context(&self, workers: usize) -> PlacementContext {
         let of_one = self.raw.placement_context();

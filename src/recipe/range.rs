@@ -1,4 +1,4 @@
-//! Ranges of numbers by key. Checks and the lists of keys both read them.
+//! Ranges of the numbers that keys may have. The checks and the lists of keys use the same ranges.
 
 use std::fmt::Display;
 
@@ -7,13 +7,14 @@ use super::error::{Number, RecipeError, between, out_of_bounds};
 /// A key of the settings `T`, and the range of its numbers. The macros `integer` and `number` create it.
 pub(crate) struct Range<T> {
     pub(crate) key: &'static str,
-    pub(crate) rule: Rule<T>,
+    pub(crate) rule: RangeRule<T>,
 }
 
-/// The numbers that a key may have. `found` returns those of some settings.
-pub(crate) enum Rule<T> {
-    /// Integers from `least` to `most`.
-    Between { found: fn(&T) -> Option<i128>, least: i128, most: i128 },
+/// The numbers that a key may have. `found` reads the numbers of the key from the settings; `None` and an empty list are accepted.
+/// `expected` describes the range in errors.
+pub(crate) enum RangeRule<T> {
+    /// Integers from `min` to `max`, both included.
+    Between { found: fn(&T) -> Option<i128>, min: i128, max: i128 },
     /// Integers for which `fits` returns `true`.
     Integers { found: fn(&T) -> Option<i128>, fits: fn(i128) -> bool, expected: &'static str },
     /// Numbers for which `fits` returns `true`.
@@ -23,20 +24,22 @@ pub(crate) enum Rule<T> {
 impl<T> Range<T> {
     fn words(&self) -> String {
         match self.rule {
-            Rule::Between { least, most, .. } => format!("from {least} to {most}"),
-            Rule::Integers { expected, .. } | Rule::Numbers { expected, .. } => expected.to_owned(),
+            RangeRule::Between { min, max, .. } => format!("from {min} to {max}"),
+            RangeRule::Integers { expected, .. } | RangeRule::Numbers { expected, .. } => {
+                expected.to_owned()
+            }
         }
     }
 
     fn check(&self, settings: &T) -> Result<(), RecipeError> {
         match self.rule {
-            Rule::Between { found, least, most } => {
-                found(settings).map_or(Ok(()), |value| between(self.key, value, least, most))
+            RangeRule::Between { found, min, max } => {
+                found(settings).map_or(Ok(()), |value| between(self.key, value, min, max))
             }
-            Rule::Integers { found, fits, expected } => {
+            RangeRule::Integers { found, fits, expected } => {
                 self.reject(found(settings).filter(|value| !fits(*value)), expected)
             }
-            Rule::Numbers { found, fits, expected } => {
+            RangeRule::Numbers { found, fits, expected } => {
                 let wrong = found(settings).into_iter().find(|value| !fits(*value));
                 self.reject(wrong.map(Number), expected)
             }
@@ -48,8 +51,8 @@ impl<T> Range<T> {
     }
 }
 
-/// Returns the range of a key in words, if the key has one.
-pub(crate) fn words_of<T>(ranges: &[Range<T>], key: &str) -> Option<String> {
+/// Returns the range of a key in words, or `None` if the key has no range.
+pub(crate) fn range_text<T>(ranges: &[Range<T>], key: &str) -> Option<String> {
     ranges.iter().find(|range| range.key == key).map(Range::words)
 }
 
@@ -58,7 +61,7 @@ pub(crate) fn errors<T>(ranges: &[Range<T>], settings: &T) -> impl Iterator<Item
     ranges.iter().filter_map(|range| range.check(settings).err())
 }
 
-/// An integer that may be left out.
+/// A setting of an integer type, which may be optional.
 pub(crate) trait Integer: Copy {
     fn integer(self) -> Option<i128>;
 }
@@ -81,7 +84,7 @@ impl<T: Integer> Integer for Option<T> {
     }
 }
 
-/// Numbers that may be left out.
+/// A setting of one or two numbers, which may be optional.
 pub(crate) trait Numbers: Copy {
     fn numbers(self) -> Vec<f64>;
 }
@@ -104,28 +107,29 @@ impl Numbers for Option<f64> {
     }
 }
 
-/// A range of integers: `data.train_batch_size: 1, limits::PROMPTS`, or a predicate and its words.
+/// Creates a range of integers. The key is followed by its minimum and maximum, as in `data.train_batch_size: 1, limits::MAX_PROMPTS`, or by a
+/// predicate and its description.
 macro_rules! integer {
     ($($part:ident).+: |$value:ident| $fits:expr, $expected:literal) => {
-        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::Rule::Integers {
+        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::RangeRule::Integers {
             found: |settings| settings.$($part).+.integer(),
             fits: |$value| $fits,
             expected: $expected,
         } }
     };
-    ($($part:ident).+: $least:expr, $most:expr) => {
-        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::Rule::Between {
+    ($($part:ident).+: $min:expr, $max:expr) => {
+        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::RangeRule::Between {
             found: |settings| settings.$($part).+.integer(),
-            least: $least,
-            most: $most as i128,
+            min: $min,
+            max: $max as i128,
         } }
     };
 }
 
-/// A range of numbers: a predicate and its words.
+/// Creates a range of numbers. The key is followed by a predicate and its description.
 macro_rules! number {
     ($($part:ident).+: $fits:expr, $expected:literal) => {
-        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::Rule::Numbers {
+        Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::RangeRule::Numbers {
             found: |settings| settings.$($part).+.numbers(),
             fits: $fits,
             expected: $expected,

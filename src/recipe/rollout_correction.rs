@@ -15,14 +15,14 @@ use super::raw::{
 /// The policy loss that `loss_type = "reinforce"` stands for.
 pub(super) const REINFORCE_LOSS: &str = "gpg";
 
-/// Smallest bound of a divergence. Float32 log-probabilities of the same policy differ by more.
-const LEAST_DIVERGENCE: f64 = 1e-9;
+/// Minimum bound of a divergence. Two float32 computations of the same policy differ by more than a smaller bound would allow.
+const MIN_DIVERGENCE: f64 = 1e-9;
 
 impl RawRecipe {
     /// Returns the source of the log-probabilities of policy ratios.
     ///
-    /// The default is the engine when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
-    /// responses.
+    /// `bypass_mode` selects the engine or the trainer. By default it is the engine if tokens can come from a policy other than the trained
+    /// policy (with staleness, or with a schedule that pauses responses) and `rollout_is` is not set; otherwise it is the trainer.
     pub(super) fn old_logprobs(&self, schedule: &dyn Schedule) -> OldLogprobs {
         let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || schedule.pauses();
@@ -33,8 +33,8 @@ impl RawRecipe {
         }
     }
 
-    /// Returns `true` if the policy loss is that of `loss_type = "reinforce"`.
-    pub(super) fn reinforces(&self) -> bool {
+    /// Returns `true` if the recipe sets `loss_type = "reinforce"`.
+    pub(super) fn is_reinforce(&self) -> bool {
         self.algorithm.rollout_correction.loss_type == Some(CorrectedLoss::Reinforce)
     }
 
@@ -50,7 +50,7 @@ impl RawRecipe {
             };
             return Err(out_of_bounds(key, expected, found));
         }
-        if !self.reinforces() {
+        if !self.is_reinforce() {
             return Ok(());
         }
         let written = &self.actor.policy_loss;
@@ -68,14 +68,14 @@ impl RawRecipe {
         }
     }
 
-    /// Returns the importance weights, if there are any.
+    /// Returns the configuration of importance weights, or `None` if `rollout_is` is not set. Rejects settings that conflict with it.
     pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let key = "algorithm.rollout_correction.rollout_is";
         let Some(level) = correction.rollout_is else {
             return self.check_without_weights(key).map(|()| None);
         };
-        if correction.bypass_mode == Some(true) && !self.reinforces() {
+        if correction.bypass_mode == Some(true) && !self.is_reinforce() {
             let expected = "false when rollout_is is set without loss_type = \"reinforce\": the ratios of the loss correct already";
             return Err(out_of_bounds("algorithm.rollout_correction.bypass_mode", expected, true));
         }
@@ -87,7 +87,7 @@ impl RawRecipe {
         Ok(Some(RolloutIs { level, threshold, batch_normalize }))
     }
 
-    /// Rejects settings of importance weights where there are none.
+    /// Rejects settings of importance weights in a recipe without importance weights.
     fn check_without_weights(&self, key: &str) -> Result<(), RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let unset = RolloutCorrection::default();
@@ -102,8 +102,9 @@ impl RawRecipe {
         Err(out_of_bounds(key, expected, "nothing"))
     }
 
-    /// Rejects terms of the loss besides the policy loss. Gradients are accumulated while the round still runs, before the mean of the
-    /// weights is known. The sum is divided by the mean afterwards, which would divide the other terms, too.
+    /// Rejects terms of the loss besides the policy loss, which `rollout_is_batch_normalize` would change. Gradients are accumulated during
+    /// the round, before the mean of the weights is known. Their sum is divided by the mean afterwards, and the other terms would be
+    /// divided, too.
     fn check_only_policy_loss(&self) -> Result<(), RecipeError> {
         let actor = &self.actor;
         let term = if actor.use_kl_loss {
@@ -120,7 +121,7 @@ impl RawRecipe {
         Err(out_of_bounds(key, expected, true))
     }
 
-    /// Returns the rules of rejection, in the order in which they are written.
+    /// Returns the rejection rules in the order of `rollout_rs`. Returns no rules if `rollout_rs` is not set.
     pub(super) fn rollout_rs(&self) -> Result<Vec<RolloutRs>, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let key = "algorithm.rollout_correction.rollout_rs";
@@ -149,20 +150,20 @@ fn is_threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
     let key = "algorithm.rollout_correction.rollout_is_threshold";
     let expected = "a number from 1 to 1e6, or a band as `low_high` of numbers from 1e-6 to 1e6";
     let (found, threshold) = match written {
-        IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
+        IsThreshold::Above(max) => (max.to_string(), Some(Threshold::Above(*max))),
         IsThreshold::Band(text) => {
             (format!("`{text}`"), band(text).map(|(low, high)| Threshold::Outside(low, high)))
         }
     };
     let fits = |threshold: &Threshold| match *threshold {
         // TOML reads `0.5_2` as a number, therefore a band must be written as a string.
-        Threshold::Above(above) => (1.0..=limits::FACTOR).contains(&above),
+        Threshold::Above(above) => (1.0..=limits::MAX_FACTOR).contains(&above),
         Threshold::Outside(low, high) => is_band((low, high)),
     };
     threshold.filter(fits).ok_or_else(|| out_of_bounds(key, expected, found))
 }
 
-/// Returns the bounds of the rules `names` as they are written: one for all, or one for each.
+/// Returns one bound for each of the rules `names`. A single written bound applies to all rules.
 fn rs_bounds(written: Option<&RsThreshold>, names: &[&str]) -> Result<Vec<String>, RecipeError> {
     let key = "algorithm.rollout_correction.rollout_rs_threshold";
     let text = match written {
@@ -188,11 +189,11 @@ fn rs_bounds(written: Option<&RsThreshold>, names: &[&str]) -> Result<Vec<String
 fn rule(name: &str, bound: &str) -> Result<RolloutRs, RecipeError> {
     let (unit, estimator) = name.rsplit_once('_').unwrap_or_default();
     let unit = RejectionUnit::ALL.iter().find(|(_, name)| *name == unit).map(|(unit, _)| *unit);
-    let number = || bound.parse().ok().filter(|most| is_divergence(*most));
+    let number = || bound.parse().ok().filter(|max| is_divergence(*max));
     let divergence = match estimator {
-        "k1" => ratios(bound).map(|(least, most)| Divergence::K1 { least, most }),
-        "k2" => number().map(|most| Divergence::K2 { most }),
-        _ => number().map(|most| Divergence::K3 { most }),
+        "k1" => ratios(bound).map(|(min, max)| Divergence::K1 { min, max }),
+        "k2" => number().map(|max| Divergence::K2 { max }),
+        _ => number().map(|max| Divergence::K3 { max }),
     };
     let expected = if estimator == "k1" {
         "a ratio from 1 to 1e6, or a band as `low_high` of ratios from 1e-6 to 1e6"
@@ -206,9 +207,10 @@ fn rule(name: &str, bound: &str) -> Result<RolloutRs, RecipeError> {
     })
 }
 
-/// Returns the band `low_high`, or that of one number and its inverse.
+/// Parses the band `low_high`, or a single number `max`, which stands for the band from `1 / max` to `max`. Returns `None` for any other
+/// text, and for a band that is out of range.
 fn ratios(text: &str) -> Option<(f64, f64)> {
-    let of_number = || text.parse().ok().map(|most: f64| (1.0 / most, most));
+    let of_number = || text.parse().ok().map(|max: f64| (1.0 / max, max));
     band(text).or_else(of_number).filter(|&band| is_band(band))
 }
 
@@ -218,9 +220,9 @@ fn band(text: &str) -> Option<(f64, f64)> {
 }
 
 fn is_band((low, high): (f64, f64)) -> bool {
-    low >= 1.0 / limits::FACTOR && low <= high && high <= limits::FACTOR
+    low >= 1.0 / limits::MAX_FACTOR && low <= high && high <= limits::MAX_FACTOR
 }
 
-fn is_divergence(most: f64) -> bool {
-    (LEAST_DIVERGENCE..=limits::FACTOR).contains(&most)
+fn is_divergence(max: f64) -> bool {
+    (MIN_DIVERGENCE..=limits::MAX_FACTOR).contains(&max)
 }

@@ -10,7 +10,7 @@ use rollpacker_operators::schedule::{
     tail_batching,
 };
 #[cfg(feature = "cli")]
-use rollpacker_stages::catalog::Listed;
+use rollpacker_stages::catalog::ListedEntry;
 use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions};
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::Documented;
@@ -24,7 +24,7 @@ use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_keys};
 use super::limits::{self, check_finite, check_integers};
 
 documented! {
-    /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
+    /// The section `[schedule]`: the name of a schedule, and its options except the options that other sections set.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct ScheduleSection {
         /// The name of the schedule. Default: `tail_batching`.
@@ -39,16 +39,16 @@ documented! {
     }
 }
 
-/// The settings of other sections that every schedule uses.
+/// The settings of other sections that schedules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleSize {
     /// Number of prompts of a round (`data.train_batch_size`).
     pub prompts: usize,
     /// Number of responses to each prompt (`rollout.n`).
     pub responses: u32,
-    /// Maximum number of responses in flight under a schedule that holds others back. The schedule's own `slots` has precedence.
+    /// Default of the option `slots`: the maximum number of responses in flight. Schedules without this option ignore it.
     pub slots: u64,
-    /// Number of steps of the run, if it is limited.
+    /// Number of steps of the run; `None` if the number is not limited.
     pub total_steps: Option<u64>,
 }
 
@@ -70,7 +70,8 @@ const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 /// ```
 #[derive(Clone)]
 pub struct Schedules {
-    /// An entry returns the errors of its constructor as they are, because they name keys of other sections.
+    /// The schedules by name. An entry returns an error of its constructor without conversion, because the error may concern a key of
+    /// another section.
     catalog: Catalog<Result<Box<dyn Schedule>, ScheduleError>>,
     /// The schedules whose stages run one after the other by default.
     in_sequence: Vec<&'static str>,
@@ -102,7 +103,7 @@ impl fmt::Debug for Schedules {
 }
 
 impl PartialEq for Schedules {
-    /// Compares the names.
+    /// Compares only the names of the schedules.
     fn eq(&self, other: &Self) -> bool {
         self.names().eq(other.names())
     }
@@ -121,7 +122,7 @@ impl Schedules {
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
     ) -> Self {
         self.in_sequence.retain(|other| *other != name);
-        self.catalog = self.catalog.with(name, erased(make));
+        self.catalog = self.catalog.with(name, erase_schedule_type(make));
         self
     }
 
@@ -132,7 +133,7 @@ impl Schedules {
         about: About,
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
     ) -> Self {
-        self.catalog = self.catalog.described(name, about, erased(make));
+        self.catalog = self.catalog.described(name, about, erase_schedule_type(make));
         self
     }
 
@@ -141,9 +142,9 @@ impl Schedules {
         self.catalog.names()
     }
 
-    /// Returns the schedules. Their options include those that [`ScheduleSize`] sets.
+    /// Returns the schedules. Their options include the keys that [`ScheduleSize`] sets.
     #[cfg(feature = "cli")]
-    pub(crate) fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+    pub(crate) fn list(&self) -> impl Iterator<Item = ListedEntry<'_>> {
         self.catalog.list()
     }
 
@@ -158,15 +159,15 @@ impl Schedules {
         self.catalog.options(name).is_some_and(|options| options.contains(&key))
     }
 
-    /// Returns the name of a schedule for which `[schedule]` may have the key `key`.
+    /// Returns the name of a schedule for which `[schedule]` may have the key `key`, or `None` if there is no such schedule.
     fn with_option(&self, key: &str) -> Option<&str> {
         let is_set_by_size = SET_BY_SIZE.contains(&key);
         self.names().find(|name| !is_set_by_size && self.has(name, key))
     }
 }
 
-/// Returns a constructor of an entry.
-fn erased<O, S: Schedule + 'static>(
+/// Converts the constructor of a schedule into the constructor of a catalog entry.
+fn erase_schedule_type<O, S: Schedule + 'static>(
     make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
 ) -> impl Fn(O) -> Result<Result<Box<dyn Schedule>, ScheduleError>, CatalogError> + Send + Sync + 'static
 {
@@ -182,11 +183,11 @@ pub(crate) fn check_scoring(schedule: &dyn Schedule, scoring: Scoring) -> Result
     Ok(())
 }
 
-/// Removes the keys of the schedule `previous` from a section that now names another one, so that overriding the name suffices to change
-/// the schedule.
+/// Removes the keys of the schedule `previous` from a section that now names another schedule, so that overriding the name suffices to
+/// change the schedule. Keys that the new schedule also has are kept.
 ///
-/// Only the keys of built-in schedules are known here. A key that none of them has is a key of `previous` if that is not built in, and
-/// otherwise a mistake, which is kept to be reported.
+/// Only the keys of built-in schedules are known here. Any other key belongs to `previous` if that schedule is not built in. Otherwise the
+/// key is a mistake, and stays in the section so that it is reported.
 pub(super) fn drop_keys_of(previous: &str, section: &mut Table) {
     let name = section.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     if name == previous {
@@ -214,7 +215,7 @@ impl ScheduleSection {
         Self { name, options, schedules: Schedules::default() }
     }
 
-    /// Returns a section that names the type of `schedule` and selects clones of it.
+    /// Returns a section whose name is the type of `schedule` and that selects clones of `schedule`.
     #[must_use]
     pub fn of<S: Schedule + Clone + Send + Sync + 'static>(schedule: S) -> Self {
         let name = std::any::type_name::<S>();
@@ -225,11 +226,12 @@ impl ScheduleSection {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
+    /// If there is no schedule of that name, the schedule does not have one of the keys, or a value has the wrong type or is out of its
+    /// bounds.
     pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
         reject(self.errors())?;
-        let made = make(&self.schedules.catalog, &self.keyed(size))?;
-        made.map_err(|error| self.refused(error))
+        let made = make(&self.schedules.catalog, &self.keyed_choice(size))?;
+        made.map_err(|error| self.recipe_error(error))
     }
 
     /// Returns the default time at which the schedule's responses are scored.
@@ -259,8 +261,8 @@ impl ScheduleSection {
         one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())
     }
 
-    /// Returns the choice of the schedule with all options, those that `size` sets included.
-    fn keyed(&self, size: ScheduleSize) -> KeyedChoice {
+    /// Returns the choice of the schedule with all options, including the options that `size` sets.
+    fn keyed_choice(&self, size: ScheduleSize) -> KeyedChoice {
         let mut choice = choice(&self.name, &self.options);
         let mut set = |key: &str, value: u64| {
             if self.schedules.has(&self.name, key) {
@@ -278,7 +280,7 @@ impl ScheduleSection {
         KeyedChoice { choice, section: "schedule", ..KeyedChoice::of("schedule.name", &self.name) }
     }
 
-    /// Returns the errors that depend on this section only: those of the name, the keys, the sizes of integers and the types.
+    /// Returns the errors that depend on this section only: an unknown name, unknown keys, numbers out of bounds and wrong types.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
         if let Err(unknown) = self.check_name() {
             return vec![unknown];
@@ -287,15 +289,16 @@ impl ScheduleSection {
         let mut section = self.clone();
         section.options.retain(|key, _| keys.contains(&key));
         let number = |(key, value): (&String, &Value)| {
-            let integer = check_integers(&format!("schedule.{key}"), value, limits::SCHEDULE_COUNT);
+            let integer =
+                check_integers(&format!("schedule.{key}"), value, limits::MAX_SCHEDULE_COUNT);
             let own = Table::from_iter([(key.clone(), value.clone())]);
             integer.and_then(|()| check_finite("schedule", &own)).err()
         };
         let numbers: Vec<_> = section.options.iter().filter_map(number).collect();
         // Only the types of the section's own options are checked here.
         let size = ScheduleSize { prompts: 1, responses: 1, slots: 1, total_steps: Some(1) };
-        let mut types = type_errors(&self.schedules.catalog, &section.keyed(size));
-        // A number out of its bounds may not fit into its type either, and a missing option may be one whose name is misspelt.
+        let mut types = type_errors(&self.schedules.catalog, &section.keyed_choice(size));
+        // A number out of its bounds may also not fit into its type, and a missing option may have been misspelt.
         let unknown = self.check_keys(&keys).err();
         let is_missing = |error: &RecipeError| matches!(error, RecipeError::Bound { .. });
         types.retain(|error| numbers.iter().all(|number| number.keys() != error.keys()));
@@ -304,14 +307,14 @@ impl ScheduleSection {
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.
-    fn refused(&self, error: ScheduleError) -> RecipeError {
+    fn recipe_error(&self, error: ScheduleError) -> RecipeError {
         match error {
             ScheduleError::Zero { key } => out_of_bounds(self.path(&key), "at least 1", 0),
             ScheduleError::Bound { key, expected, found } => {
                 out_of_bounds(self.path(&key), expected, found)
             }
-            ScheduleError::Small { key, found, least, why } => {
-                out_of_bounds(self.path(key), format!("at least {least}, {why}"), found)
+            ScheduleError::Small { key, found, min, why } => {
+                out_of_bounds(self.path(key), format!("at least {min}, {why}"), found)
             }
             ScheduleError::Factor { key, found, max } => {
                 out_of_bounds(self.path(key), format!("a number from 1 to {max}"), found)
@@ -333,7 +336,7 @@ impl ScheduleSection {
         }
     }
 
-    /// Returns the path under which the recipe contains a key of the schedule.
+    /// Returns the recipe key that sets an option of the schedule.
     fn path(&self, key: &str) -> String {
         let nests = |(_, value): &(&String, &Value)| {
             value.as_table().is_some_and(|inner| inner.contains_key(key))

@@ -1,9 +1,10 @@
 //! The declaration of the sections of recipes and simulated jobs.
 
-/// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
-/// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
-/// location or the reports of a run, not what it computes. `(recipe)` before a key restricts its field to the module `crate::recipe`: other
-/// code uses the value that `Recipe` has of it.
+/// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets.
+///
+/// `=> resumable` after a default declares that a run may be resumed with another value of the key or, for a section, of any key in it.
+/// Such a key affects the duration, the location or the reports of a run, but not what the run computes. `(recipe)` before a key restricts
+/// its field to the module `crate::recipe`; other code uses the resolved value in `Recipe`.
 macro_rules! section {
     (@key resumable $field:ident) => { stringify!($field) };
     ($(#[$meta:meta])* $name:ident {

@@ -8,7 +8,7 @@ use rollpacker_stages::secret::{
 };
 use toml::{Table, Value};
 
-use super::error::{RecipeError, out_of_bounds, reject, several};
+use super::error::{RecipeError, combine_errors, out_of_bounds, reject};
 use super::raw::{RawRecipe, Serve};
 use super::value::{NULL, read_rest, value_of};
 use super::{Recipe, aliases, keys, limits, schedule};
@@ -33,19 +33,19 @@ impl Recipe {
     /// Never: every value of a recipe can be written as TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        toml::to_string_pretty(&self.raw.recorded()).expect("invariant: recipes are read from TOML")
+        toml::to_string_pretty(&self.raw.redacted()).expect("invariant: recipes are read from TOML")
     }
 
     /// Returns `true` if the recipe has credentials, which its text omits.
     #[cfg(any(test, all(feature = "torch", feature = "cli")))]
     pub(crate) fn has_credentials(&self) -> bool {
-        self.raw != self.raw.recorded()
+        self.raw != self.raw.redacted()
     }
 }
 
 impl RawRecipe {
     fn settings(&self) -> BTreeMap<String, String> {
-        let table = Table::try_from(self.recorded());
+        let table = Table::try_from(self.redacted());
         let table = table.expect("invariant: recipes are read from TOML");
         let mut settings = BTreeMap::new();
         flatten("", table, &mut settings);
@@ -56,23 +56,23 @@ impl RawRecipe {
     ///
     /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as
     /// are strings whose key looks like the name of a secret.
-    fn recorded(&self) -> Self {
+    fn redacted(&self) -> Self {
         let mut recorded = self.clone();
-        recorded.reward.options.values_mut().for_each(leave_out_credentials);
-        leave_out_credentials(&mut recorded.rollout.engine_options);
+        recorded.reward.options.values_mut().for_each(remove_credentials);
+        remove_credentials(&mut recorded.rollout.engine_options);
         for url in &mut recorded.rollout.servers {
             *url = without_credentials(url).into_owned();
         }
         if let Some(serve) = &mut recorded.rollout.serve {
-            leave_out_of_serve(serve);
+            remove_serve_credentials(serve);
         }
-        leave_out_credentials(&mut recorded.actor.strategy_options);
-        leave_out_credentials(&mut recorded.placement.options);
+        remove_credentials(&mut recorded.actor.strategy_options);
+        remove_credentials(&mut recorded.placement.options);
         recorded
     }
 }
 
-fn leave_out_of_serve(serve: &mut Serve) {
+fn remove_serve_credentials(serve: &mut Serve) {
     serve.command = without_command_secrets(&serve.command);
     for (name, value) in &mut serve.env {
         match is_secret_parameter(name) {
@@ -82,18 +82,18 @@ fn leave_out_of_serve(serve: &mut Serve) {
     }
 }
 
-fn leave_out_credentials(table: &mut Table) {
+fn remove_credentials(table: &mut Table) {
     for (key, value) in table {
-        leave_out_of(value, is_secret_name(key));
+        redact_value(value, is_secret_name(key));
     }
 }
 
-fn leave_out_of(value: &mut Value, is_secret: bool) {
+fn redact_value(value: &mut Value, is_secret: bool) {
     match value {
         Value::String(text) if is_secret => REDACTED.clone_into(text),
         Value::String(text) => *text = without_credentials(text).into_owned(),
-        Value::Array(values) => values.iter_mut().for_each(|value| leave_out_of(value, is_secret)),
-        Value::Table(table) => leave_out_credentials(table),
+        Value::Array(values) => values.iter_mut().for_each(|value| redact_value(value, is_secret)),
+        Value::Table(table) => remove_credentials(table),
         _ => {}
     }
 }
@@ -127,8 +127,8 @@ pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeErr
     Ok(read)
 }
 
-/// Deserializes the part of a table that is valid. Returns `errors` and those of the rest: unknown keys, numbers that float32 cannot hold,
-/// and values of a wrong type.
+/// Deserializes the valid part of a table. Returns it with `errors` and the errors of the removed part: keys that are set under two names,
+/// unknown keys, numbers that are too large or too small for float32, and values of a wrong type.
 ///
 /// # Errors
 /// With all errors, if one of them concerns no single key.
@@ -138,7 +138,7 @@ pub(super) fn read_valid<T: keys::Sections>(
 ) -> Result<(T, Vec<RecipeError>), RecipeError> {
     errors.extend(aliases::rename(&mut table, T::aliases()));
     errors.extend(keys::take_unknown::<T>(&mut table));
-    errors.extend(limits::take_extremes("", &mut table, T::range));
+    errors.extend(limits::remove_extremes("", &mut table, T::range));
     let read = read_rest(table, |key, found, reason| {
         let reason = keys::shape::<T>(&key).reason(reason, found, found.is_str());
         errors.push(RecipeError::Type { key, reason });
@@ -147,12 +147,12 @@ pub(super) fn read_valid<T: keys::Sections>(
         Ok(read) => Ok((read, errors)),
         Err((key, reason)) => {
             errors.push(RecipeError::Type { key, reason });
-            Err(several(errors))
+            Err(combine_errors(errors))
         }
     }
 }
 
-/// Removes a key, and creates no section for it.
+/// Removes a key if its section exists.
 fn unset(table: &mut Table, path: &[&str], key: &str) {
     let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
     if let Some(section) = section {
@@ -160,8 +160,8 @@ fn unset(table: &mut Table, path: &[&str], key: &str) {
     }
 }
 
-/// Applies one override to a recipe or a job, as [`overlay`] does. Its key may be that of another framework. It also replaces a value that
-/// `table` has under another name of the same key.
+/// Applies one override to a recipe or a job, as [`overlay`] does. The key may be an alias. If `table` sets the key under another name, the
+/// override replaces that value.
 pub(crate) fn override_key<T: keys::Sections>(
     table: &mut Table,
     text: &str,

@@ -1,4 +1,4 @@
-//! Values of a recipe: those of overrides, those whose types other crates define, and tables of which some values are wrong.
+//! Reads values of a recipe: overrides, values whose types other crates define, and tables in which some values have a wrong type.
 
 use rollpacker_stages::shape::{field_shapes, shape_of};
 use rollpacker_stages::wrong_value::{keys_to, reason};
@@ -20,7 +20,8 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
     })
 }
 
-/// Reads a table without its values of a wrong type. `wrong` receives the path of each of them, the value, and the reason of serde.
+/// Deserializes a table without its values of a wrong type. Calls `wrong` for each of these values with its path, the value and serde's
+/// reason.
 ///
 /// # Errors
 /// The path and the reason of an error that concerns no single key.
@@ -29,7 +30,8 @@ pub(super) fn read_rest<T: DeserializeOwned>(
     mut wrong: impl FnMut(String, &Value, String),
 ) -> Result<T, (String, String)> {
     let mut table = Value::Table(table);
-    // Each pass removes the value that ended it, so that the next pass finds the next one. An error of a whole section hides those in it.
+    // Each pass removes the value at which it stopped, so that the next pass finds the next error. If a section as a whole is wrong, the
+    // errors in it are not found.
     loop {
         let error = match serde_path_to_error::deserialize::<_, T>(table.clone()) {
             Ok(read) => return Ok(read),
@@ -43,7 +45,7 @@ pub(super) fn read_rest<T: DeserializeOwned>(
     }
 }
 
-/// Removes the innermost key on a path and returns its value. Returns `None` if there is none.
+/// Removes the innermost table key on a path and returns its value. Returns `None` if the table has no such key.
 fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> {
     let keys: Vec<&str> = keys_to(path).collect();
     let (last, sections) = keys.split_last()?;
@@ -51,13 +53,14 @@ fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> 
     section?.as_table_mut()?.remove(*last)
 }
 
-/// The override that unsets a key. TOML has no such value.
+/// The value of an override that unsets its key. TOML has no null.
 pub(crate) const NULL: &str = "null";
 
-/// Reads the value of an override: TOML, Hydra's `True`, `False`, `None` and lists without quotes, or a string.
+/// Reads the value of an override: TOML, Hydra's `True`, `False` and `None` in any case, Hydra's lists without quotes, numbers such as
+/// `.5`, or otherwise a string.
 pub(crate) fn value_of(text: &str) -> Value {
     let parsed = format!("value = {text}").parse::<Table>();
-    // A text of several lines may be a document with more keys. None of them is dropped: the text is the value.
+    // A text of several lines may parse as a document with several keys. Such a text is taken as a string, so that no line is lost.
     let parsed = parsed.ok().filter(|table| table.len() == 1);
     if let Some(value) = parsed.and_then(|mut table| table.remove("value")) {
         return value;

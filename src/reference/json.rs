@@ -18,7 +18,7 @@ fn object(key: &Key) -> Value {
         .collect();
     json!({
         "key": key.name,
-        "of": key.of,
+        "of": key.belongs_to,
         "type": text(&key.kind),
         "unit": text(key.unit),
         "default": key.default,

@@ -1,25 +1,26 @@
-//! The tables of `docs/recipes.md`.
+//! The tables of `docs/recipes.md` and `docs/simulator-keys.md`.
 
 use std::fmt::Write;
 
 use super::{Key, SectionKeys};
 
-/// Returns a table for each section, and one for each table of options.
+/// Returns the keys of each section as a table, and its options that depend on a name as a second table.
 pub(crate) fn markdown(sections: &[SectionKeys]) -> String {
     let mut text = String::new();
     for section in sections {
         // Writing to a string does not fail.
         let _ = writeln!(text, "## `[{}]`\n\n{}\n", section.name, section.about);
         let (options, keys): (Vec<&Key>, Vec<&Key>) =
-            section.keys.iter().partition(|key| key.of.is_some());
+            section.keys.iter().partition(|key| key.belongs_to.is_some());
         table(&mut text, "key", keys.iter().map(|key| (format!("`{}`", key.name), *key)));
         let (bare, options): (Vec<&Key>, Vec<&Key>) =
             options.into_iter().partition(|key| key.kind.is_empty() && key.meaning.is_empty());
         add_names(&mut text, &bare);
         if !options.is_empty() {
             let _ = writeln!(text, "Options that depend on a name:\n");
-            let name =
-                |key: &Key| format!("`{}` of {}", key.name, key.of.as_deref().unwrap_or_default());
+            let name = |key: &Key| {
+                format!("`{}` of {}", key.name, key.belongs_to.as_deref().unwrap_or_default())
+            };
             table(&mut text, "option", options.iter().map(|key| (name(key), *key)));
         }
     }
@@ -51,9 +52,9 @@ fn table<'a>(text: &mut String, first: &str, keys: impl Iterator<Item = (String,
 
 /// Lists the options of which only the names are known, one line for each entry.
 fn add_names(text: &mut String, options: &[&Key]) {
-    for group in options.chunk_by(|one, other| one.of == other.of) {
+    for group in options.chunk_by(|one, other| one.belongs_to == other.belongs_to) {
         let names: Vec<String> = group.iter().map(|key| key.name.clone()).collect();
-        let of = group[0].of.as_deref().unwrap_or_default();
+        let of = group[0].belongs_to.as_deref().unwrap_or_default();
         let _ = writeln!(text, "- {of}: {}", codes(&names));
     }
     if !options.is_empty() {
@@ -61,7 +62,7 @@ fn add_names(text: &mut String, options: &[&Key]) {
     }
 }
 
-/// Formats a default, unless it is a sentence.
+/// Formats a default as code, unless it is described in words.
 fn code(default: &str) -> String {
     let is_sentence = default == "none"
         || default.contains('`')

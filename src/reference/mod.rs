@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
-use crate::recipe::keys::{Section, Sections, joined};
+use crate::recipe::keys::{Section, Sections, dotted_name};
 pub(crate) use json::json;
 #[cfg(test)]
 use markdown::markdown;
@@ -34,13 +34,16 @@ pub(crate) struct Key {
     /// The dotted name.
     pub(crate) name: String,
     /// The entry that has the option, such as "schedule `sorted`"; `None` for a key of every recipe.
-    pub(crate) of: Option<String>,
+    pub(crate) belongs_to: Option<String>,
+    /// The type of the value, such as `integer`; empty if it is unknown.
     pub(crate) kind: String,
+    /// The unit of the value; empty if it has none.
     pub(crate) unit: &'static str,
     /// The default as TOML, or in words.
     pub(crate) default: Option<String>,
     /// The range or the choices, in words.
     pub(crate) range: Option<String>,
+    /// The meaning, in sentences.
     pub(crate) meaning: String,
     /// The full names of verl's keys that mean the same.
     pub(crate) verl: Vec<String>,
@@ -48,6 +51,7 @@ pub(crate) struct Key {
     pub(crate) trl: Vec<String>,
     /// Other accepted names of the key, with the frameworks that use them.
     pub(crate) aliases: Vec<(String, &'static str)>,
+    /// `true` if a run may be resumed with another value of the key.
     pub(crate) is_resumable: bool,
 }
 
@@ -55,11 +59,12 @@ pub(crate) struct Key {
 #[derive(Clone, Debug)]
 pub(crate) struct SectionKeys {
     pub(crate) name: String,
+    /// The meaning of the section, in sentences.
     pub(crate) about: String,
     pub(crate) keys: Vec<Key>,
 }
 
-/// Returns all keys of a recipe or of a job by section, in the order in which it has them.
+/// Returns all keys of a recipe or of a job by section, in the order of their definition.
 pub(crate) fn all<T: Sections>(names: &Names<'_>, entries: &Entries<'_>) -> Vec<SectionKeys> {
     let mut sections = Vec::new();
     collect::<T>("", "", names, entries, &mut sections);
@@ -80,7 +85,7 @@ fn collect<T: Sections>(
     let mut own = SectionKeys { name: path.to_owned(), about: about.to_owned(), keys: Vec::new() };
     let mut inner = Vec::new();
     for key in section.keys {
-        let (path, text) = (joined(path, key), text_of(&section, key));
+        let (path, text) = (dotted_name(path, key), key_documentation(&section, key));
         if T::section(&path).is_some() || Entries::is_section(&path) {
             collect::<T>(&path, &prose::about(&text), names, entries, &mut inner);
             continue;
@@ -109,7 +114,7 @@ fn selected_by_name<T: Sections>(
     let (mut shape, mut default) = (Shape::Named("string"), Some(Value::String(default)));
     let mut keys = Vec::new();
     for field in fields {
-        let name = joined(path, field.key());
+        let name = dotted_name(path, field.key());
         keys.push(described::<T>(name, &field.text(), shape, "", default.take(), names));
         // The keys after the name are tables.
         shape = Shape::Named("table");
@@ -119,7 +124,7 @@ fn selected_by_name<T: Sections>(
     Some(SectionKeys { name: path.to_owned(), about: about.to_owned(), keys })
 }
 
-/// Returns a key with all that its documentation, its type and the tables of `T` state about it.
+/// Returns a key with the information from its documentation, its type and the tables of `T`.
 fn described<T: Sections>(
     name: String,
     text: &str,
@@ -130,13 +135,13 @@ fn described<T: Sections>(
 ) -> Key {
     let prose = Prose::parse(text);
     let is_empty = |value: &Value| ["[]", "{}", "\"\""].contains(&value.to_string().as_str());
-    let written = default.filter(|value| !is_empty(value)).map(|value| written_as(&value));
+    let written = default.filter(|value| !is_empty(value)).map(|value| format_default(&value));
     let range = choices(&name, shape.clone(), names).or_else(|| T::range(&name));
     let (meaning, range) = prose.meaning_with(range);
     let aliases: Vec<_> = T::aliases()
         .iter()
-        .filter(|alias| joined(alias.section, alias.key) == name)
-        .map(|alias| (joined(alias.section, alias.alias), alias.peers))
+        .filter(|alias| dotted_name(alias.section, alias.key) == name)
+        .map(|alias| (dotted_name(alias.section, alias.alias), alias.peers))
         .collect();
     let trl = aliases.iter().filter(|(_, peers)| peers.contains("TRL"));
     let mut trl: Vec<String> =
@@ -144,8 +149,8 @@ fn described<T: Sections>(
     trl.extend(prose.trl.filter(|named| !trl.contains(named)));
     Key {
         is_resumable: T::is_resumable(&name),
-        of: None,
-        kind: shape.words().to_owned(),
+        belongs_to: None,
+        kind: shape.type_name().to_owned(),
         unit,
         default: written.or(prose.default),
         range,
@@ -157,7 +162,7 @@ fn described<T: Sections>(
     }
 }
 
-/// Returns the names that the value may be.
+/// Returns the names that are valid values of a key; `None` for other keys.
 fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
     let listed = names.iter().find(|(of, _)| match key {
         "algorithm.kl_penalty" => *of == "actor.kl_loss_type",
@@ -166,19 +171,19 @@ fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
         key => *of == key,
     });
     match (listed, choices_of(key), shape) {
-        (Some((_, names)), _, _) => Some(words(names)),
-        (_, Some(names), _) | (_, _, Shape::Choice(names)) => Some(words(names)),
+        (Some((_, names)), _, _) => Some(code_list(names)),
+        (_, Some(names), _) | (_, _, Shape::Choice(names)) => Some(code_list(names)),
         _ => None,
     }
 }
 
-/// Lists names.
-fn words(names: &[&str]) -> String {
+/// Formats names as a list of code.
+fn code_list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats a default. Small and large numbers have an exponent.
-fn written_as(default: &Value) -> String {
+fn format_default(default: &Value) -> String {
     match default {
         Value::Float(number) => Number(*number).to_string(),
         default => default.to_string(),
@@ -191,7 +196,7 @@ fn full_name(key: &str) -> String {
     if is_short { format!("actor_rollout_ref.{key}") } else { key.to_owned() }
 }
 
-fn text_of(section: &Section, key: &str) -> String {
+fn key_documentation(section: &Section, key: &str) -> String {
     let field = section.fields.iter().find(|field| field.key() == key);
     field.map(|field| field.text()).unwrap_or_default()
 }

@@ -1,27 +1,27 @@
 //! The options of schedules, engines, rewards and algorithms, as far as their catalogs list them.
 
 use rollpacker_rewards::{Guard, Registry};
-use rollpacker_stages::catalog::{About, Listed, OptionDocs};
+use rollpacker_stages::catalog::{About, ListedEntry, OptionDocs};
 use rollpacker_stages::documented::{Documented, Field};
 use rollpacker_stages::shape::{Shape, shape_of};
 use serde_json::Value;
 
 use super::prose::Prose;
-use super::{Key, words};
+use super::{Key, code_list};
 use crate::recipe::choices::choices_of;
-use crate::recipe::keys::joined;
+use crate::recipe::keys::dotted_name;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
 use crate::recipe::{Placement, PolicyLoss, Recipe};
 use crate::rewards::CommonOptions;
 
 /// The entries of a catalog: the key of the table with their options, the noun for an entry, and the entries.
-pub(crate) type ListedEntries<'a> = (&'static str, &'static str, Vec<Listed<'a>>);
+pub(crate) type ListedEntries<'a> = (&'static str, &'static str, Vec<ListedEntry<'a>>);
 
 /// The catalogs whose entries have options.
 pub(crate) struct Entries<'a> {
     pub(crate) schedules: &'a Schedules,
     pub(crate) rewards: &'a Registry,
-    /// Catalogs with defaults.
+    /// The other catalogs, such as the catalogs of engines and advantage estimators.
     pub(crate) listed: Vec<ListedEntries<'a>>,
 }
 
@@ -31,7 +31,8 @@ impl Entries<'_> {
         Self::own_keys(path).is_some()
     }
 
-    /// Returns the keys of such a section that depend on no name, the key that has the name first, and the default of the name.
+    /// Returns the keys of the section `path` that do not depend on a name in it, and the default of the name. The first key is the name.
+    /// `None` if no key of the section depends on a name.
     pub(super) fn own_keys(path: &str) -> Option<(&'static [Field], String)> {
         Some(match path {
             "schedule" => (&ScheduleSection::FIELDS[..1], ScheduleSection::default().name),
@@ -74,49 +75,49 @@ impl Entries<'_> {
     }
 
     /// Returns the catalogs whose options are written in the table `path`, each with the noun for an entry.
-    fn catalogs(&self, path: &str) -> impl Iterator<Item = (&'static str, &[Listed<'_>])> {
+    fn catalogs(&self, path: &str) -> impl Iterator<Item = (&'static str, &[ListedEntry<'_>])> {
         let catalogs = self.listed.iter().filter(move |(section, _, _)| *section == path);
         catalogs.map(|(_, noun, entries)| (*noun, entries.as_slice()))
     }
 
-    /// Returns the options that `[schedule]` may have.
-    fn of_schedule(&self, entry: &Listed<'_>) -> Vec<Key> {
+    /// Returns the options of a schedule that are keys of `[schedule]`.
+    fn of_schedule(&self, entry: &ListedEntry<'_>) -> Vec<Key> {
         let own = self.schedules.options(entry.name).unwrap_or_default();
         let mut keys = of_entry("schedule", "schedule", entry);
-        keys.retain(|key| own.iter().any(|own| key.name == joined("schedule", own)));
+        keys.retain(|key| own.iter().any(|own| key.name == dotted_name("schedule", own)));
         keys
     }
 }
 
 /// Returns the summaries of entries as sentences, each after a space.
-fn summaries<'a>(entries: impl Iterator<Item = Listed<'a>>) -> String {
+fn summaries<'a>(entries: impl Iterator<Item = ListedEntry<'a>>) -> String {
     let described = entries.filter(|entry| !entry.about.summary.is_empty());
-    let summary = |Listed { name, about, .. }: Listed<'_>| match about.source {
+    let summary = |ListedEntry { name, about, .. }: ListedEntry<'_>| match about.source {
         "" => format!(" `{name}`: {}.", about.summary),
         source => format!(" `{name}`: {}, from {source}.", about.summary),
     };
     described.map(summary).collect()
 }
 
-fn of_reward(entry: &Listed<'_>) -> Vec<Key> {
-    of_entry(&joined("reward.options", entry.name), "reward", entry)
+fn of_reward(entry: &ListedEntry<'_>) -> Vec<Key> {
+    of_entry(&dotted_name("reward.options", entry.name), "reward", entry)
 }
 
-/// Returns the options that every reward has in addition to its own. Only rewards for single responses have a guard.
+/// Returns the options that every reward has in addition to its own options. Only rewards for single responses have a guard.
 fn of_every_reward() -> impl Iterator<Item = Key> {
     let of = |docs: &OptionDocs, of: &'static str| {
         let (about, name) = (About::default(), "NAME");
-        let keys = of_reward(&Listed { name, about, options: &[], docs }).into_iter();
-        keys.map(|key| Key { of: Some(of.to_owned()), ..key })
+        let keys = of_reward(&ListedEntry { name, about, options: &[], docs }).into_iter();
+        keys.map(|key| Key { belongs_to: Some(of.to_owned()), ..key })
     };
     let guard = of(&OptionDocs::of::<Guard>(), "every reward for single responses");
     guard.chain(of(&OptionDocs::of::<CommonOptions>(), "every reward"))
 }
 
 /// Returns the options of an entry, which are written in the table `section`.
-fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
+fn of_entry(section: &str, noun: &str, entry: &ListedEntry<'_>) -> Vec<Key> {
     let of = format!("{noun} `{}`", entry.name);
-    let Listed { docs, options, .. } = entry;
+    let ListedEntry { docs, options, .. } = entry;
     if docs.fields.is_empty() {
         return options
             .iter()
@@ -140,16 +141,16 @@ fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
 fn option(section: &str, of: &str, key: &str, shape: Shape, field: Option<Field>) -> Key {
     let prose = Prose::parse(&field.map(|field| field.text()).unwrap_or_default());
     let range = match shape {
-        Shape::Choice(names) => Some(words(names)),
-        _ => choices_of(&joined(section, key)).map(words),
+        Shape::Choice(names) => Some(code_list(names)),
+        _ => choices_of(&dotted_name(section, key)).map(code_list),
     };
     let (meaning, range) = prose.meaning_with(range);
-    let kind = if shape == Shape::Unknown { String::new() } else { shape.words().to_owned() };
-    let name = joined(section, key);
+    let kind = if shape == Shape::Unknown { String::new() } else { shape.type_name().to_owned() };
+    let name = dotted_name(section, key);
     Key {
         is_resumable: Recipe::is_resumable(&name),
         name,
-        of: Some(of.to_owned()),
+        belongs_to: Some(of.to_owned()),
         kind,
         unit: field.map_or("", |field| field.unit),
         default: prose.default.clone(),

@@ -1,23 +1,25 @@
 //! The documentation of a key, taken apart: meaning, default, range, and the names of other frameworks.
 
-/// The parts of a key's documentation. Its form is that of the comments in `src/recipe/raw/`.
+/// The parts of a key's documentation. The comments in `src/recipe/raw/` have this form.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Prose {
     sentences: Vec<String>,
-    /// The sentence that has only a range.
+    /// The range: a sentence, or the end of a sentence.
     range: Option<String>,
     /// The default in words.
     pub(super) default: Option<String>,
+    /// The name of verl's key, without backticks.
     pub(super) verl: Option<String>,
+    /// The name of TRL's setting, without backticks.
     pub(super) trl: Option<String>,
 }
 
 impl Prose {
     pub(super) fn parse(text: &str) -> Self {
         let text = plain(text);
-        let (text, peers) = without_peers(&text);
+        let (text, peers) = split_peers(&text);
         let mut prose =
-            Self { verl: peer(peers, "verl"), trl: peer(peers, "TRL"), ..Self::default() };
+            Self { verl: peer_key(peers, "verl"), trl: peer_key(peers, "TRL"), ..Self::default() };
         sentences(text).for_each(|sentence| prose.add(sentence));
         prose
     }
@@ -39,8 +41,8 @@ impl Prose {
         self.sentences.extend((!sentence.is_empty()).then_some(sentence));
     }
 
-    /// Returns the meaning, and the range: `known` if there is one, and otherwise that of the text. A range of the text that refers to
-    /// other keys is part of the meaning.
+    /// Returns the meaning, and the range: `known` if it is `Some`, and otherwise the range in the text. If `known` replaces a range of the
+    /// text that refers to other keys, the meaning ends with that range.
     pub(super) fn meaning_with(&self, known: Option<String>) -> (String, Option<String>) {
         let mut meaning = self.sentences.join(" ");
         let refers = self
@@ -75,7 +77,7 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// Splits off a last `(verl: ...; TRL: ...)`.
-fn without_peers(text: &str) -> (&str, &str) {
+fn split_peers(text: &str) -> (&str, &str) {
     let opened =
         ["(verl: ", "(TRL: ", "(prime-rl: "].iter().filter_map(|open| text.rfind(open)).min();
     let Some(at) = opened.filter(|_| text.ends_with(')')) else { return (text, "") };
@@ -83,12 +85,12 @@ fn without_peers(text: &str) -> (&str, &str) {
 }
 
 /// Returns the name of a framework's key from `verl: `a`; TRL: `b``.
-fn peer(peers: &str, framework: &str) -> Option<String> {
+fn peer_key(peers: &str, framework: &str) -> Option<String> {
     let (_, after) = peers.split_once(&format!("{framework}: `"))?;
     after.split('`').next().map(str::to_owned)
 }
 
-/// Splits a text after each full stop that a capital letter, a digit or a code follows.
+/// Splits a text after each full stop that is followed by a space and a capital letter or code.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let starts = |rest: &str| rest.starts_with(|c: char| c.is_uppercase() || c == '`');
     let mut rest = text.trim();
@@ -106,14 +108,14 @@ const RANGE_STARTS: [&str; 8] =
     ["from ", "at least ", "at most ", "above ", "in (", "in [", "positive", "a finite number"];
 
 /// Longest range in characters. Longer texts that begin in the same way are explanations.
-const LONGEST_RANGE: usize = 60;
+const MAX_RANGE_LENGTH: usize = 60;
 
 /// Splits a range off the end of a sentence. The rest is empty if the sentence is only a range.
 fn without_range(sentence: &str) -> (String, Option<&str>) {
     let bare = sentence.trim_end_matches('.');
     let is_range = |text: &str| {
         let text = lower_first(text);
-        RANGE_STARTS.iter().any(|start| text.starts_with(start)) && text.len() <= LONGEST_RANGE
+        RANGE_STARTS.iter().any(|start| text.starts_with(start)) && text.len() <= MAX_RANGE_LENGTH
     };
     if is_range(bare) {
         return (String::new(), Some(bare));

@@ -1,4 +1,4 @@
-//! Keys by the beginning of their name.
+//! Finds keys by the beginning of their name.
 
 use rollpacker_stages::wrong_value::nearest;
 
@@ -21,16 +21,17 @@ pub(crate) fn matching(
     if found.is_empty() { Err(suggestions) } else { Ok(found) }
 }
 
-/// Returns the keys and sections that are similar to a name, with the keys that have this name in other frameworks or other sections first.
+/// Returns at most five keys and sections that are similar to a name. Keys that have this name in other frameworks or other sections come
+/// first.
 fn suggestions(sections: &[SectionKeys], name: &str) -> Vec<String> {
     let keys = || sections.iter().flat_map(|section| &section.keys);
     let last = name.rsplit('.').next().unwrap_or(name);
-    let same = keys().filter(|key| also(key).any(|other| other == name || other == last));
+    let same = keys().filter(|key| other_names(key).any(|other| other == name || other == last));
     let mut found: Vec<String> = same.map(|key| key.name.clone()).collect();
     let names = sections.iter().map(|section| section.name.as_str());
     found
         .extend(nearest(name, names.chain(keys().map(|key| key.name.as_str()))).map(str::to_owned));
-    let ends = |key: &&Key| key.of.is_none() && is_near(last, end(key));
+    let ends = |key: &&Key| key.belongs_to.is_none() && is_near(last, last_segment(key));
     found.extend(keys().filter(ends).map(|key| key.name.clone()));
     let mut seen = std::collections::BTreeSet::new();
     found.retain(|name| seen.insert(name.clone()));
@@ -39,13 +40,19 @@ fn suggestions(sections: &[SectionKeys], name: &str) -> Vec<String> {
 }
 
 /// Returns the names of the key in other frameworks and its last part.
-fn also(key: &Key) -> impl Iterator<Item = &str> {
+fn other_names(key: &Key) -> impl Iterator<Item = &str> {
     let aliases = key.aliases.iter().map(|(alias, _)| alias.as_str());
     let ends = key.aliases.iter().filter_map(|(alias, _)| alias.rsplit('.').next());
-    key.verl.iter().chain(&key.trl).map(String::as_str).chain(aliases).chain(ends).chain([end(key)])
+    key.verl
+        .iter()
+        .chain(&key.trl)
+        .map(String::as_str)
+        .chain(aliases)
+        .chain(ends)
+        .chain([last_segment(key)])
 }
 
-fn end(key: &Key) -> &str {
+fn last_segment(key: &Key) -> &str {
     key.name.rsplit('.').next().unwrap_or(&key.name)
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Key, SectionKeys};
 use crate::wrap::wrap;
 
-/// Returns the keys as text with lines of at most `width` characters, or of any length if there is none.
+/// Returns the keys as text with lines of at most `width` characters, or of any length if `width` is `None`.
 pub(crate) fn text(sections: &[SectionKeys], width: Option<usize>) -> String {
     let mut text = String::new();
     for section in sections {
@@ -22,7 +22,7 @@ pub(crate) fn text(sections: &[SectionKeys], width: Option<usize>) -> String {
 
 fn add_key(text: &mut String, key: &Key, width: Option<usize>) {
     let unit = if key.unit.is_empty() { String::new() } else { format!(", {}", key.unit) };
-    let of = key.of.as_ref().map(|of| format!(", of {of}")).unwrap_or_default();
+    let of = key.belongs_to.as_ref().map(|of| format!(", of {of}")).unwrap_or_default();
     let default = key.default.as_ref().map(|default| format!(" = {default}")).unwrap_or_default();
     let kind = if key.kind.is_empty() { "option" } else { &key.kind };
     text.push_str("  ");

@@ -3,7 +3,7 @@ use crate::App;
 use crate::cli::keys::{job_sections, sections};
 #[cfg(all(feature = "servers", feature = "code", feature = "http"))]
 use crate::generated_page::assert_tables;
-use crate::recipe::range::words_of;
+use crate::recipe::range::range_text;
 use crate::recipe::ranges::RANGES;
 use crate::recipe::{RawRecipe, Recipe};
 use crate::simulate::raw::RawJob;
@@ -69,9 +69,10 @@ fn every_key_is_listed_with_type_and_meaning() {
         assert!(!["", "value"].contains(&key.kind.as_str()), "{name}: {}", key.kind);
         assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
     }
-    assert!(listed.iter().any(|key| key.of.as_deref() == Some("schedule `sorted`")));
+    assert!(listed.iter().any(|key| key.belongs_to.as_deref() == Some("schedule `sorted`")));
     let rules = listed.iter().filter(|key| key.name == "placement.rule");
-    let rules = rules.map(|key| (key.of.as_deref(), key.default.as_deref(), key.is_resumable));
+    let rules =
+        rules.map(|key| (key.belongs_to.as_deref(), key.default.as_deref(), key.is_resumable));
     let expected = [("planner", "\"paper\""), ("stream_trainer", "\"fixed\"")];
     let expected = expected.map(|(name, rule)| (format!("placement `{name}`"), rule));
     let expected = expected.each_ref().map(|(of, rule)| (Some(of.as_str()), Some(*rule), true));
@@ -81,15 +82,19 @@ fn every_key_is_listed_with_type_and_meaning() {
 /// The documentation of a key and the table of verl's keys agree.
 #[test]
 fn the_table_of_verl_keys_matches_their_meaning() {
-    use crate::recipe::verl::entries::{Use, find};
-    for key in keys().iter().filter(|key| key.of.is_none()) {
+    use crate::recipe::verl::entries::{KeyMapping, find};
+    for key in keys().iter().filter(|key| key.belongs_to.is_none()) {
         for verl in &key.verl {
             match find(verl, true) {
-                Some(Use::Key(ours) | Use::If(_, &Use::Key(ours)) | Use::NotNegative(ours)) => {
+                Some(
+                    KeyMapping::Key(ours)
+                    | KeyMapping::If(_, &KeyMapping::Key(ours))
+                    | KeyMapping::NotNegative(ours),
+                ) => {
                     assert_eq!(ours, key.name, "{verl}");
                 }
                 // Its value decides; see `docs/verl.md`.
-                Some(Use::Engine | Use::Ignored | Use::Refused(_)) => {}
+                Some(KeyMapping::Engine | KeyMapping::Ignored | KeyMapping::Refused(_)) => {}
                 found => assert!(find(verl, false).is_some(), "{verl}: {found:?}"),
             }
         }
@@ -99,7 +104,7 @@ fn the_table_of_verl_keys_matches_their_meaning() {
 #[test]
 fn ranges_and_choices_belong_to_keys() {
     for (range, choices) in [("rollout.n", ""), ("actor.grad_clip", ""), ("", "placement.kind")] {
-        assert!(range.is_empty() || key(range).range == words_of(RANGES, range));
+        assert!(range.is_empty() || key(range).range == range_text(RANGES, range));
         assert!(choices.is_empty() || key(choices).range.expect("choices").contains("`fixed`"));
     }
     let numbers = |key: &&Key| ["integer", "number"].contains(&key.kind.as_str());
@@ -123,7 +128,7 @@ fn ranges_and_choices_belong_to_keys() {
             key.range.is_some() || free.contains(&&*key.name) || of_loss.contains(&key.name),
             "{} of {:?} has no range",
             key.name,
-            key.of
+            key.belongs_to
         );
     }
 }
@@ -131,9 +136,9 @@ fn ranges_and_choices_belong_to_keys() {
 #[test]
 fn every_option_of_a_name_has_a_type_and_a_meaning() {
     let keys = keys();
-    for key in keys.iter().filter(|key| key.of.is_some()) {
+    for key in keys.iter().filter(|key| key.belongs_to.is_some()) {
         assert!(!["", "value"].contains(&key.kind.as_str()), "{}: {}", key.name, key.kind);
-        assert!(!key.meaning.is_empty(), "{} of {:?} has no meaning", key.name, key.of);
+        assert!(!key.meaning.is_empty(), "{} of {:?} has no meaning", key.name, key.belongs_to);
     }
 }
 
@@ -208,7 +213,7 @@ fn the_page_of_trl_names_keys_that_exist() {
 
 #[test]
 fn the_page_of_trl_has_all_settings_that_mean_the_same() {
-    for key in keys().iter().filter(|key| key.of.is_none()) {
+    for key in keys().iter().filter(|key| key.belongs_to.is_none()) {
         for trl in &key.trl {
             let is_row = |(trl_column, here): (&str, &str)| {
                 codes(trl_column).any(|code| code == trl)

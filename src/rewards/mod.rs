@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
+use rollpacker_rewards::{AnyReward, Guard, Registry, WeightedGroupSum, WeightedSum};
 use rollpacker_stages::catalog::type_errors;
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, Field};
@@ -21,7 +21,7 @@ use crate::recipe::limits::check_finite;
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 documented! {
-    /// Options that every reward accepts, in addition to its own and those of its guard.
+    /// Options that every reward accepts, in addition to its own options and the options of its guard.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(crate) struct CommonOptions {
@@ -33,7 +33,7 @@ documented! {
 }
 
 /// Maximum number of concurrent code executions of one sandbox. Each execution has its own processes.
-const MOST_SLOTS: u64 = 1024;
+const MAX_SLOTS: u64 = 1024;
 
 /// Builds the rewards of a recipe with the constructors of `registry` and routes data sources to them.
 ///
@@ -55,7 +55,7 @@ pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeEr
         let settings = names.iter().filter_map(|name| named[*name].on_error);
         let settings: BTreeSet<OnError> = settings.collect();
         if settings.len() > 1 {
-            return Err(wrong(
+            return Err(key_error(
                 route_key(pattern),
                 "its rewards set different values of `on_error`",
             ));
@@ -66,7 +66,8 @@ pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeEr
     Ok(router)
 }
 
-/// Returns the errors of names of rewards, of the keys of their options, and of the values of the options of rewards with a route.
+/// Returns the errors in the names and the options of rewards. The values of a reward's own options are only checked if a route names the
+/// reward.
 pub(crate) fn errors(section: &Reward, registry: &Registry) -> Vec<RecipeError> {
     let all = names(registry, section);
     let routed = section.routes.iter().flat_map(|(pattern, routed)| {
@@ -82,9 +83,9 @@ pub(crate) fn errors(section: &Reward, registry: &Registry) -> Vec<RecipeError> 
     routed.chain(options).collect()
 }
 
-/// A reward of the recipe, with its own `on_error` if it sets one.
+/// A reward of the recipe, with the value of `on_error` in its options, if they set it.
 struct NamedReward {
-    made: Made,
+    made: AnyReward,
     on_error: Option<OnError>,
 }
 
@@ -111,13 +112,13 @@ impl Reward {
     fn make(&self, name: &str, registry: &Registry) -> Result<NamedReward, RecipeError> {
         let mut written = RewardOptions::of(self, name)?;
         let (guard, on_error) = written.check(name, registry, true)?;
-        let refuse = |error| refused(&format!("reward.options.{name}"), error);
+        let refuse = |error| section_error(&format!("reward.options.{name}"), error);
         let made = registry.make(&written.kind, written.options).map_err(refuse)?;
         let made = match made {
-            Made::Sample(reward) => Made::Sample(guard.wrap(reward).map_err(refuse)?),
-            Made::Group(_) if guard != Guard::default() => {
+            AnyReward::Sample(reward) => AnyReward::Sample(guard.wrap(reward).map_err(refuse)?),
+            AnyReward::Group(_) if guard != Guard::default() => {
                 let key = format!("reward.options.{name}");
-                return Err(wrong(
+                return Err(key_error(
                     key,
                     "expected no guard options: the reward scores whole groups",
                 ));
@@ -144,14 +145,14 @@ impl RewardOptions {
             None => name.to_owned(),
             Some(Value::String(kind)) => kind,
             Some(other) => {
-                return Err(wrong(key("kind"), &format!("expected a name, found {other}")));
+                return Err(key_error(key("kind"), &format!("expected a name, found {other}")));
             }
         };
         Ok(Self { kind, options })
     }
 
-    /// Checks the kind, the keys and the types of the options. Removes and returns those of the guard and `on_error`, so that those of the
-    /// reward itself are left.
+    /// Checks the kind, the keys and the types of the options. Removes and returns the options of the guard and `on_error`, so that only
+    /// the options of the reward itself are left.
     fn check(
         &mut self,
         name: &str,
@@ -164,7 +165,7 @@ impl RewardOptions {
         errors.extend(one_of(key, &self.kind, &registry.names().collect::<Vec<_>>()).err());
         let on_error = self.options.remove("on_error").map(serde_json::from_value).transpose();
         let on_error = on_error.unwrap_or_else(|error| {
-            errors.push(wrong(format!("{section}.on_error"), &reason(&error.to_string())));
+            errors.push(key_error(format!("{section}.on_error"), &reason(&error.to_string())));
             None
         });
         // Without a kind, nothing is known about the options of the reward itself.
@@ -179,16 +180,17 @@ impl RewardOptions {
         // A reward without a route is not made, so that options may be missing.
         if has_route && registry.options(&self.kind).is_some() {
             let wrong = registry.type_errors(&self.kind, self.options.clone());
-            errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
+            errors.extend(wrong.into_iter().map(|error| section_error(&section, error)));
         }
         let wrong = type_errors::<Guard>(guard.clone());
-        errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
+        errors.extend(wrong.into_iter().map(|error| section_error(&section, error)));
         reject(errors)?;
-        let guard = Guard::take(&mut guard).map_err(|error| refused(&section, error))?;
+        let guard = Guard::take(&mut guard).map_err(|error| section_error(&section, error))?;
         Ok((guard, on_error))
     }
 
-    /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.
+    /// Returns an error for unknown option keys. `own` are the keys of the reward. If it is empty, the reward does not list its keys and
+    /// checks them itself.
     fn unknown(&self, section: &str, own: &[&'static str]) -> Option<RecipeError> {
         let known: Vec<_> = own
             .iter()
@@ -201,13 +203,13 @@ impl RewardOptions {
 }
 
 impl RewardOptions {
-    /// Rejects a sandbox with more than [`MOST_SLOTS`] concurrent executions.
+    /// Rejects a sandbox with more than [`MAX_SLOTS`] concurrent executions.
     fn check_slots(&self, section: &str) -> Result<(), RecipeError> {
         let slots = self.options.get("sandbox").and_then(|sandbox| sandbox.get("slots"));
-        match slots.and_then(Value::as_u64).filter(|slots| *slots > MOST_SLOTS) {
+        match slots.and_then(Value::as_u64).filter(|slots| *slots > MAX_SLOTS) {
             Some(found) => Err(out_of_bounds(
                 format!("{section}.sandbox.slots"),
-                format!("at most {MOST_SLOTS}"),
+                format!("at most {MAX_SLOTS}"),
                 found,
             )),
             None => Ok(()),
@@ -218,8 +220,8 @@ impl RewardOptions {
 impl NamedReward {
     fn route(&self, router: Router, pattern: &str, name: &str) -> Router {
         match self.made.clone() {
-            Made::Sample(reward) => router.route_named(pattern, name, reward),
-            Made::Group(reward) => router.route_groups(pattern, name, reward),
+            AnyReward::Sample(reward) => router.route_named(pattern, name, reward),
+            AnyReward::Group(reward) => router.route_groups(pattern, name, reward),
         }
     }
 }
@@ -231,8 +233,8 @@ fn check_group_only_route(
     named: &BTreeMap<String, NamedReward>,
 ) -> Result<(), RecipeError> {
     let of_groups = |name: &&&String| match &named[**name].made {
-        Made::Sample(_) => None,
-        Made::Group(reward) => Some(reward.needs_own_scores()),
+        AnyReward::Sample(_) => None,
+        AnyReward::Group(reward) => Some(reward.needs_own_scores()),
     };
     let mut all = names.iter().map(|name| (name, of_groups(&name)));
     if all.clone().any(|(_, needs)| needs.is_none()) {
@@ -243,7 +245,7 @@ fn check_group_only_route(
         let reason = format!(
             "`{name}` depends on the scores of a per-sample reward: expected one on this route"
         );
-        Err(wrong(route_key(pattern), &reason))
+        Err(key_error(route_key(pattern), &reason))
     })
 }
 
@@ -254,7 +256,7 @@ fn route_sum(
     named: &BTreeMap<String, NamedReward>,
 ) -> Result<Router, RecipeError> {
     if terms.is_empty() {
-        return Err(wrong(
+        return Err(key_error(
             route_key(pattern),
             "expected at least one reward and its weight, found none",
         ));
@@ -263,11 +265,11 @@ fn route_sum(
     for (name, weight) in terms {
         if !weight.is_finite() {
             let key = format!("{}.{name}", route_key(pattern));
-            return Err(wrong(key, &format!("expected a finite weight, found {weight}")));
+            return Err(key_error(key, &format!("expected a finite weight, found {weight}")));
         }
         match named[name].made.clone() {
-            Made::Sample(reward) => samples.push((name, *weight, reward)),
-            Made::Group(reward) => groups.push((name, *weight, reward)),
+            AnyReward::Sample(reward) => samples.push((name, *weight, reward)),
+            AnyReward::Group(reward) => groups.push((name, *weight, reward)),
         }
     }
     let name = RouteTarget::Sum(terms.clone()).to_string();
@@ -310,19 +312,19 @@ fn route_key(pattern: &str) -> String {
     format!("reward.routes.{pattern}")
 }
 
-fn wrong(key: String, reason: &str) -> RecipeError {
+fn key_error(key: String, reason: &str) -> RecipeError {
     RecipeError::Type { key, reason: reason.to_owned() }
 }
 
 /// Converts an error of the registry into a recipe error whose key starts with `section`.
-fn refused(section: &str, error: CatalogError) -> RecipeError {
+fn section_error(section: &str, error: CatalogError) -> RecipeError {
     match error {
         CatalogError::Option { key, reason } => option_error(section, &key, reason),
-        other => wrong(section.to_owned(), &other.to_string()),
+        other => key_error(section.to_owned(), &other.to_string()),
     }
 }
 
-/// The reward names that a route may use: those of the registry and those with options in the recipe.
+/// The reward names that a route may use: the names in the registry, and the names of the tables in `reward.options`.
 fn names<'a>(registry: &'a Registry, section: &'a Reward) -> Vec<&'a str> {
     let names = registry.names().chain(section.options.keys().map(String::as_str));
     names.collect::<BTreeSet<_>>().into_iter().collect()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// An error in reading a run folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// The folder is not that of a run.
+    /// The folder is not a run folder.
     #[error(
         "{folder}: expected the folder of a run, with `metrics.jsonl` (`trainer.default_local_dir` or `--out` of `rollpacker train`); \
          {found}"
@@ -14,7 +14,7 @@ pub(crate) enum ReadError {
     NoRun {
         /// The folder.
         folder: PathBuf,
-        /// The reason why it is not.
+        /// The reason why it is not a run folder.
         found: String,
     },
     /// A file cannot be read, or has content that no run writes.

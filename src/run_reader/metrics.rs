@@ -1,4 +1,4 @@
-//! `metrics.jsonl`, read from where the previous reading ended.
+//! An incremental reader of `metrics.jsonl`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ReadError;
-use crate::findings::StepFigures;
+use crate::findings::MetricLookup;
 use crate::run_files::METRICS;
 
 /// The name of the round of a validation that does not belong to a step.
@@ -25,9 +25,9 @@ pub(crate) struct StepMetrics {
     /// The kind of the round.
     #[serde(default)]
     pub(crate) round: String,
-    /// The time of the report, in seconds since 1970.
+    /// The time of the report, in seconds since 1970; `None` in files of earlier versions.
     pub(crate) unix_s: Option<f64>,
-    /// The time at which the step was complete, in seconds of the run's clock.
+    /// The time at which the step was complete, in seconds of the run's clock; `None` for a validation, and in files of earlier versions.
     pub(crate) clock_s: Option<f64>,
     /// The metrics by name.
     pub(crate) data: BTreeMap<String, Value>,
@@ -46,8 +46,8 @@ impl StepMetrics {
     }
 }
 
-impl StepFigures for StepMetrics {
-    fn figure(&self, metric: &str) -> Option<f64> {
+impl MetricLookup for StepMetrics {
+    fn metric(&self, metric: &str) -> Option<f64> {
         self.get(metric)
     }
 }
@@ -56,30 +56,31 @@ impl StepFigures for StepMetrics {
 pub(crate) trait MetricsSink {
     /// Discards all lines: the run has replaced the file, as it does when it starts anew or resumes.
     fn clear(&mut self);
-    /// Takes a whole line, or the error of a line that is not one of metrics.
+    /// Takes a whole line, or the error of a line that does not contain the metrics of a step.
     fn line(&mut self, line: Result<StepMetrics, ReadError>);
 }
 
 /// Device, inode and time of creation of the file that was read. The inode of a removed file may be used again.
 type Identity = (u64, u64, Option<SystemTime>);
 
-/// The place up to which the metrics of a run were read.
+/// The file `metrics.jsonl` of a run, and the position up to which it was read.
 #[derive(Debug)]
 pub(crate) struct MetricsFile {
     path: PathBuf,
     identity: Option<Identity>,
     /// The number of bytes read, up to the end of a line.
     offset: u64,
+    /// The number of lines read.
     lines: usize,
 }
 
-/// Returns the message of a JSON error without its position, which counts within the line of the file.
-fn without_line(message: &str) -> &str {
+/// Returns the message of a JSON error without its position, which is relative to the line and not to the file.
+fn without_position(message: &str) -> &str {
     message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
 }
 
 impl MetricsFile {
-    /// Returns the metrics of a run, none of them read.
+    /// Returns a reader that begins at the first line.
     pub(crate) fn of(folder: &Path) -> Self {
         Self { path: folder.join(METRICS), identity: None, offset: 0, lines: 0 }
     }
@@ -91,7 +92,7 @@ impl MetricsFile {
     /// # Errors
     /// If the file does not exist or cannot be read.
     pub(crate) fn read_new(&mut self, sink: &mut impl MetricsSink) -> Result<(), ReadError> {
-        let file = File::open(&self.path).map_err(|error| self.unreadable(&error))?;
+        let file = File::open(&self.path).map_err(|error| self.read_error(&error))?;
         let failed = ReadError::file(&self.path);
         let metadata = file.metadata().map_err(|error| failed(&error))?;
         if self.is_other(&metadata) {
@@ -124,11 +125,14 @@ impl MetricsFile {
     fn parse(&self, line: &[u8]) -> Result<StepMetrics, ReadError> {
         serde_json::from_slice(line).map_err(|error| ReadError::File {
             path: format!("{}, line {}", self.path.display(), self.lines),
-            reason: format!("expected the metrics of a step: {}", without_line(&error.to_string())),
+            reason: format!(
+                "expected the metrics of a step: {}",
+                without_position(&error.to_string())
+            ),
         })
     }
 
-    fn unreadable(&self, error: &io::Error) -> ReadError {
+    fn read_error(&self, error: &io::Error) -> ReadError {
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 ReadError::no_run(self.path.parent().unwrap_or(Path::new("")))
@@ -170,12 +174,12 @@ mod tests {
 
     #[test]
     fn only_whole_new_lines_are_read() {
-        let place = tempfile::tempdir().expect("a folder");
-        append(place.path(), "{\"step\":1,\"data\":{}}\n{\"step\":2,");
-        let (mut file, mut steps) = (MetricsFile::of(place.path()), Steps::default());
+        let directory = tempfile::tempdir().expect("a folder");
+        append(directory.path(), "{\"step\":1,\"data\":{}}\n{\"step\":2,");
+        let (mut file, mut steps) = (MetricsFile::of(directory.path()), Steps::default());
         file.read_new(&mut steps).expect("read");
         assert_eq!(steps.0, [Some(1)]);
-        append(place.path(), "\"data\":{}}\nbroken\n");
+        append(directory.path(), "\"data\":{}}\nbroken\n");
         file.read_new(&mut steps).expect("read");
         assert_eq!(steps.0, [Some(1), Some(2), None]);
         file.read_new(&mut steps).expect("read");
@@ -184,12 +188,12 @@ mod tests {
 
     #[test]
     fn a_replaced_file_is_read_from_the_start() {
-        let place = tempfile::tempdir().expect("a folder");
-        append(place.path(), "{\"step\":1,\"data\":{}}\n");
-        let (mut file, mut steps) = (MetricsFile::of(place.path()), Steps::default());
+        let directory = tempfile::tempdir().expect("a folder");
+        append(directory.path(), "{\"step\":1,\"data\":{}}\n");
+        let (mut file, mut steps) = (MetricsFile::of(directory.path()), Steps::default());
         file.read_new(&mut steps).expect("read");
         // A resumed run replaces the file by a copy, which is as long again before the next reading.
-        let (path, other) = (place.path().join(METRICS), place.path().join("other"));
+        let (path, other) = (directory.path().join(METRICS), directory.path().join("other"));
         fs::write(&other, "{\"step\":7,\"data\":{}}\n{\"step\":8,\"data\":{}}\n").expect("written");
         fs::rename(&other, &path).expect("renamed");
         file.read_new(&mut steps).expect("read");
@@ -198,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_folder_without_metrics_is_not_a_run() {
-        let place = tempfile::tempdir().expect("a folder");
-        let error = MetricsFile::of(place.path()).read_new(&mut Steps::default());
+        let directory = tempfile::tempdir().expect("a folder");
+        let error = MetricsFile::of(directory.path()).read_new(&mut Steps::default());
         assert!(error.expect_err("no run").to_string().contains("it has none"));
     }
 }

@@ -9,5 +9,5 @@ pub(crate) use self::error::ReadError;
 pub(crate) use self::metrics::{MetricsFile, MetricsSink, StepMetrics};
 pub(crate) use self::rollouts::{Rollouts, dialogue, number, rollout_steps, text};
 #[cfg(feature = "view")]
-pub(crate) use self::settings::optional;
+pub(crate) use self::settings::read_optional;
 pub(crate) use self::settings::{settings, summary};

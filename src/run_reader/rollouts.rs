@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::ReadError;
 use crate::run_files::{self, ROLLOUTS_FOLDER};
 
-/// Returns the steps that have rollouts, in order.
+/// Returns the steps that have rollouts, in order. Returns an empty list if the folder of the rollouts does not exist or cannot be read.
 pub(crate) fn rollout_steps(folder: &Path) -> Vec<u64> {
     let entries = fs::read_dir(folder.join(ROLLOUTS_FOLDER)).into_iter().flatten().flatten();
     let mut steps: Vec<u64> = entries
@@ -38,7 +38,7 @@ pub(crate) struct Rollouts {
 }
 
 impl Rollouts {
-    /// Reads columns of all responses of a step, from 1.
+    /// Reads columns of all responses of the step with the number `step`, from 1.
     ///
     /// # Errors
     /// If the file cannot be read. A missing column is an error only when it is used.
@@ -97,22 +97,22 @@ impl Rollouts {
     /// Returns a column of numbers.
     ///
     /// # Errors
-    /// If the file has no such column, or one of another type. The same holds for the functions below.
+    /// If the file has no such column, or the column has another type. The functions below fail in the same cases.
     pub(crate) fn numbers<T: ArrowPrimitiveType>(
         &self,
         name: &str,
     ) -> Result<&PrimitiveArray<T>, ReadError> {
-        self.column(name)?.as_primitive_opt().ok_or_else(|| self.without(name))
+        self.column(name)?.as_primitive_opt().ok_or_else(|| self.column_error(name))
     }
 
     /// Returns a column of texts.
     pub(crate) fn texts(&self, name: &str) -> Result<&StringArray, ReadError> {
-        self.column(name)?.as_string_opt().ok_or_else(|| self.without(name))
+        self.column(name)?.as_string_opt().ok_or_else(|| self.column_error(name))
     }
 
     /// Returns a column of flags.
     pub(crate) fn flags(&self, name: &str) -> Result<&BooleanArray, ReadError> {
-        self.column(name)?.as_boolean_opt().ok_or_else(|| self.without(name))
+        self.column(name)?.as_boolean_opt().ok_or_else(|| self.column_error(name))
     }
 
     /// Returns the list of a response; `None` if it is null.
@@ -121,21 +121,22 @@ impl Rollouts {
         name: &str,
         row: usize,
     ) -> Result<Option<Vec<T::Native>>, ReadError> {
-        let lists = self.column(name)?.as_list_opt::<i32>().ok_or_else(|| self.without(name))?;
+        let lists =
+            self.column(name)?.as_list_opt::<i32>().ok_or_else(|| self.column_error(name))?;
         if lists.is_null(row) {
             return Ok(None);
         }
         let items = lists.value(row);
-        let items = items.as_primitive_opt::<T>().ok_or_else(|| self.without(name))?;
+        let items = items.as_primitive_opt::<T>().ok_or_else(|| self.column_error(name))?;
         Ok(Some(items.values().to_vec()))
     }
 
     fn column(&self, name: &str) -> Result<&ArrayRef, ReadError> {
-        self.rows.column_by_name(name).ok_or_else(|| self.without(name))
+        self.rows.column_by_name(name).ok_or_else(|| self.column_error(name))
     }
 
     /// Returns the error for a column that is missing, or whose type is not the one that a run writes.
-    pub(crate) fn without(&self, name: &str) -> ReadError {
+    pub(crate) fn column_error(&self, name: &str) -> ReadError {
         ReadError::file(&self.path)(&format_args!(
             "expected the column `{name}` with the type that a run writes"
         ))

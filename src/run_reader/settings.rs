@@ -1,4 +1,4 @@
-//! `recipe.toml` and `summary.json`.
+//! Reads `recipe.toml` and `summary.json` of a run folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +24,11 @@ const SETTINGS: [&str; 9] = [
     "trainer.total_training_steps",
 ];
 
-/// Reads a file that a run may not have written yet.
+/// Reads a file that a run may not have written yet. Returns the path and the text; `None` if the file does not exist.
 ///
 /// # Errors
 /// If it exists and cannot be read.
-pub(crate) fn optional(path: &Path) -> Result<Option<(PathBuf, String)>, ReadError> {
+pub(crate) fn read_optional(path: &Path) -> Result<Option<(PathBuf, String)>, ReadError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -36,36 +36,38 @@ pub(crate) fn optional(path: &Path) -> Result<Option<(PathBuf, String)>, ReadErr
     }
 }
 
-/// Reads the summary, which a run writes at its end.
+/// Reads the summary, which a run writes at its end; `None` if it does not exist.
 ///
 /// # Errors
 /// If it exists and cannot be read or parsed.
 pub(crate) fn summary(folder: &Path) -> Result<Option<Value>, ReadError> {
-    let Some((path, text)) = optional(&folder.join(SUMMARY))? else { return Ok(None) };
+    let Some((path, text)) = read_optional(&folder.join(SUMMARY))? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(|error| ReadError::file(&path)(&error))
 }
 
-/// Reads the settings of the recipe that describe the run, by their dotted names.
+/// Reads the settings of the recipe that describe the run, by their dotted names. Empty if the recipe does not exist.
 ///
 /// # Errors
 /// If the recipe exists and cannot be read or parsed.
 pub(crate) fn settings(folder: &Path) -> Result<BTreeMap<String, String>, ReadError> {
-    let Some((path, text)) = optional(&folder.join(RECIPE))? else {
+    let Some((path, text)) = read_optional(&folder.join(RECIPE))? else {
         return Ok(BTreeMap::new());
     };
     let recipe: Table = toml::from_str(&text).map_err(|error| ReadError::file(&path)(&error))?;
     let setting = |name: &str| {
         let (section, key) = name.split_once('.')?;
-        Some((name.to_owned(), shown(recipe.get(section)?.get(key)?)))
+        Some((name.to_owned(), display_value(recipe.get(section)?.get(key)?)))
     };
     Ok(SETTINGS.iter().filter_map(|name| setting(name)).collect())
 }
 
 /// Formats a value without the quotes of strings.
-fn shown(value: &toml::Value) -> String {
+fn display_value(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
-        toml::Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(", "),
+        toml::Value::Array(values) => {
+            values.iter().map(display_value).collect::<Vec<_>>().join(", ")
+        }
         value => value.to_string(),
     }
 }

@@ -14,14 +14,15 @@ pub(super) type GroupKey = (String, String);
 pub(super) struct GroupRow {
     pub(super) row: u64,
     pub(super) data_source: String,
-    pub(super) own: Result<(Sample, Score), RowError>,
+    pub(super) sample_result: Result<(Sample, Score), RowError>,
 }
 
-/// Groups with missing rows. Their rows wait in memory until the last one is scored, wherever in the file it is.
+/// Groups with missing rows. Their rows wait in memory until the last row of the group is scored, wherever in the file it is.
 #[derive(Default)]
 pub(super) struct PendingGroups {
     /// The number of rows that are still missing, by group.
     missing: BTreeMap<GroupKey, usize>,
+    /// The rows that were scored, by group.
     open: BTreeMap<GroupKey, Vec<GroupRow>>,
 }
 
@@ -31,7 +32,7 @@ impl PendingGroups {
         *self.missing.entry(key).or_default() += 1;
     }
 
-    /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing one.
+    /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing row, and `None` otherwise.
     pub(super) fn take(&mut self, key: GroupKey, member: GroupRow) -> Option<Vec<GroupRow>> {
         let missing = self.missing.get_mut(&key)?;
         *missing -= 1;
@@ -47,7 +48,7 @@ impl PendingGroups {
         Some(members)
     }
 
-    /// Returns `true` if no row waits for others of its group.
+    /// Returns `true` if no row waits for other rows of its group.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -55,22 +56,24 @@ impl PendingGroups {
 
 /// Adds the scores of the group reward to the per-sample scores of the rows.
 ///
-/// A row without a score leaves the whole group without one, because a group reward compares responses with each other.
+/// A row without a score leaves all rows of the group without a score, because a group reward compares responses with each other.
 pub(super) async fn score(
     router: Router,
     members: Vec<GroupRow>,
     context: Context,
 ) -> Vec<(u64, ScoredRow)> {
-    if let Some(failed) = members.iter().find(|member| member.own.is_err()).map(|one| one.row) {
+    if let Some(failed) =
+        members.iter().find(|member| member.sample_result.is_err()).map(|one| one.row)
+    {
         let missing = |member: GroupRow| {
-            let error = member.own.err().unwrap_or_else(|| RowError::incomplete(failed));
+            let error = member.sample_result.err().unwrap_or_else(|| RowError::incomplete(failed));
             (member.row, ScoredRow { data_source: Some(member.data_source), score: Err(error) })
         };
         return members.into_iter().map(missing).collect();
     }
     let rows: Vec<u64> = members.iter().map(|member| member.row).collect();
     let (samples, own): (Vec<Sample>, Vec<Score>) =
-        members.into_iter().filter_map(|member| member.own.ok()).unzip();
+        members.into_iter().filter_map(|member| member.sample_result.ok()).unzip();
     let result = router.score_group(&samples, &context).await;
     let scores: Vec<Result<Score, RowError>> = match result {
         None => own.into_iter().map(Ok).collect(),

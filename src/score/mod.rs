@@ -53,8 +53,8 @@ impl Scoring {
     /// waiting forever.
     ///
     /// # Errors
-    /// If the file cannot be read, a named column does not exist, a reward scores whole groups but no column identifies them, or a line
-    /// cannot be written.
+    /// If the file cannot be read or changes while it is read, the first row has no column for the response, no column identifies the
+    /// groups of a reward that scores whole groups, a group column is named without such a reward, or a line cannot be written.
     pub async fn run(
         mut self,
         input: &Path,
@@ -100,7 +100,7 @@ impl Scoring {
         Context::new(self.clock.clone()).with_limits(self.limits.clone())
     }
 
-    /// Counts the rows of each group. Does nothing unless a reward scores whole groups.
+    /// Counts the rows of each group. Returns no groups if no reward scores whole groups.
     fn groups(&mut self, input: &Path) -> anyhow::Result<PendingGroups> {
         let mut groups = PendingGroups::default();
         if !self.router.scores_groups() {
@@ -121,12 +121,13 @@ impl Scoring {
         Ok(groups)
     }
 
-    /// Returns the group of a row, if its data source has a group reward.
+    /// Returns the group of a row, or `None` if the data source of the row has no group reward or cannot be read. The inner error is the
+    /// error of a row without a group.
     fn key(&mut self, row: &JsonObject) -> anyhow::Result<Option<Result<GroupKey, RowError>>> {
         let Ok(source) = self.columns.source(row).map(str::to_owned) else { return Ok(None) };
         let Ok(Some(reward)) = self.router.group_reward_of(&source) else { return Ok(None) };
         let scored = || format!("reward `{reward}` of data_source `{source}` scores whole groups");
-        self.columns.settle_group(row).with_context(scored)?;
+        self.columns.resolve_group_column(row).with_context(scored)?;
         Ok(Some(self.columns.group(row).map(|group| (source, group))))
     }
 
@@ -146,15 +147,15 @@ impl Scoring {
         let (router, context) = (self.router.clone(), self.context());
         Ok(async move {
             let data_source = read.as_ref().ok().map(|sample| sample.data_source.clone());
-            let own = score(&router, read, &context).await;
+            let sample_result = score(&router, read, &context).await;
             match key {
                 None => TaskResult::Row(
                     row,
-                    ScoredRow { data_source, score: own.map(|(_, score)| score) },
+                    ScoredRow { data_source, score: sample_result.map(|(_, score)| score) },
                 ),
                 Some(key) => {
                     let data_source = key.0.clone();
-                    TaskResult::Member(key, Box::new(GroupRow { row, data_source, own }))
+                    TaskResult::Member(key, Box::new(GroupRow { row, data_source, sample_result }))
                 }
             }
         })

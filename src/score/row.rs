@@ -11,7 +11,7 @@ pub(super) type JsonObject = Map<String, Value>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScoreColumns {
     /// The response: a text, or messages of which the last counts. Usual names: `response`, `solution_str`, `completion`, `output`,
-    /// `generation`.
+    /// `generation`, `response_text`.
     pub response: Option<String>,
     /// The data source of the prompt. Usual names: `data_source`, `source`.
     pub data_source: Option<String>,
@@ -25,7 +25,7 @@ pub struct ScoreColumns {
     pub group: Option<String>,
     /// Further columns to pass on in `extra_info`; `None` for all columns without another role.
     pub extra_columns: Option<Vec<String>>,
-    /// The data source of rows without one.
+    /// The data source of rows that name none.
     pub default_data_source: String,
 }
 
@@ -67,19 +67,18 @@ impl From<RewardError> for RowError {
 }
 
 impl ScoreColumns {
-    /// Converts a row to a sample. The first row determines the columns.
+    /// Converts a row to a sample. If no column of the response is named, the first row determines it.
     ///
     /// # Errors
-    /// If the first row has no column that can be the response, or lacks a named column. Errors of a single row are returned as the inner
-    /// result.
+    /// If the first row has no column that can be the response. Errors of a single row are returned as the inner result.
     pub(super) fn sample(&mut self, row: JsonObject) -> anyhow::Result<Result<Sample, RowError>> {
         if self.response.is_none() {
-            self.settle(&row)?;
+            self.resolve_columns(&row)?;
         }
         Ok(self.read(&row))
     }
 
-    fn settle(&mut self, row: &JsonObject) -> anyhow::Result<()> {
+    fn resolve_columns(&mut self, row: &JsonObject) -> anyhow::Result<()> {
         self.response = Some(usual_column(row, "response", &RESPONSE)?);
         Ok(())
     }
@@ -88,7 +87,7 @@ impl ScoreColumns {
     ///
     /// # Errors
     /// If the row has no column that can be the group.
-    pub(super) fn settle_group(&mut self, row: &JsonObject) -> anyhow::Result<()> {
+    pub(super) fn resolve_group_column(&mut self, row: &JsonObject) -> anyhow::Result<()> {
         if self.group.is_none() {
             self.group = Some(usual_column(row, "group", &GROUP)?);
         }
@@ -99,17 +98,17 @@ impl ScoreColumns {
     pub(super) fn group(&self, row: &JsonObject) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());
-        value.map(to_text).ok_or_else(|| wrong(name, "a group id", &Value::Null))
+        value.map(to_text).ok_or_else(|| type_error(name, "a group id", &Value::Null))
     }
 
-    /// Returns the data source of a row.
+    /// Returns the data source of a row, or the default data source if the row has none.
     pub(super) fn source<'a>(&'a self, row: &'a JsonObject) -> Result<&'a str, RowError> {
         let given = self.data_source.as_deref().map(|name| find(row, name));
         let found = given.unwrap_or_else(|| DATA_SOURCE.iter().find_map(|name| find(row, name)));
         let Some(source) = found.filter(|source| !source.is_null()) else {
             return Ok(&self.default_data_source);
         };
-        source.as_str().ok_or_else(|| wrong("data_source", "a text", source))
+        source.as_str().ok_or_else(|| type_error("data_source", "a text", source))
     }
 
     fn read(&self, row: &JsonObject) -> Result<Sample, RowError> {
@@ -120,7 +119,7 @@ impl ScoreColumns {
                 None => usual.iter().find(|name| find(row, name).is_some()).map(|&n| n.to_owned()),
             };
             let value = name.as_deref().and_then(|name| find(row, name));
-            used.extend(name.as_deref().map(|name| root(row, name)));
+            used.extend(name.as_deref().map(|name| root_column(row, name)));
             value.filter(|value| !value.is_null())
         };
         let response = take(&self.response, &RESPONSE);
@@ -129,7 +128,7 @@ impl ScoreColumns {
         let prompt = take(&self.prompt, &PROMPT);
         let info = take(&self.extra_info, &EXTRA_INFO);
         let name = self.response.as_deref().unwrap_or("response");
-        let response = response.ok_or_else(|| wrong(name, "a text", &Value::Null))?;
+        let response = response.ok_or_else(|| type_error(name, "a text", &Value::Null))?;
         let source = self.source(row)?;
         Ok(Sample {
             messages: prompt.map_or_else(|| "[]".to_owned(), messages),
@@ -140,7 +139,7 @@ impl ScoreColumns {
             finish_reason: finish_reason(row)?,
             ..Sample::of(
                 source,
-                &response_text(response).ok_or_else(|| wrong(name, "a text", response))?,
+                &response_text(response).ok_or_else(|| type_error(name, "a text", response))?,
                 None,
             )
         })
@@ -173,13 +172,13 @@ impl ScoreColumns {
                 })?;
                 extra.extend(info);
             }
-            Some(other) => return Err(wrong("extra_info", "an object", other)),
+            Some(other) => return Err(type_error("extra_info", "an object", other)),
         }
         Ok(Value::Object(extra).to_string())
     }
 }
 
-/// Returns the first of the usual column names that a row has.
+/// Returns the first of the usual column names `names` that a row has.
 fn usual_column(row: &JsonObject, part: &str, names: &[&str]) -> anyhow::Result<String> {
     let found = names.iter().find(|name| find(row, name).is_some());
     found.map(|name| (*name).to_owned()).with_context(|| {
@@ -201,7 +200,7 @@ fn find<'a>(row: &'a JsonObject, name: &str) -> Option<&'a Value> {
     row.get(name).or_else(path)
 }
 
-fn root(row: &JsonObject, name: &str) -> String {
+fn root_column(row: &JsonObject, name: &str) -> String {
     let whole = row.contains_key(name).then_some(name);
     whole.or_else(|| name.split('.').next()).unwrap_or(name).to_owned()
 }
@@ -234,7 +233,7 @@ fn to_text(value: &Value) -> String {
 fn number(row: &JsonObject, name: &str) -> Result<Option<u32>, RowError> {
     let Some(value) = row.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.map(Some).ok_or_else(|| wrong(name, "a number of tokens", value))
+    number.map(Some).ok_or_else(|| type_error(name, "a number of tokens", value))
 }
 
 fn finish_reason(row: &JsonObject) -> Result<FinishReason, RowError> {
@@ -242,7 +241,7 @@ fn finish_reason(row: &JsonObject) -> Result<FinishReason, RowError> {
         return Ok(FinishReason::Stop);
     };
     let reason = value.as_str().and_then(|reason| reason.parse().ok());
-    reason.ok_or_else(|| wrong("finish_reason", "`stop` or `length`", value))
+    reason.ok_or_else(|| type_error("finish_reason", "`stop` or `length`", value))
 }
 
 fn ids(row: &JsonObject) -> Result<Vec<i32>, RowError> {
@@ -250,10 +249,10 @@ fn ids(row: &JsonObject) -> Result<Vec<i32>, RowError> {
         return Ok(Vec::new());
     };
     serde_json::from_value(value.clone())
-        .map_err(|_| wrong("response_ids", "a list of token ids", value))
+        .map_err(|_| type_error("response_ids", "a list of token ids", value))
 }
 
-fn wrong(column: &str, expected: &str, found: &Value) -> RowError {
+fn type_error(column: &str, expected: &str, found: &Value) -> RowError {
     let found: String = found.to_string().chars().take(80).collect();
     RowError::input(format_args!("column `{column}`: expected {expected}, found {found}"))
 }

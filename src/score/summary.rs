@@ -14,6 +14,7 @@ use crate::terminal::escape_line;
 pub(super) struct ScoredRow {
     /// The data source of the row; `None` if the row cannot be read.
     pub(super) data_source: Option<String>,
+    /// The score, or the reason why there is none.
     pub(super) score: Result<Score, RowError>,
 }
 
@@ -30,17 +31,18 @@ pub struct ScoreSummary {
     pub by_data_source: BTreeMap<String, SourceSummary>,
     /// The means of the score components, each over the rows that have the component.
     pub components: BTreeMap<String, f64>,
-    /// The number of rows by outcome: the label `outcome` of the score, or `scored`.
+    /// The number of rows with a score by outcome: the label `outcome` of the score, or `scored`.
     pub outcomes: BTreeMap<String, u64>,
     /// The number of groups scored as a whole.
     pub groups: u64,
     /// The number of rows without a score, by kind of error.
     pub errors: BTreeMap<String, u64>,
-    /// The first error of each kind: the row and the message.
+    /// The first error of each kind: the number of the row, from 0, and the message.
     pub first_errors: BTreeMap<String, (u64, String)>,
     /// The duration in seconds.
     pub seconds: f64,
     #[serde(skip)]
+    /// The number of rows that have a component, by component.
     counts: BTreeMap<String, u64>,
 }
 

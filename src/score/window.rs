@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use super::group::{GroupKey, GroupRow, PendingGroups};
 use super::summary::ScoredRow;
 
-/// The number of finished rows that may wait for an earlier row, per concurrently scored row. This way a slow row does not hold up the
-/// others for long.
-const AHEAD: u64 = 16;
+/// The maximum number of rows that are admitted and not yet written, per concurrently scored row. The other rows can thus continue for a
+/// while during a slow row.
+const MAX_UNWRITTEN_PER_TASK: u64 = 16;
 
 /// The result of a task.
 pub(super) enum TaskResult {
@@ -42,7 +42,7 @@ impl Window {
     /// Rows of incomplete groups hold up all rows after them, and only further rows can complete these groups. Therefore the number of
     /// waiting rows is not bounded while there are incomplete groups.
     pub(super) fn has_room(&self, width: usize) -> bool {
-        let near = || self.admitted - self.written < AHEAD * width as u64;
+        let near = || self.admitted - self.written < MAX_UNWRITTEN_PER_TASK * width as u64;
         self.running.len() < width && (!self.groups.is_empty() || near())
     }
 

@@ -8,7 +8,7 @@ use crate::recipe::{Choices, RecipeError, Reward};
 use crate::rewards;
 use crate::trainers::Trainers;
 
-/// The catalogs from which a session takes what its recipe names.
+/// The catalogs in which a session looks up the names in its recipe.
 ///
 /// The default has the built-in entries.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl Default for Catalogs {
 }
 
 impl Catalogs {
-    /// Returns the errors of the names in a recipe that these catalogs do not have, and of options that an entry does not accept.
+    /// Returns an error for each name in a recipe that these catalogs do not have, and for the options that an entry does not accept.
     pub(crate) fn errors(&self, choices: &Choices, section: &Reward) -> Vec<RecipeError> {
         let stages = [self.engines.chosen(choices).err(), self.trainers.chosen(choices).err()];
         let algorithms = self.algorithms.errors(choices);

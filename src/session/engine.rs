@@ -10,7 +10,7 @@ use crate::prompts::OverlongPrompts;
 use crate::recipe::Recipe;
 
 impl SharedInputs {
-    /// Returns the inputs of the training engine, which forces the recipe's recorded lengths and hosts judges.
+    /// Returns the inputs of the training engine, including the recorded lengths to replay and the judges to host.
     pub(super) fn training_engine(&self) -> anyhow::Result<EngineContext> {
         let lengths = self.recipe.rollout.replay_lengths.as_deref();
         let replay = lengths.map(Lengths::read).transpose()?;
@@ -64,7 +64,7 @@ fn settings(recipe: &Recipe) -> EngineSettings {
     }
 }
 
-/// Returns the configuration of the training engine if that is the torch engine, without replayed lengths.
+/// Returns the configuration of a torch engine for training, without replayed lengths.
 #[cfg(feature = "cli")]
 pub(crate) fn engine_config(recipe: &Recipe) -> rollpacker_torch::rollout::TorchEngineConfig {
     crate::engines::torch_config(settings(recipe), None)

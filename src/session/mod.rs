@@ -16,7 +16,7 @@ pub use self::shared_inputs::SharedInputs;
 pub(crate) use self::shared_inputs::check_context;
 pub use crate::run_result::{RunResult, SkippedCounts, ValidationPrompts};
 
-use self::shared_inputs::{WorkerResources, device_of, versions};
+use self::shared_inputs::{WorkerResources, device_of, max_weight_versions};
 use crate::engines::{ChosenEngine, EngineContext};
 use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
@@ -49,10 +49,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tch::Device;
 
-/// A run, or one worker of it, that is ready to start.
+/// A run, or one worker of a run, that is ready to start.
 pub struct Session {
-    opened: SharedInputs,
-    left_out: OverlongPrompts,
+    inputs: SharedInputs,
+    overlong_prompts: OverlongPrompts,
     skipped: SkippedPrompts,
     monitor: Option<Rc<RefCell<ProfileMonitor>>>,
 }
@@ -60,7 +60,7 @@ pub struct Session {
 impl SharedInputs {
     /// Creates the session of one worker.
     ///
-    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
+    /// Judges that share an engine use the engine of the first worker of the process. Only the first worker of the cluster monitors the
     /// profile. If the machine has several devices, the workers of a process use them in turn.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl SharedInputs {
         let runs_judges = handle.local_index() == 0;
         let stages = WorkerResources {
             clock: Arc::new(handle.clock()),
-            store: WeightStore::new(versions(&self.recipe)),
+            store: WeightStore::new(max_weight_versions(&self.recipe)),
             ..self.stages.clone()
         };
         let device = device_of(self.recipe.run.device, self.device, handle.local_index());
@@ -106,50 +106,50 @@ impl Session {
         Self::of(SharedInputs::open(recipe, catalogs)?, true)
     }
 
-    /// Creates a session from opened inputs. Only the first worker monitors the profile, if there is one.
-    fn of(opened: SharedInputs, leads: bool) -> anyhow::Result<Self> {
+    /// Creates a session from opened inputs. Only the first worker monitors the profile of the recipe.
+    fn of(inputs: SharedInputs, is_leader: bool) -> anyhow::Result<Self> {
         Ok(Self {
-            monitor: if leads { monitor(&opened.recipe)? } else { None },
-            left_out: OverlongPrompts::default(),
+            monitor: if is_leader { monitor(&inputs.recipe)? } else { None },
+            overlong_prompts: OverlongPrompts::default(),
             skipped: SkippedPrompts::default(),
-            opened,
+            inputs,
         })
     }
 
-    /// Scores responses to prompts of `data_source` with `reward`, which has precedence over the recipe's. A trailing `*` in `data_source`
-    /// matches any suffix.
+    /// Scores responses to prompts of `data_source` with `reward`, which has precedence over the rewards of the recipe. A trailing `*` in
+    /// `data_source` matches any suffix.
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
-        self.opened.stages.router = self.opened.stages.router.route(data_source, reward);
-        self.opened.data_checked = Arc::default();
+        self.inputs.stages.router = self.inputs.stages.router.route(data_source, reward);
+        self.inputs.data_checked = Arc::default();
         self
     }
 
-    /// Estimates advantages with `estimator` instead of the recipe's.
+    /// Estimates advantages with `estimator` instead of the recipe's estimator.
     #[must_use]
     pub fn with_advantage(mut self, estimator: impl Into<Estimator>) -> Self {
-        self.opened.advantage = estimator.into();
+        self.inputs.advantage = estimator.into();
         self
     }
 
     /// Optimizes `loss` instead of the recipe's policy loss.
     #[must_use]
     pub fn with_policy_loss(mut self, loss: impl PolicyLoss + 'static) -> Self {
-        self.opened.objective.policy_loss = Arc::new(loss);
+        self.inputs.objective.policy_loss = Arc::new(loss);
         self
     }
 
-    /// Estimates the KL divergence in the loss with `estimator` instead of the recipe's.
+    /// Estimates the KL divergence in the loss with `estimator` instead of the recipe's estimator.
     #[must_use]
     pub fn with_kl_loss(mut self, estimator: impl KlEstimator + 'static) -> Self {
-        self.opened.objective.kl_loss = Arc::new(estimator);
+        self.inputs.objective.kl_loss = Arc::new(estimator);
         self
     }
 
     /// Decides with clones of `schedule` instead of the recipe's schedule.
     ///
-    /// Prompts, responses and steps are those that `schedule` was constructed with. Responses are scored as they end and groups are trained
-    /// on as they are complete, unless `[pipeline]` sets otherwise. The recorded recipe names the type of the schedule.
+    /// `schedule` keeps the numbers of prompts, responses and steps with which it was constructed. Responses are scored as they end and
+    /// groups are trained on as they are complete, unless `[pipeline]` sets otherwise. The recorded recipe names the type of the schedule.
     ///
     /// # Errors
     /// If the schedule decides by scores, and `pipeline.reward` scores responses after the round.
@@ -157,7 +157,7 @@ impl Session {
         mut self,
         schedule: S,
     ) -> Result<Self, RecipeError> {
-        self.opened.recipe.set_schedule(ScheduleSection::of(schedule))?;
+        self.inputs.recipe.set_schedule(ScheduleSection::of(schedule))?;
         Ok(self)
     }
 
@@ -165,7 +165,7 @@ impl Session {
     /// The recorded recipe names the type of the policy.
     ///
     /// # Errors
-    /// If `make` rejects the devices, or the models are on a GPU, whose instances and trainer share it.
+    /// If `make` rejects the context, or the models are on a GPU, which all instances and the trainer share.
     pub fn with_placement<P: PlacementPolicy + 'static>(
         mut self,
         make: impl Fn(PlacementContext) -> Result<P, CatalogError> + Send + Sync + 'static,
@@ -173,49 +173,50 @@ impl Session {
         let kind = std::any::type_name::<P>().to_owned();
         let placements =
             Placements::default().with(&kind, move |_: NoOptions, context| make(context));
-        self.opened.recipe.set_placement(kind, placements)?;
-        check_device(&self.opened.recipe, self.opened.device)?;
+        self.inputs.recipe.set_placement(kind, placements)?;
+        check_device(&self.inputs.recipe, self.inputs.device)?;
         Ok(self)
     }
 
-    /// Generates responses with the engines that `start` returns, instead of the recipe's.
+    /// Generates responses with the engines that `start` returns, instead of the recipe's engine.
     ///
     /// `start` runs on the thread that drives the engine: once for the training engine of each worker, and twice for the engines of the
     /// validator if the recipe has validation data.
     ///
-    /// Keys that only the torch engine supports are refused when the run starts: `rollout.replay_lengths`, `rollout.profile`, and
-    /// `trainer.deterministic` if the engine does not support lockstep.
+    /// Settings that only the torch engine supports are rejected when the run starts: `rollout.replay_lengths`, `rollout.profile`, a
+    /// `placement.kind` other than `fixed`, colocated judges, and `trainer.deterministic` if the engine does not support lockstep.
     #[must_use]
     pub fn with_engine<E: RolloutEngine + 'static>(
         mut self,
         start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.opened.engine = ChosenEngine::own(start);
+        self.inputs.engine = ChosenEngine::custom(start);
         self
     }
 
-    /// Trains with the trainers that `start` returns, one for each worker, instead of the recipe's. `start` runs on the thread of the
-    /// trainer.
+    /// Trains with the trainers that `start` returns, one for each worker, instead of the recipe's trainer. `start` runs on the thread of
+    /// the trainer.
     #[must_use]
     pub fn with_trainer<T: Trainer + 'static>(
         mut self,
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.opened.trainer = ChosenTrainer::own(start);
+        self.inputs.trainer = ChosenTrainer::custom(start);
         self
     }
 
     /// Writes the sampled and the greedy responses of each validation into `folder`, as one Parquet file per policy: `step_NNNNN.parquet`,
-    /// with the number of the step that produced the policy, and 0 for the policy before the first step. By default, they are not kept.
+    /// with the number of the step that produced the policy, and 0 for the policy before the first step. By default, the responses are not
+    /// kept.
     #[must_use]
     pub fn with_validation_folder(self, folder: PathBuf) -> Self {
-        Self { opened: self.opened.with_validation_folder(folder), ..self }
+        Self { inputs: self.inputs.with_validation_folder(folder), ..self }
     }
 
     /// Takes snapshots, and resumes from one, as configured in `snapshots`.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
-        Self { opened: self.opened.with_snapshots(snapshots), ..self }
+        Self { inputs: self.inputs.with_snapshots(snapshots), ..self }
     }
 
     /// Returns a digest of the prompts and their order.
@@ -223,36 +224,36 @@ impl Session {
     /// # Errors
     /// If the dataset cannot be read.
     pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
-        let cursor = self.opened.train_data.prompts(Cursor::default())?.cursor();
+        let cursor = self.inputs.train_data.prompts(Cursor::default())?.cursor();
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
-    /// Checks that all rows can be used, that every data source has a reward, that a validation prompt is short enough, and that recorded
-    /// lengths can be read. Reads all rows in use.
+    /// Checks that all rows can be used, that every data source has a reward, that at least one validation prompt is short enough, and that
+    /// recorded lengths can be read. Reads all rows in use.
     ///
     /// # Errors
     /// If a row cannot be used, a data source has no reward, all validation prompts are too long, or a file cannot be read. The message
     /// names the file and the row, or the key.
     pub fn check_data(&self) -> anyhow::Result<()> {
-        if self.opened.data_checked.load(Ordering::Relaxed) {
+        if self.inputs.data_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        for dataset in std::iter::once(&self.opened.train_data).chain(&self.opened.val_data) {
+        for dataset in std::iter::once(&self.inputs.train_data).chain(&self.inputs.val_data) {
             for FirstRow { data_source, file, row } in dataset.data_sources()? {
                 let wrong =
                     |error| PromptError::Reward { file: file.display().to_string(), row, error };
-                self.opened.stages.router.check(&data_source).map_err(wrong)?;
+                self.inputs.stages.router.check(&data_source).map_err(wrong)?;
             }
         }
-        if let Some(dataset) = self.opened.val_data.clone() {
-            let reader = self.opened.reader(dataset, OverlongPrompts::default());
+        if let Some(dataset) = self.inputs.val_data.clone() {
+            let reader = self.inputs.reader(dataset, OverlongPrompts::default());
             let first = reader.first_prompts(1).and_then(|mut prompts| prompts.next().transpose());
             first.context("validation prompts (data.val_files)")?;
         }
-        if let Some(lengths) = &self.opened.recipe.rollout.replay_lengths {
+        if let Some(lengths) = &self.inputs.recipe.rollout.replay_lengths {
             Lengths::read(lengths).context("key `rollout.replay_lengths`")?;
         }
-        self.opened.data_checked.store(true, Ordering::Relaxed);
+        self.inputs.data_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -262,31 +263,31 @@ impl Session {
     /// # Errors
     /// At the first prompt that cannot be used. The message names the file and the row.
     pub fn warnings(&self) -> anyhow::Result<Vec<String>> {
-        Ok(self.opened.warnings()?)
+        Ok(self.inputs.warnings()?)
     }
 
-    /// Returns the number of prompts of an epoch.
+    /// Returns the number of prompts of an epoch, including prompts that are too long.
     #[must_use]
     pub fn prompts(&self) -> u64 {
-        self.opened.train_data.len()
+        self.inputs.train_data.len()
     }
 
-    /// Returns the number of validation prompts, including those that are too long. `None` without validation data.
+    /// Returns the number of validation prompts, including prompts that are too long. `None` without validation data.
     #[must_use]
     pub fn validation_prompts(&self) -> Option<u64> {
-        self.opened.val_data.as_ref().map(Dataset::len)
+        self.inputs.val_data.as_ref().map(Dataset::len)
     }
 
     /// Returns `true` if the torch engine generates the responses.
     #[cfg(feature = "cli")]
     pub(crate) fn has_torch_engine(&self) -> bool {
-        self.opened.engine.is_torch()
+        self.inputs.engine.is_torch()
     }
 
     /// Returns the device of the model: `cpu` or `cuda:N`.
     #[must_use]
     pub fn device(&self) -> String {
-        match self.opened.device {
+        match self.inputs.device {
             Device::Cuda(index) => format!("cuda:{index}"),
             device => format!("{device:?}").to_lowercase(),
         }
@@ -295,13 +296,13 @@ impl Session {
     /// Returns the clock of the run.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
-        self.opened.stages.clock.clone()
+        self.inputs.stages.clock.clone()
     }
 
-    /// Returns the inputs that the workers of this process share.
+    /// Returns the inputs that the workers of this process share, without snapshots.
     #[must_use]
-    pub fn opened(&self) -> SharedInputs {
-        self.opened.clone().with_snapshots(RunSnapshots::default())
+    pub fn shared_inputs(&self) -> SharedInputs {
+        self.inputs.clone().with_snapshots(RunSnapshots::default())
     }
 }
 

@@ -20,7 +20,8 @@ pub(super) type LoggedPolicy = LoggedPlacement<Box<dyn PlacementPolicy>>;
 
 /// Returns the placement policy of a run with this number of workers, or `None` if the recipe fixes the placement.
 ///
-/// The policy decides for one worker, and every worker follows it. Predictions follow the profile of `monitor`, which the first worker has.
+/// The policy decides for one worker, and every worker follows it. Predictions use the profile of `monitor`, which only the first worker
+/// has.
 ///
 /// # Errors
 /// If the options of the recipe are inconsistent.
@@ -34,7 +35,7 @@ pub(super) fn policy(
     Ok(policy.map(|policy| LoggedPlacement::new(policy, recipe.engine_instances())))
 }
 
-/// Rejects a placement on a device other than the CPU. All instances of a GPU share it, so that none can be lent.
+/// Rejects placements other than `fixed` on a GPU. All instances share the GPU, so that none of them can be lent to the trainer.
 pub(crate) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()> {
     let kind = recipe.placement_name();
     ensure!(

@@ -23,18 +23,18 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 use rollpacker_stages::train::Metrics;
-use rollpacker_torch::rollout::live::Live;
+use rollpacker_torch::rollout::live::LiveIterations;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Number of rounds that the prompt reader may be ahead of the schedule.
-const ROUNDS_AHEAD: usize = 4;
+/// Maximum number of rounds that the prompt reader is ahead of the schedule.
+const MAX_ROUNDS_AHEAD: usize = 4;
 
 impl Session {
     /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
     ///
     /// First [checks the data](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first
-    /// step to `validated`.
+    /// step to `on_warm_start`.
     ///
     /// # Errors
     /// The first fault of any stage. The message names the operator, the step and the response.
@@ -43,9 +43,9 @@ impl Session {
         stop: &Stop,
         folder: &Path,
         observer: impl Observer + 'static,
-        validated: impl FnOnce(&Metrics),
+        on_warm_start: impl FnOnce(&Metrics),
     ) -> anyhow::Result<RunResult> {
-        self.train_worker(None, stop, folder, observer, validated)
+        self.train_worker(None, stop, folder, observer, on_warm_start)
     }
 
     /// Trains like [`Session::train`], as one worker of several if `handle` is given.
@@ -54,9 +54,9 @@ impl Session {
     /// reports to its observer and writes the model. The observers of the other workers receive no steps.
     ///
     /// The order of the steps matters. A resumed run takes its initial policies from the snapshot. A new run publishes the initial weights
-    /// and, if asked to, validates them before the training engine starts. After the pipeline only the first worker continues: it writes
-    /// the profile, validates the last policy and writes the model. A run that ended early skips this validation, because it will be
-    /// resumed and the process may have little time left.
+    /// and, with `trainer.val_before_train`, validates them before the training engine starts. After the pipeline, only the first worker
+    /// continues: it writes the profile, validates the last policy and writes the model. A run that ended early skips this validation,
+    /// because it will be resumed and the process may have little time left.
     ///
     /// # Errors
     /// As [`Session::train`], for any worker.
@@ -66,18 +66,18 @@ impl Session {
         stop: &Stop,
         folder: &Path,
         observer: impl Observer + 'static,
-        validated: impl FnOnce(&Metrics),
+        on_warm_start: impl FnOnce(&Metrics),
     ) -> anyhow::Result<RunResult> {
-        self.opened.check_engine()?;
+        self.inputs.check_engine()?;
         self.check_data()?;
-        let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
-        if leads {
-            self.limit(stop);
+        let is_leader = handle.as_ref().is_none_or(|handle| handle.index() == 0);
+        if is_leader {
+            self.limit_wall_time(stop);
         }
-        let resumed = self.resumed()?;
+        let resumed = self.restored_snapshot()?;
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
-        let trainer = Rc::new(self.opened.start_trainer(workers)?);
-        let (validator, validated_on) = self.opened.validator(leads)?.unzip();
+        let trainer = Rc::new(self.inputs.start_trainer(workers)?);
+        let (validator, validated_on) = self.inputs.validator(is_leader)?.unzip();
         let (begin, warm_start) = match resumed {
             Some(resumed) => (RunStart::Resumed(resumed), None),
             None => {
@@ -85,20 +85,20 @@ impl Session {
                     .publish_initial()
                     .map_err(Error::msg)
                     .context("publishing the initial weights")?;
-                let tried = validator.as_ref().filter(|_| leads);
+                let tried = validator.as_ref().filter(|_| is_leader);
                 let warm_start = self.warm_start(tried, &initial)?;
                 (RunStart::Initial(initial), warm_start)
             }
         };
         if let Some(metrics) = &warm_start {
-            validated(metrics);
+            on_warm_start(metrics);
         }
-        let every = if leads { self.opened.recipe.test_freq } else { 0 };
+        let every = if is_leader { self.inputs.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         self.run(handle, observer, &trainer, validator_of_steps, begin, stop)?;
-        let validated = validated_on.unwrap_or_default();
-        let started = RunResult { warm_start, validated, ..RunResult::default() };
-        match leads {
+        let validation_prompts = validated_on.unwrap_or_default();
+        let started = RunResult { warm_start, validation_prompts, ..RunResult::default() };
+        match is_leader {
             true => self.finish(started, &trainer, validator, stop, folder),
             false => Ok(started),
         }
@@ -115,9 +115,9 @@ impl Session {
         stop: &Stop,
     ) -> anyhow::Result<()> {
         let StartedEngine { engine, measurements, servers } =
-            self.opened.engine.start(self.opened.training_engine()?)?;
+            self.inputs.engine.start(self.inputs.training_engine()?)?;
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
-        let placement = placement::policy(&self.opened.recipe, workers, self.monitor.clone())?;
+        let placement = placement::policy(&self.inputs.recipe, workers, self.monitor.clone())?;
         let (live, colocated_use) = measurements.map(|all| (all.live, all.colocated)).unzip();
         let (server_metrics, is_unavailable) =
             servers.map(|servers| (servers.metrics, servers.is_unavailable)).unzip();
@@ -125,7 +125,7 @@ impl Session {
             observer,
             server_metrics,
             monitor: self.monitor.clone(),
-            live: move || live.as_ref().map(Live::take).unwrap_or_default(),
+            live: move || live.as_ref().map(LiveIterations::take).unwrap_or_default(),
             colocated_use: colocated_use.flatten(),
             placement: placement.as_ref().map(LoggedPolicy::log),
         };
@@ -143,7 +143,7 @@ impl Session {
         })
     }
 
-    /// Adds the results of the whole run to those of its start, and writes the model to `folder`.
+    /// Writes the profile, validates the last policy, writes the model to `folder`, and adds the results to `started`.
     fn finish(
         &self,
         started: RunResult,
@@ -155,26 +155,27 @@ impl Session {
         if let Some(monitor) = &self.monitor {
             monitor.borrow().finish()?;
         }
-        let left_out = self.left_out.count();
-        let recipe = &self.opened.recipe;
+        let overlong_prompts = self.overlong_prompts.count();
+        let recipe = &self.inputs.recipe;
         let policy = trainer.policy().map_err(Error::msg).context("reading the last policy")?;
         let updates = policy.version;
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
-            "no prompt could be trained on: {left_out} are longer than data.max_prompt_length, and the schedule has no quota for the others"
+            "no prompt could be trained on: {overlong_prompts} are longer than data.max_prompt_length, and the schedule has no quota for the others"
         );
         let ended = EndReason::of(stop, updates.0, recipe.run.total_training_steps);
-        // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
+        // Skip the validation of a run that ended early: it is validated when the resumed run ends, and the process may have little time
+        // left.
         let validator = validator.filter(|_| ended == EndReason::Finished);
         let last = validator.map(|validator| validate(&validator, policy)).transpose()?;
-        self.opened.save(trainer, folder)?;
+        self.inputs.save(trainer, folder)?;
         let skipped = recipe.data.curriculum.map(|_| SkippedCounts::from(&self.skipped));
-        Ok(RunResult { left_out, skipped, ended, last, ..started })
+        Ok(RunResult { overlong_prompts, skipped, ended, last, ..started })
     }
 
-    /// Returns the snapshot to resume from, if there is one. Also restores the monitor of the profile.
-    fn resumed(&self) -> anyhow::Result<Option<RestoredSnapshot>> {
-        let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
+    /// Returns the snapshot to resume from, or `None` for a new run. Restores the monitor of the profile from the snapshot.
+    fn restored_snapshot(&self) -> anyhow::Result<Option<RestoredSnapshot>> {
+        let Some(restored) = &self.inputs.snapshots.restored else { return Ok(None) };
         if let Some(monitor) = &self.monitor {
             monitor.borrow_mut().resume(restored)?;
         }
@@ -187,14 +188,14 @@ impl Session {
         validator: Option<&Rc<ValidatorThread>>,
         initial: &Policy,
     ) -> anyhow::Result<Option<Metrics>> {
-        let validator = validator.filter(|_| self.opened.recipe.run.val_before_train);
+        let validator = validator.filter(|_| self.inputs.recipe.run.val_before_train);
         validator.map(|validator| validate(validator, initial.clone())).transpose()
     }
 
     /// Makes `stop` end the run before its wall-time limit.
-    fn limit(&self, stop: &Stop) {
-        if let Some(limit) = self.opened.recipe.max_wall_time {
-            let time = WallTime::new(self.clock(), limit, self.opened.recipe.staleness);
+    fn limit_wall_time(&self, stop: &Stop) {
+        if let Some(limit) = self.inputs.recipe.max_wall_time {
+            let time = WallTime::new(self.clock(), limit, self.inputs.recipe.staleness);
             stop.set_deadline_check(move |step| time.allows(step));
         }
     }
@@ -208,12 +209,12 @@ impl Session {
         begin: RunStart,
         stop: &Stop,
     ) -> anyhow::Result<PipelineBuilder> {
-        let recipe = &self.opened.recipe;
+        let recipe = &self.inputs.recipe;
         let last = match &begin {
             RunStart::Initial(_) => None,
             RunStart::Resumed(restored) => last_prompt(restored)?,
         };
-        let stages = &self.opened.stages;
+        let stages = &self.inputs.stages;
         let builder = Pipeline::builder(
             self.prompt_source(last),
             recipe.schedule()?,
@@ -223,20 +224,20 @@ impl Session {
             recipe.data.max_response_length,
         )
         .curriculum(self.curriculum()?)
-        .prompts_ahead(ROUNDS_AHEAD * recipe.data.train_batch_size)
+        .prompts_ahead(MAX_ROUNDS_AHEAD * recipe.data.train_batch_size)
         .limit(AdaptiveLimits::new(recipe.reward.timeout, recipe.run.seed)?)
         .scoring(recipe.scoring)
-        .advantage(self.opened.advantage.clone())
+        .advantage(self.inputs.advantage.clone())
         .reward_kl(recipe.reward_kl)
         .delivery(recipe.gradient)
         .validator(validator)
         .start(begin)
         .staleness(recipe.staleness)
         .deterministic(recipe.run.deterministic)
-        .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
+        .rewards(Executor::Tokio(self.inputs.rewards.handle().clone()))
         .time(RunTime::Wall(stages.clock.clone()))
         .stop(stop.clone())
-        .watchdog(self.opened.watch.clone());
+        .watchdog(self.inputs.watch.clone());
         let builder = match placement {
             Some(policy) => builder.placement(policy).devices(recipe.rollout.instances),
             None => builder,
@@ -244,18 +245,18 @@ impl Session {
         Ok(builder)
     }
 
-    /// Returns the plan of snapshots. An engine over servers may end the run because none is available. Operators hold the last complete
-    /// step, so that it can be saved then.
+    /// Returns the plan of snapshots. With servers, the run may end because none is available. Operators therefore hold the state of the
+    /// last complete step, so that it can be saved even then.
     fn snapshot_plan(&self, has_servers: bool) -> Option<SnapshotPlan> {
-        let plan = self.opened.snapshots.plan.clone()?;
+        let plan = self.inputs.snapshots.plan.clone()?;
         Some(match has_servers {
-            true => SnapshotPlan { cadence: plan.cadence.holding(), ..plan },
+            true => SnapshotPlan { cadence: plan.cadence.with_held_states(), ..plan },
             false => plan,
         })
     }
 
     fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {
-        let recipe = &self.opened.recipe;
+        let recipe = &self.inputs.recipe;
         let Some(options) = recipe.data.curriculum else { return Ok(None) };
         let curriculum =
             Curriculum::new(options, recipe.train_data.seed).context("data.curriculum")?;
@@ -263,8 +264,9 @@ impl Session {
     }
 
     fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
-        let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
-        let epochs = self.opened.recipe.run.total_epochs;
+        let reader =
+            self.inputs.reader(self.inputs.train_data.clone(), self.overlong_prompts.clone());
+        let epochs = self.inputs.recipe.run.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
             Ok(reader.emit(epochs, last, emitter).map_err(WithOrigin::from)?)
         }))

@@ -14,7 +14,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::train::config::TrainerConfig;
-use rollpacker_torch::judge::Models;
+use rollpacker_torch::judge::JudgeModels;
 use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
@@ -48,6 +48,7 @@ pub struct SharedInputs {
     pub(super) trainer: ChosenTrainer,
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
+    /// The threads of the rewards.
     pub(super) rewards: Arc<Runtime>,
     /// `true` once all rows are known to be usable and every data source to have a reward.
     pub(super) data_checked: Arc<AtomicBool>,
@@ -55,6 +56,7 @@ pub struct SharedInputs {
     pub(super) colocated: ColocatedModels,
     /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
+    /// The configuration of the watchdog; `None` if it is disabled.
     pub(super) watch: Option<WatchdogSettings>,
     pub(super) snapshots: RunSnapshots,
     /// The writer of the responses of validations, if they are kept.
@@ -88,7 +90,7 @@ impl SharedInputs {
         let train_data =
             Dataset::open(recipe.train_data.clone()).context("key `data.train_files`")?;
         let mut estimate = Estimate::default();
-        estimate.extend(memory::training(memory::Training {
+        estimate.extend(memory::training_parts(memory::TrainingMemory {
             recipe: &recipe,
             model: &model,
             has_critic: advantage.needs_values(),
@@ -97,19 +99,19 @@ impl SharedInputs {
             prompts: train_data.len(),
             on_host: device == Device::Cpu,
         }));
-        estimate.extend(memory::judges(&recipe.reward));
+        estimate.extend(memory::judge_parts(&recipe.reward));
         estimate.check()?;
         // In-process judges load their models here, after the memory check.
-        let judges = Models::default();
+        let judges = JudgeModels::default();
         registry.set_judge_engine(Arc::new(judges.clone()));
         let router = rewards(&recipe.reward, registry)?;
         let stages = WorkerResources {
             clock: Arc::new(WallClock::start()),
             encoder: Arc::new(encoder(&recipe)?),
             router,
-            store: WeightStore::new(versions(&recipe)),
+            store: WeightStore::new(max_weight_versions(&recipe)),
         };
-        let opened = Self {
+        let inputs = Self {
             train_data,
             val_data: (recipe.val_data.clone().map(Dataset::open).transpose())
                 .context("key `data.val_files`")?,
@@ -129,8 +131,8 @@ impl SharedInputs {
             vocab_size: model.vocab_size,
             colocated: judges.colocated(),
         };
-        opened.check_engine()?;
-        Ok(opened)
+        inputs.check_engine()?;
+        Ok(inputs)
     }
 
     /// Rejects settings that only the torch engine supports, if another engine generates the responses.
@@ -169,11 +171,15 @@ impl SharedInputs {
         let template = recipe.data.apply_chat_template;
         let mut warnings = prompt_checks::warnings(&reader, self.val_data.as_ref(), template)?;
         let estimator = recipe.choices.estimator.name();
-        warnings.extend(prompt_checks::group_of_one(estimator, recipe.rollout.n));
+        warnings.extend(prompt_checks::single_response_warning(estimator, recipe.rollout.n));
         Ok(warnings)
     }
 
-    pub(super) fn reader(&self, dataset: Dataset, left_out: OverlongPrompts) -> PromptReader {
+    pub(super) fn reader(
+        &self,
+        dataset: Dataset,
+        overlong_prompts: OverlongPrompts,
+    ) -> PromptReader {
         PromptReader {
             dataset,
             encoder: self.stages.encoder.clone(),
@@ -181,7 +187,7 @@ impl SharedInputs {
             truncation: self.recipe.data.truncation,
             vocab_size: self.vocab_size,
             router: self.stages.router.clone(),
-            left_out,
+            overlong_prompts,
         }
     }
 
@@ -197,7 +203,7 @@ impl SharedInputs {
             config: TrainerConfig { critic, ..self.recipe.trainer.clone() },
             objective: self.objective.clone(),
             weights: self.stages.store.clone(),
-            progress: self.pulse(),
+            progress: self.progress_counter(),
             threads_per_device: self.recipe.lent_threads(),
         };
         let save_freq = self.snapshots.plan.as_ref().map_or(0, |_| self.recipe.save_freq);
@@ -207,8 +213,8 @@ impl SharedInputs {
     }
 
     /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.
-    pub(super) fn pulse(&self) -> ProgressCounter {
-        self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
+    pub(super) fn progress_counter(&self) -> ProgressCounter {
+        self.watch.as_ref().map(|watch| watch.progress.clone()).unwrap_or_default()
     }
 
     /// Writes the model with its tokenizer and chat template, as a folder that another run can start from.
@@ -225,7 +231,7 @@ impl SharedInputs {
 }
 
 /// Returns the number of weight versions that engines may still request.
-pub(super) fn versions(recipe: &Recipe) -> usize {
+pub(super) fn max_weight_versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use rollpacker_dataflow::bridge::OwnerThread;
+use rollpacker_dataflow::bridge::ServiceThread;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::validate::{ValidatePolicy, ValidationError, Validator, ValidatorThread};
@@ -21,15 +21,15 @@ impl SharedInputs {
     /// placeholder that is never called.
     pub(super) fn validator(
         &self,
-        leads: bool,
+        is_leader: bool,
     ) -> anyhow::Result<Option<(Rc<ValidatorThread>, ValidationPrompts)>> {
         let Some(dataset) = self.val_data.clone() else { return Ok(None) };
-        if !leads {
+        if !is_leader {
             return Ok(Some((Rc::new(placeholder()?), ValidationPrompts::default())));
         }
-        let left_out = OverlongPrompts::default();
-        let prompts = self.reader(dataset, left_out.clone()).read_all()?;
-        let overlong = left_out.count();
+        let overlong_prompts = OverlongPrompts::default();
+        let prompts = self.reader(dataset, overlong_prompts.clone()).read_all()?;
+        let overlong = overlong_prompts.count();
         let count = prompts.len();
         let sampled = self.validation_engine(self.recipe.val_sampling);
         let greedy = Sampling { temperature: 0.0, ..self.recipe.sampling };
@@ -38,10 +38,10 @@ impl SharedInputs {
         let engine = self.engine.clone();
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
-        let limits = self.recipe.reward.timeout.unlearned()?;
-        let pulse = self.pulse();
+        let limits = self.recipe.reward.timeout.fixed_limits()?;
+        let progress = self.progress_counter();
         let records = self.validation_records.clone();
-        let thread = OwnerThread::spawn("validation", move || {
+        let thread = ServiceThread::spawn("validation", move || {
             let tries = |context: EngineContext, prompts: Vec<PromptRow>, samples: u32| {
                 anyhow::Ok(
                     Validator::new(
@@ -53,7 +53,7 @@ impl SharedInputs {
                     )
                     .with_samples(samples)
                     .with_limits(limits.clone())
-                    .with_pulse(pulse.clone()),
+                    .with_progress(progress.clone()),
                 )
             };
             let (mut sampled, mut greedy) =
@@ -79,13 +79,16 @@ impl SharedInputs {
             };
             anyhow::Ok(Box::new(validate) as ValidatePolicy)
         })?;
-        Ok(Some((Rc::new(thread), ValidationPrompts { prompts: count, left_out: overlong })))
+        Ok(Some((
+            Rc::new(thread),
+            ValidationPrompts { prompts: count, overlong_prompts: overlong },
+        )))
     }
 }
 
 /// Returns the placeholder of a worker that does not validate.
 fn placeholder() -> anyhow::Result<ValidatorThread> {
-    OwnerThread::spawn("validation", || {
+    ServiceThread::spawn("validation", || {
         let refuse = |_: &Policy| Err(ValidationError::OtherWorker);
         anyhow::Ok(Box::new(refuse) as ValidatePolicy)
     })

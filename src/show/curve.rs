@@ -1,11 +1,11 @@
-//! Metrics over the steps.
+//! Curves of metrics over the steps.
 
 use serde::Serialize;
 
 use super::record::RunRecord;
 
 /// The metrics whose curves are shown, in this order, if the run reports them.
-const SHOWN: [&str; 15] = [
+const METRICS: [&str; 15] = [
     "val/score",
     "val/greedy_score",
     "critic/score/mean",
@@ -29,22 +29,23 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 
 /// A metric over the steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Curve {
+pub(crate) struct MetricCurve {
     /// The name of the metric.
     pub(crate) metric: &'static str,
-    /// Its first value.
+    /// The first finite value.
     pub(crate) first: f64,
-    /// Its last value.
+    /// The last finite value.
     pub(crate) last: f64,
-    /// Its smallest value.
+    /// The smallest finite value.
     pub(crate) min: f64,
-    /// Its largest value.
+    /// The largest finite value.
     pub(crate) max: f64,
-    /// The values by step; each character is the mean of as many steps.
+    /// The values in the order of the steps, one character each. If there are more than 30 values, each character shows the mean of several
+    /// values.
     pub(crate) sparkline: String,
 }
 
-impl Curve {
+impl MetricCurve {
     /// Returns the curve of values; `None` without any finite value.
     fn of(metric: &'static str, values: &[f64]) -> Option<Self> {
         let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -55,14 +56,14 @@ impl Curve {
     }
 }
 
-pub(super) fn curves(record: &RunRecord) -> Vec<Curve> {
+pub(super) fn curves(record: &RunRecord) -> Vec<MetricCurve> {
     let values = |metric: &str| -> Vec<f64> {
         record.lines.iter().filter_map(|line| line.get(metric)).collect()
     };
-    SHOWN.iter().filter_map(|metric| Curve::of(metric, &values(metric))).collect()
+    METRICS.iter().filter_map(|metric| MetricCurve::of(metric, &values(metric))).collect()
 }
 
-/// Draws values from their smallest to their largest. More than [`WIDTH`] values are averaged in groups of nearly equal size.
+/// Draws values as bars, scaled from the smallest to the largest. More than [`WIDTH`] values are averaged in groups of nearly equal size.
 fn sparkline(values: &[f64]) -> String {
     let width = values.len().min(WIDTH);
     let bound = |at: usize| at * values.len() / width;
@@ -100,8 +101,8 @@ mod tests {
 
     #[test]
     fn a_curve_leaves_out_what_is_not_finite() {
-        let curve = Curve::of("m", &[f64::NAN, 2.0, f64::INFINITY, -1.0]).unwrap();
+        let curve = MetricCurve::of("m", &[f64::NAN, 2.0, f64::INFINITY, -1.0]).unwrap();
         assert_eq!((curve.first, curve.last, curve.min, curve.max), (2.0, -1.0, -1.0, 2.0));
-        assert_eq!(Curve::of("m", &[f64::NAN]), None);
+        assert_eq!(MetricCurve::of("m", &[f64::NAN]), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The report of a run from its folder: curves, findings on why it does not learn, and responses.
 //!
-//! Only files are read, so a run that is being written, that was killed or that ended can be shown alike.
+//! Only files are read, so runs that are being written, that were killed and that ended can be shown.
 
 mod curve;
 mod record;
@@ -9,7 +9,7 @@ mod text;
 
 use serde::Serialize;
 
-pub(crate) use self::curve::Curve;
+pub(crate) use self::curve::MetricCurve;
 pub(crate) use self::record::RunRecord;
 pub(crate) use self::response::{ResponsePick, ShownResponse};
 
@@ -23,10 +23,10 @@ pub(crate) struct RunReport {
     #[serde(flatten)]
     pub(crate) record: RunRecord,
     /// The curves of the most important metrics over the steps.
-    pub(crate) curves: Vec<Curve>,
-    /// The findings over the last steps; the severest first.
+    pub(crate) curves: Vec<MetricCurve>,
+    /// The findings over the last steps: first the trend of the score, then the problems by severity.
     pub(crate) findings: Vec<Finding>,
-    /// The step of `responses`.
+    /// The step of `responses`; `None` if the run wrote no rollouts.
     pub(crate) response_step: Option<u64>,
     /// Responses of one step.
     pub(crate) responses: Vec<ShownResponse>,
@@ -36,7 +36,7 @@ impl RunReport {
     /// Reads the run folder, and the responses that `pick` selects.
     ///
     /// # Errors
-    /// If the folder is not that of a run, a file cannot be read, or the step or prompt of `pick` does not exist.
+    /// If the folder is not a run folder, a file cannot be read, or the step or prompt of `pick` does not exist.
     pub(crate) fn read(folder: &std::path::Path, pick: &ResponsePick) -> Result<Self, ReadError> {
         let record = RunRecord::read(folder)?;
         let step = response::step_of(folder, pick)?;

@@ -19,7 +19,7 @@ pub(crate) struct RunRecord {
     pub(crate) steps: u64,
     /// The settings of the recipe that describe the run, by their dotted names.
     pub(crate) settings: BTreeMap<String, String>,
-    /// The metrics of the complete steps, in order.
+    /// The lines of `metrics.jsonl`, including the lines of validations, in order.
     #[serde(skip)]
     pub(crate) lines: Vec<StepMetrics>,
 }
@@ -54,7 +54,7 @@ impl RunRecord {
     }
 }
 
-/// All lines, up to the first that cannot be parsed.
+/// All lines, or the error of the first line that cannot be parsed.
 struct Lines(Result<Vec<StepMetrics>, ReadError>);
 
 impl MetricsSink for Lines {

@@ -14,9 +14,9 @@ use crate::run_reader::{self, ReadError, Rollouts, dialogue, rollout_steps};
 /// The selection of responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponsePick {
-    /// The step, from 1; by default the last one with rollouts.
+    /// The step, from 1; `None` selects the last step with rollouts.
     pub(crate) step: Option<u64>,
-    /// All responses of this prompt, in the order of their samples, instead of best, worst and random ones.
+    /// All responses of this prompt, in the order of their samples, instead of the best, worst and random responses.
     pub(crate) prompt: Option<u64>,
     /// The number of best, of worst and of random responses.
     pub(crate) count: usize,
@@ -29,7 +29,7 @@ pub(crate) struct ShownResponse {
     pub(crate) pick: &'static str,
     /// The number of the prompt in the run.
     pub(crate) prompt_id: u64,
-    /// The number of the response in its group.
+    /// The index of the response in its group, from 0.
     pub(crate) sample: u32,
     /// The data source of the prompt.
     pub(crate) data_source: Option<String>,
@@ -41,17 +41,17 @@ pub(crate) struct ShownResponse {
     pub(crate) text: String,
     /// The number of tokens.
     pub(crate) tokens: u32,
-    /// The reason of its end.
+    /// The reason why the response ended.
     pub(crate) finish_reason: String,
     /// The score; `None` for a response that was not trained on.
     pub(crate) score: Option<f64>,
-    /// The advantage, the mean over the tokens.
+    /// The mean advantage of the tokens; `None` if the response has no advantages.
     pub(crate) advantage: Option<f64>,
     /// The components of the score, as JSON.
     pub(crate) components: Option<String>,
     /// The labels of the reward, as JSON.
     pub(crate) labels: Option<String>,
-    /// The error of the reward.
+    /// The error of the reward, if scoring failed.
     pub(crate) reward_error: Option<String>,
 }
 
@@ -78,11 +78,11 @@ pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>,
     match requested {
         Some(step) if steps.binary_search(&step).is_ok() => Ok(Some(step)),
         None if pick.prompt.is_none() => Ok(None),
-        _ => Err(ReadError::NoResponses(none_of(folder, pick.step, &steps))),
+        _ => Err(ReadError::NoResponses(no_responses_text(folder, pick.step, &steps))),
     }
 }
 
-fn none_of(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
+fn no_responses_text(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
     let option = if step.is_some() { "--step" } else { "--prompt" };
     let requested = step.map_or_else(String::new, |step| format!(" of step {step}"));
     let found = match (steps.first(), steps.last()) {
@@ -101,7 +101,7 @@ pub(super) fn read(
 ) -> Result<Vec<ShownResponse>, ReadError> {
     let Some(prompt) = pick.prompt else {
         let rows = Rollouts::read(folder, step, &COLUMNS)?;
-        return Ok(picked(responses(&rows)?, step, pick.count));
+        return Ok(pick_responses(responses(&rows)?, step, pick.count));
     };
     let rows = Rollouts::of_prompt(folder, step, &COLUMNS, prompt)?;
     let mut own = responses(&rows)?;
@@ -148,8 +148,9 @@ fn mean(values: &[f32]) -> Option<f64> {
     (!values.is_empty()).then(|| sum / values.len() as f64)
 }
 
-/// Returns the best, the worst and random responses among those with a score. No response occurs twice.
-fn picked(all: Vec<ShownResponse>, step: u64, count: usize) -> Vec<ShownResponse> {
+/// Returns the best, the worst and random responses among those with a score: `count` of each, but at most a third of the responses with a
+/// score, rounded up. No response occurs twice.
+fn pick_responses(all: Vec<ShownResponse>, step: u64, count: usize) -> Vec<ShownResponse> {
     let mut scored: Vec<_> = all.into_iter().filter(|one| one.score.is_some()).collect();
     let order = |one: &ShownResponse, other: &ShownResponse| {
         let score = |own: &ShownResponse| own.score.unwrap_or(f64::NEG_INFINITY);
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn best_and_worst_come_first_and_none_twice() {
         let all: Vec<_> = (0..9).map(|sample| scored(sample, f64::from(sample))).collect();
-        let picked = picked(all, 1, 3);
+        let picked = pick_responses(all, 1, 3);
         let of = |pick: &str| {
             let own = picked.iter().filter(|one| one.pick == pick);
             own.map(|one| one.sample).collect::<Vec<_>>()
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn few_responses_are_shared() {
-        assert_eq!(picked(vec![scored(0, 1.0)], 1, 3).len(), 1);
-        assert_eq!(picked(vec![ShownResponse { score: None, ..scored(0, 1.0) }], 1, 3), []);
+        assert_eq!(pick_responses(vec![scored(0, 1.0)], 1, 3).len(), 1);
+        assert_eq!(pick_responses(vec![ShownResponse { score: None, ..scored(0, 1.0) }], 1, 3), []);
     }
 }

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use super::{Curve, RunReport, ShownResponse};
-use crate::figure::figure;
+use super::{MetricCurve, RunReport, ShownResponse};
 use crate::findings::{Finding, Severity};
+use crate::number_format::format_number;
 use crate::wrap::wrap;
 
-/// The number of lines that are shown of a prompt, and of a response.
+/// The maximum number of lines that are shown of a prompt.
 const PROMPT_LINES: usize = 6;
+/// The maximum number of lines that are shown of a response.
 const RESPONSE_LINES: usize = 16;
+/// The width of the report in characters.
 const WIDTH: usize = 80;
 
 impl fmt::Display for RunReport {
@@ -40,9 +42,14 @@ impl RunReport {
             return writeln!(f, "\nno metrics yet");
         }
         writeln!(f, "\n{:<30} {:>8} {:>8}  over the steps", "metric", "first", "last")?;
-        for Curve { metric, first, last, sparkline, .. } in &self.curves {
+        for MetricCurve { metric, first, last, sparkline, .. } in &self.curves {
             let metric = metric.replace("training/off_policy/", "");
-            writeln!(f, "{metric:<30} {:>8} {:>8}  {sparkline}", figure(*first), figure(*last))?;
+            writeln!(
+                f,
+                "{metric:<30} {:>8} {:>8}  {sparkline}",
+                format_number(*first),
+                format_number(*last)
+            )?;
         }
         Ok(())
     }
@@ -58,9 +65,9 @@ impl RunReport {
                 Severity::Warning => "! ",
                 Severity::Note => "- ",
             };
-            wrapped(f, &format!("{mark} "), &format!("{problem} ({metric})"))?;
+            write_wrapped(f, &format!("{mark} "), &format!("{problem} ({metric})"))?;
             if !advice.is_empty() {
-                wrapped(f, "   ", advice)?;
+                write_wrapped(f, "   ", advice)?;
             }
         }
         Ok(())
@@ -69,11 +76,11 @@ impl RunReport {
     fn responses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(step) = self.response_step else { return Ok(()) };
         writeln!(f, "\nresponses of step {step}")?;
-        self.responses.iter().try_for_each(|response| one(f, response))
+        self.responses.iter().try_for_each(|response| write_response(f, response))
     }
 }
 
-fn one(f: &mut fmt::Formatter<'_>, response: &ShownResponse) -> fmt::Result {
+fn write_response(f: &mut fmt::Formatter<'_>, response: &ShownResponse) -> fmt::Result {
     let ShownResponse { pick, prompt_id, sample, tokens, finish_reason, .. } = response;
     let mut head = format!("\n{pick}: prompt {prompt_id}, sample {sample}");
     match response.score {
@@ -100,27 +107,28 @@ fn one(f: &mut fmt::Formatter<'_>, response: &ShownResponse) -> fmt::Result {
     Ok(())
 }
 
-/// Writes text under a name; of a long text the first and the last lines.
-fn block(f: &mut fmt::Formatter<'_>, name: &str, text: &str, most: usize) -> fmt::Result {
-    let lines: Vec<String> = text.lines().flat_map(broken).collect();
+/// Writes text after a name. If the text has more than `max` lines, writes only its first and its last lines, `max` in total, and the
+/// number of lines that are left out.
+fn block(f: &mut fmt::Formatter<'_>, name: &str, text: &str, max: usize) -> fmt::Result {
+    let lines: Vec<String> = text.lines().flat_map(break_line).collect();
     let indent = |index: usize| if index == 0 { format!("  {name:<12} ") } else { " ".repeat(15) };
-    if lines.len() <= most {
+    if lines.len() <= max {
         return lines
             .iter()
             .enumerate()
             .try_for_each(|(index, line)| writeln!(f, "{}{line}", indent(index)));
     }
     // The end of a response has its answer, so more of it is shown.
-    let (head, tail) = (most / 3, most - most / 3);
+    let (head, tail) = (max / 3, max - max / 3);
     for (index, line) in lines[..head].iter().enumerate() {
         writeln!(f, "{}{line}", indent(index))?;
     }
-    writeln!(f, "{}[{} more lines]", indent(head.max(1)), lines.len() - most)?;
+    writeln!(f, "{}[{} more lines]", indent(head.max(1)), lines.len() - max)?;
     lines[lines.len() - tail..].iter().try_for_each(|line| writeln!(f, "{}{line}", indent(1)))
 }
 
 /// Breaks a line into pieces of at most the width of a block.
-fn broken(line: &str) -> Vec<String> {
+fn break_line(line: &str) -> Vec<String> {
     let characters: Vec<char> = line.chars().collect();
     if characters.is_empty() {
         return vec![String::new()];
@@ -129,7 +137,7 @@ fn broken(line: &str) -> Vec<String> {
 }
 
 /// Writes words in lines of at most [`WIDTH`] characters. The first line begins with `mark`.
-fn wrapped(f: &mut fmt::Formatter<'_>, mark: &str, words: &str) -> fmt::Result {
+fn write_wrapped(f: &mut fmt::Formatter<'_>, mark: &str, words: &str) -> fmt::Result {
     let mut text = mark.to_owned();
     wrap(&mut text, words, 3, Some(WIDTH));
     f.write_str(&text)

@@ -9,19 +9,20 @@ use crate::recipe::RecipeError;
 /// A setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
+    /// The key of the setting.
     key: String,
     /// The values by name, each with the settings that make it.
     values: Vec<(String, Vec<String>)>,
 }
 
-/// The setting that distinguishes a configuration from its baseline.
-const SCHEDULE: &str = "schedule.name";
+/// The key that names the schedule. Its value is `sync` in every baseline.
+const SCHEDULE_KEY: &str = "schedule.name";
 
 impl Axis {
     /// Parses `key=a,b,c`. Commas within brackets, braces and quotes do not separate values; `schedule.name=all` means every schedule.
     ///
     /// # Errors
-    /// If the text is not of that form.
+    /// If the text is not of this form, the key or the values are empty, or a value occurs twice.
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         let wrong = || RecipeError::Override { text: text.to_owned() };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
@@ -29,15 +30,15 @@ impl Axis {
         if key.is_empty() || values.trim().is_empty() {
             return Err(wrong());
         }
-        if (key, values.trim()) == (SCHEDULE, "all") {
+        if (key, values.trim()) == (SCHEDULE_KEY, "all") {
             return Ok(Self::schedules());
         }
         let name = |value: &str| match key {
-            SCHEDULE => value.to_owned(),
+            SCHEDULE_KEY => value.to_owned(),
             key => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
         };
         let values: Vec<&str> = split(values).into_iter().map(str::trim).collect();
-        if let Some(twice) = first_twice(values.iter()) {
+        if let Some(twice) = first_duplicate(values.iter()) {
             return Err(RecipeError::Type {
                 key: key.to_owned(),
                 reason: format!("`--sweep {text}` has the value `{twice}` twice"),
@@ -52,7 +53,7 @@ impl Axis {
     /// # Errors
     /// If two axes have the same key.
     pub(super) fn check_keys(axes: &[Self]) -> Result<(), RecipeError> {
-        first_twice(axes.iter().map(|axis| &axis.key)).map_or(Ok(()), |key| {
+        first_duplicate(axes.iter().map(|axis| &axis.key)).map_or(Ok(()), |key| {
             let reason = format!(
                 "swept twice: write all values into one option, such as `--sweep {key}=A,B`"
             );
@@ -70,12 +71,12 @@ impl Axis {
     #[must_use]
     pub fn schedules() -> Self {
         let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
-        Self { key: SCHEDULE.to_owned(), values: variant::all().map(value).collect() }
+        Self { key: SCHEDULE_KEY.to_owned(), values: variant::all().map(value).collect() }
     }
 }
 
-/// Returns the first item that occurred before.
-fn first_twice<T: Ord + Copy>(mut items: impl Iterator<Item = T>) -> Option<T> {
+/// Returns the first item that is equal to an earlier item.
+fn first_duplicate<T: Ord + Copy>(mut items: impl Iterator<Item = T>) -> Option<T> {
     let mut seen = BTreeSet::new();
     items.find(|item| !seen.insert(*item))
 }
@@ -102,9 +103,9 @@ fn split(text: &str) -> Vec<&str> {
 /// A point of the cross product.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GridPoint {
-    /// The names of the point's settings, one per axis.
+    /// The labels of the point's settings, one per axis.
     pub(super) labels: Vec<String>,
-    /// The names that identify the job.
+    /// The labels of the settings whose axes belong to the job rather than to the schedule.
     pub(super) job: Vec<String>,
     /// The point's settings, `key=value` each.
     pub(super) settings: Vec<String>,
@@ -115,7 +116,7 @@ pub(super) struct GridPoint {
 impl GridPoint {
     fn with(mut self, axis: &Axis, label: &str, settings: &[String]) -> Self {
         let kept = settings.iter().filter(|setting| RawJob::is_kept_by_baseline(setting));
-        if axis.key == SCHEDULE {
+        if axis.key == SCHEDULE_KEY {
             let name = |setting: &String| setting.rsplit('.').next().unwrap_or(setting).to_owned();
             self.shared_with_baseline.0.extend(kept.clone().map(name));
         } else {
@@ -139,7 +140,7 @@ impl GridPoint {
     pub(super) fn baseline(&self) -> Self {
         let (mut labels, mut settings) = self.shared_with_baseline.clone();
         labels.push("sync".to_owned());
-        settings.push(format!("{SCHEDULE}=sync"));
+        settings.push(format!("{SCHEDULE_KEY}=sync"));
         Self {
             labels,
             settings,
@@ -149,7 +150,7 @@ impl GridPoint {
     }
 
     /// Removes all labels and settings that `other` does not have.
-    pub(super) fn keep_common(&mut self, other: &Self) {
+    pub(super) fn retain_common(&mut self, other: &Self) {
         let common = |own: &mut Vec<String>, others: &[String]| {
             own.retain(|one| others.contains(one));
         };
@@ -163,12 +164,12 @@ impl GridPoint {
 
 /// Returns the cross product of the axes; without axes, a single point without settings.
 pub(super) fn product(axes: &[Axis]) -> Vec<GridPoint> {
-    let crossed = |places: Vec<GridPoint>, axis: &Axis| {
-        let along = |place: GridPoint| {
+    let crossed = |points: Vec<GridPoint>, axis: &Axis| {
+        let along = |point: GridPoint| {
             let values = axis.values.iter();
-            values.map(move |(label, settings)| place.clone().with(axis, label, settings))
+            values.map(move |(label, settings)| point.clone().with(axis, label, settings))
         };
-        places.into_iter().flat_map(along).collect()
+        points.into_iter().flat_map(along).collect()
     };
     axes.iter().fold(vec![GridPoint::default()], crossed)
 }
@@ -193,8 +194,8 @@ mod tests {
         {
             assert!(!axis(of_job).is_of_schedule(), "{of_job}");
         }
-        let places = product(&[axis("cluster.gpus=8,16"), axis("schedule.name=sync,fused")]);
-        let jobs: Vec<String> = places.iter().map(|place| place.job.join(" ")).collect();
+        let points = product(&[axis("cluster.gpus=8,16"), axis("schedule.name=sync,fused")]);
+        let jobs: Vec<String> = points.iter().map(|point| point.job.join(" ")).collect();
         assert_eq!(jobs, ["gpus=8", "gpus=8", "gpus=16", "gpus=16"]);
     }
 

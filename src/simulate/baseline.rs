@@ -25,7 +25,7 @@ impl RawJob {
 
     /// Returns `true` if the baseline keeps this override: it describes the job, not the schedule.
     pub(super) fn is_kept_by_baseline(setting: &str) -> bool {
-        const LEFT: [&str; 11] = [
+        const REMOVED_PREFIXES: [&str; 11] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -38,7 +38,7 @@ impl RawJob {
             "tasks.audit_share=",
             "tasks.reference_time=",
         ];
-        !LEFT.iter().any(|left| setting.starts_with(left))
+        !REMOVED_PREFIXES.iter().any(|left| setting.starts_with(left))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Length bias: the lengths that a schedule trains on, compared with those that the policy samples. In a simulation the `sync` baseline
-//! trains on every response, so its lengths are the policy's.
+//! Length bias: the lengths that a schedule trains on, compared with the lengths that the policy samples. In a simulation, the `sync`
+//! baseline trains on every response, so its lengths are the lengths of the policy.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,33 @@ use super::stat::{SeedStat, stat};
 /// The training weight of each length: the sum of the weights of its responses.
 type TrainedLengths = BTreeMap<u32, f64>;
 
-/// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous one.
+/// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous bucket.
 const FIRST_BUCKET: u32 = 512;
 
 /// Prefix of the inclusion metrics; the bucket follows.
-const INCLUSION: &str = "bias/inclusion/";
+const INCLUSION_PREFIX: &str = "bias/inclusion/";
 /// Metric of the effective sample size.
-const ESS: &str = "bias/ess";
-/// Metrics of the tokens that a step launched, and of those that it discarded.
-const LAUNCHED: &str = "rollout/launched_tokens";
-const DISCARDED: &str = "rollout/discarded_tokens";
+const ESS_METRIC: &str = "bias/ess";
+/// Metric of the tokens that a step launched.
+const LAUNCHED_METRIC: &str = "rollout/launched_tokens";
+/// Metric of the tokens that a step launched and discarded.
+const DISCARDED_METRIC: &str = "rollout/discarded_tokens";
 
-/// The trained lengths relative to the policy's.
+/// The lengths of the trained responses relative to the lengths that the policy samples. A statistic is `None` if no run has the value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LengthBias {
-    /// Weighted mean of the trained lengths over the policy's mean.
+    /// The weighted mean of the trained lengths divided by the mean length of the policy.
     pub mean_ratio: Option<SeedStat>,
-    /// Ratio of the 90th percentiles of length.
+    /// The 90th percentile of the trained lengths divided by the 90th percentile of the policy's lengths.
     pub p90_ratio: Option<SeedStat>,
-    /// Ratio of the 99th percentiles of length.
+    /// The 99th percentile of the trained lengths divided by the 99th percentile of the policy's lengths.
     pub p99_ratio: Option<SeedStat>,
-    /// The least inclusion over all buckets: share of a bucket in the trained responses over its share in the policy's.
+    /// The minimum inclusion over all buckets of length. The inclusion of a bucket is its share of the trained responses divided by its
+    /// share of the policy's responses.
     pub least_inclusion: Option<SeedStat>,
-    /// The inclusion by bucket, in the order of lengths.
+    /// The name of each bucket, such as `512_1024`, and its inclusion, in ascending order of length.
     pub inclusion: Vec<(String, SeedStat)>,
-    /// Effective sample size over the number of responses; 1 without weights.
+    /// The effective sample size divided by the number of responses; 1 without weights.
     pub ess: Option<SeedStat>,
     /// The share of sampled tokens that were not trained on.
     pub discarded: Option<SeedStat>,
@@ -45,10 +47,10 @@ pub struct LengthBias {
 impl LengthBias {
     /// Measures the bias of `runs` against `baseline`, seed by seed.
     ///
-    /// There are two sources for the policy's lengths. The run's own ledger estimates them from all launched responses, censored ones
-    /// included. The baseline samples them independently of the schedule. If the ledger is exact (see [`is_exact`]), it is preferred,
-    /// because it concerns the very responses of this run; the baseline's responses are another sample of the policy. Otherwise the ratio
-    /// is taken to the baseline, and the ledger's estimate serves only where the baseline has no value.
+    /// There are two sources for the lengths of the policy. The run's own ledger estimates them from all launched responses, including
+    /// censored responses. The baseline samples them independently of the schedule. If the ledger is exact (see [`is_exact`]), it is
+    /// preferred, because it has the responses of this run; the baseline's responses are another sample of the policy. Otherwise the values
+    /// are divided by the values of the baseline, and the ledger's estimate is used only if the baseline has no value.
     pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
         let estimated = |run: &RunOutcome, name: &str| {
             last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
@@ -61,31 +63,33 @@ impl LengthBias {
             SeedStat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
         };
         let inclusion = inclusions(runs, baseline);
-        let least = inclusion.iter().map(|(_, stat)| *stat);
+        let shares = inclusion.iter().map(|(_, stat)| *stat);
         Self {
             mean_ratio: ratio("mean_ratio", &mean_ratio),
             p90_ratio: ratio("p90_ratio", &|run, base| quantile_ratio(run, base, 0.9)),
             p99_ratio: ratio("p99_ratio", &|run, base| quantile_ratio(run, base, 0.99)),
-            least_inclusion: least.min_by(|a, b| a.mean.total_cmp(&b.mean)),
+            least_inclusion: shares.min_by(|a, b| a.mean.total_cmp(&b.mean)),
             inclusion,
-            ess: stat(runs, |run| last(run, ESS)),
+            ess: stat(runs, |run| last(run, ESS_METRIC)),
             discarded: stat(runs, discarded),
         }
     }
 
-    /// Returns `true` if the mean length is within `tolerance` of the policy's and the effective sample size is at least [`LEAST_ESS`].
+    /// Returns `true` if the mean ratio is known and differs from 1 by at most `tolerance`, and the effective sample size is at least
+    /// [`MIN_ESS`] or not known.
     #[must_use]
     pub fn is_low(&self, tolerance: f64) -> bool {
         let near = self.mean_ratio.is_some_and(|ratio| (ratio.mean - 1.0).abs() <= tolerance);
-        near && self.ess.is_none_or(|ess| ess.mean >= LEAST_ESS)
+        near && self.ess.is_none_or(|ess| ess.mean >= MIN_ESS)
     }
 }
 
-/// The least effective sample size of a configuration of low bias, as a share of the responses.
-pub const LEAST_ESS: f64 = 0.95;
+/// The minimum effective sample size of a configuration of low bias, as a share of the responses.
+pub const MIN_ESS: f64 = 0.95;
 
-/// Returns `true` if the run's own ledger has the policy's lengths exactly: no response was dropped because others of its group were
-/// shorter. The ledger's estimate is then better than the baseline, which consists of other responses.
+/// Returns `true` if the run's own ledger has the lengths of the policy exactly, because no response was dropped while others of its group
+/// were shorter. The test is that the estimate of the mean exceeds its lower bound by at most 0.1 %. The ledger's estimate is then better
+/// than the baseline, which consists of other responses.
 fn is_exact(run: &RunOutcome) -> bool {
     let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
@@ -113,31 +117,31 @@ fn estimated_inclusion(runs: &[RunOutcome]) -> Vec<(String, SeedStat)> {
         .first()
         .into_iter()
         .flat_map(Metrics::keys)
-        .filter_map(|name| name.strip_prefix(INCLUSION))
+        .filter_map(|name| name.strip_prefix(INCLUSION_PREFIX))
         .map(|bucket| {
             (bucket, bucket.split('_').next().and_then(|low| low.parse().ok()).unwrap_or(0))
         })
         .collect();
     buckets.sort_by_key(|&(_, low)| low);
     let of = |bucket: &str| {
-        let name = format!("{}{bucket}", INCLUSION);
+        let name = format!("{}{bucket}", INCLUSION_PREFIX);
         SeedStat::of(&ends.iter().filter_map(|end| end.get(&name).copied()).collect::<Vec<_>>())
     };
     buckets.into_iter().filter_map(|(bucket, _)| Some((bucket.to_owned(), of(bucket)?))).collect()
 }
 
-/// Returns the mean length over the baseline's.
+/// Returns the mean trained length of `run` divided by the mean trained length of `baseline`.
 fn mean_ratio(run: &RunOutcome, baseline: &RunOutcome) -> Option<f64> {
     Some(mean(&run.trained)? / mean(&baseline.trained)?)
 }
 
-/// Returns the `q`-th quantile of the lengths over the baseline's.
+/// Returns the `q`-quantile of the trained lengths of `run` divided by the same quantile of `baseline`.
 fn quantile_ratio(run: &RunOutcome, baseline: &RunOutcome, q: f64) -> Option<f64> {
     Some(quantile(&run.trained, q)? / quantile(&baseline.trained, q)?)
 }
 
-/// Returns the inclusion by bucket, ascending: the bucket's share of the trained lengths over its share in the baseline. Buckets that the
-/// baseline does not have are left out.
+/// Returns the name and the inclusion of each bucket, in ascending order: the bucket's share of the trained weight of `run` divided by its
+/// share in `baseline`. Buckets that are empty in the baseline are left out.
 fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
     let (Some(total), Some(baseline_weight)) = (weight(&run.trained), weight(&baseline.trained))
     else {
@@ -180,11 +184,11 @@ fn quantile(trained: &TrainedLengths, q: f64) -> Option<f64> {
 
 fn discarded(run: &RunOutcome) -> Option<f64> {
     let sum = |name: &str| run.steps.iter().filter_map(|step| step.metrics.get(name)).sum::<f64>();
-    let launched = sum(LAUNCHED);
-    (launched > 0.0).then(|| sum(DISCARDED) / launched)
+    let launched = sum(LAUNCHED_METRIC);
+    (launched > 0.0).then(|| sum(DISCARDED_METRIC) / launched)
 }
 
-/// Returns the last value of a metric that accumulates over the run.
+/// Returns the last value of a metric that accumulates over the run, or `None` if no step has the metric.
 fn last(run: &RunOutcome, name: &str) -> Option<f64> {
     run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }

@@ -7,53 +7,53 @@ use crate::recipe::range::{self, Integer, Numbers, Range, integer, number};
 use crate::recipe::{RecipeError, check_curriculum};
 
 /// Maximum number of GPUs of a cluster.
-const GPUS: u32 = 1 << 17;
+const MAX_GPUS: u32 = 1 << 17;
 /// Maximum number of prompts of an epoch.
-const PROMPTS: u64 = 1 << 40;
+const MAX_PROMPTS: u64 = 1 << 40;
 /// Maximum number of CPU slots of the sandbox.
-const SLOTS: usize = 1 << 20;
+const MAX_SLOTS: usize = 1 << 20;
 /// Maximum number of steps of a run, whose virtual time is counted in nanoseconds.
-const STEPS: u64 = 1_000_000;
+const MAX_STEPS: u64 = 1_000_000;
 /// Maximum number of seeds of a configuration.
-const SEEDS: u64 = 1_000_000;
+const MAX_SEEDS: u64 = 1_000_000;
 
 /// The ranges of the keys of a job.
 pub(super) static RANGES: &[Range<RawJob>] = &[
-    integer!(cluster.gpus: 1, GPUS),
-    integer!(cluster.controllers: 1, GPUS),
-    integer!(cluster.gpus_per_server: 1, GPUS),
-    integer!(rollout.n: 1, limits::RESPONSES),
-    integer!(rollout.tensor_parallel: 1, GPUS),
-    integer!(rollout.max_num_seqs: 1, limits::POSITIONS),
+    integer!(cluster.gpus: 1, MAX_GPUS),
+    integer!(cluster.controllers: 1, MAX_GPUS),
+    integer!(cluster.gpus_per_server: 1, MAX_GPUS),
+    integer!(rollout.n: 1, limits::MAX_RESPONSES),
+    integer!(rollout.tensor_parallel: 1, MAX_GPUS),
+    integer!(rollout.max_num_seqs: 1, limits::MAX_POSITIONS),
     number!(rollout.gpu_memory_utilization: |share| (1e-3..=1.0).contains(&share), "from 0.001 to 1"),
     number!(rollout.report_interval_s: |s| (0.0..=60.0).contains(&s), "from 0 to 60"),
-    integer!(training.tensor_parallel: 1, GPUS),
-    integer!(training.pipeline_parallel: 1, GPUS),
-    integer!(training.context_parallel: 1, GPUS),
-    integer!(training.micro_batch_tokens: 1, limits::POSITIONS),
-    integer!(data.prompts: 1, PROMPTS),
-    integer!(data.epoch_rounds: 1, limits::STEPS),
-    integer!(data.train_batch_size: 1, limits::PROMPTS),
-    integer!(data.max_response_length: 1, limits::POSITIONS),
+    integer!(training.tensor_parallel: 1, MAX_GPUS),
+    integer!(training.pipeline_parallel: 1, MAX_GPUS),
+    integer!(training.context_parallel: 1, MAX_GPUS),
+    integer!(training.micro_batch_tokens: 1, limits::MAX_POSITIONS),
+    integer!(data.prompts: 1, MAX_PROMPTS),
+    integer!(data.epoch_rounds: 1, limits::MAX_STEPS),
+    integer!(data.train_batch_size: 1, limits::MAX_PROMPTS),
+    integer!(data.max_response_length: 1, limits::MAX_POSITIONS),
     number!(lengths.correlation: |correlation| (0.0..=0.99).contains(&correlation), "from 0 to 0.99"),
     number!(tasks.math: not_negative, "a finite number, at least 0"),
     number!(tasks.code: not_negative, "a finite number, at least 0"),
     number!(tasks.judge: not_negative, "a finite number, at least 0"),
-    integer!(tasks.sandbox_slots: 1, SLOTS),
+    integer!(tasks.sandbox_slots: 1, MAX_SLOTS),
     number!(tasks.timeout_s: |s| s > 0.0 && s <= 86_400.0, "above 0, at most 86400"),
     number!(tasks.audit_share: |share| (0.0..=1.0).contains(&share), "in [0, 1]"),
-    integer!(pipeline.max_groups: 1, limits::CONCURRENT),
-    integer!(pipeline.training_gpus: 1, GPUS),
-    integer!(pipeline.staleness: 0, limits::STALENESS),
+    integer!(pipeline.max_groups: 1, limits::MAX_CONCURRENT),
+    integer!(pipeline.training_gpus: 1, MAX_GPUS),
+    integer!(pipeline.staleness: 0, limits::MAX_STALENESS),
     number!(stream.from: share, "in (0, 1]"),
     number!(stream.to: share, "in (0, 1]"),
     number!(stream.every: share, "in (0, 1]"),
     number!(stream.keep: share, "in (0, 1]"),
     number!(stream.headroom: share, "in (0, 1]"),
     number!(stream.kv_transfer_bandwidth: |b| b == 0.0 || (1e6..=1e15).contains(&b), "0, or from 1e6 to 1e15"),
-    integer!(sim.steps: 1, STEPS),
-    integer!(sim.warmup_steps: 0, STEPS),
-    integer!(sim.seeds: 1, SEEDS),
+    integer!(sim.steps: 1, MAX_STEPS),
+    integer!(sim.warmup_steps: 0, MAX_STEPS),
+    integer!(sim.seeds: 1, MAX_SEEDS),
 ];
 
 fn not_negative(value: f64) -> bool {
@@ -68,7 +68,7 @@ impl RawJob {
     /// Checks that every setting is within its bounds; schedules and length models check their own.
     ///
     /// # Errors
-    /// For all settings that are out of their own range, or for the first that conflicts with another one.
+    /// For all settings that are out of their own range, or otherwise for the first setting that conflicts with another setting.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         reject(range::errors(RANGES, self).collect())?;
         self.check_groups()?;
@@ -115,7 +115,7 @@ impl RawJob {
         Ok(())
     }
 
-    /// Checks that the groups of GPUs divide the cluster.
+    /// Checks that the GPUs of an instance, and of a copy of the trained model, divide the GPUs of the cluster.
     fn check_layout(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, .. } = self;
         let whole = |key, gpus: u64, expected| match u64::from(cluster.gpus) % gpus {

@@ -1,7 +1,7 @@
 //! Bounds of the numbers that describe devices, models and constants of the cost model. Within them its arithmetic stays finite and the
 //! nanosecond clock does not overflow.
 
-use rollpacker_model::config::most;
+use rollpacker_model::config::max;
 use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
 use toml::{Table, Value};
 
@@ -9,7 +9,7 @@ use crate::recipe::RecipeError;
 use crate::recipe::error::{Number, between, within};
 
 /// The factor by which a constant may differ from the fitted value.
-const TIMES: f64 = 1000.0;
+const MAX_FACTOR: f64 = 1000.0;
 
 /// Constants that are shares and must be above 0.
 const SHARES: [&str; 6] = [
@@ -32,20 +32,20 @@ const CORRELATIONS: [&str; 1] = ["sandbox_correlation"];
 pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeError> {
     let fitted = constants(&Calibration::default());
     for ((name, value), (_, fitted)) in constants(calibration).into_iter().zip(fitted) {
-        let (least, most, expected) = range(&name, fitted);
-        let fits = |value: f64| (least..=most).contains(&value);
+        let (min, max, expected) = range(&name, fitted);
+        let fits = |value: f64| (min..=max).contains(&value);
         within(format!("calibration.{name}"), value, fits, &expected)?;
     }
     Ok(())
 }
 
-/// Returns the range of a constant in words.
+/// Returns the range of a constant in words, or `None` if there is no constant `name`.
 pub(super) fn range_of(name: &str) -> Option<String> {
     let mut fitted = constants(&Calibration::default()).into_iter();
     fitted.find(|(of, _)| of == name).map(|(_, fitted)| range(name, fitted).2)
 }
 
-/// Returns the least and greatest value of a constant, and a description of the range.
+/// Returns the minimum and the maximum of a constant, and a description of the range.
 fn range(name: &str, fitted: f64) -> (f64, f64, String) {
     if SHARES.contains(&name) {
         return (1e-3, 1.0, "from 0.001 to 1".to_owned());
@@ -55,13 +55,13 @@ fn range(name: &str, fitted: f64) -> (f64, f64, String) {
     }
     if fitted == 0.0 {
         // Constants with a fitted value of 0 are times in seconds.
-        return (0.0, TIMES, format!("from 0 to {TIMES}"));
+        return (0.0, MAX_FACTOR, format!("from 0 to {MAX_FACTOR}"));
     }
-    let most = fitted * TIMES;
-    let least = if POSITIVE.contains(&name) { fitted / TIMES } else { 0.0 };
+    let max = fitted * MAX_FACTOR;
+    let min = if POSITIVE.contains(&name) { fitted / MAX_FACTOR } else { 0.0 };
     let expected =
-        format!("from {} to {}, {TIMES} times the fitted value", Number(least), Number(most));
-    (least, most, expected)
+        format!("from {} to {}, {MAX_FACTOR} times the fitted value", Number(min), Number(max));
+    (min, max, expected)
 }
 
 /// Returns the constants by name.
@@ -74,7 +74,7 @@ fn constants(calibration: &Calibration) -> Vec<(String, f64)> {
     table.into_iter().filter_map(number).collect()
 }
 
-/// Rejects devices without speed or memory, and implausibly large ones.
+/// Rejects devices whose speed, bandwidth or memory is implausibly small or large.
 pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
     let Hardware { flops, memory_bandwidth, memory, interconnect_bandwidth, .. } = *hardware;
     for (field, value) in [
@@ -86,21 +86,21 @@ pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
         let key = format!("cluster.hardware.{field}");
         within(key, value, |value| (1e6..=1e21).contains(&value), "from 1e6 to 1e21")?;
     }
-    let (key, most) = ("cluster.hardware.devices_per_server", 1 << 17);
-    between(key, hardware.devices_per_server, 1, most)
+    let (key, max) = ("cluster.hardware.devices_per_server", 1 << 17);
+    between(key, hardware.devices_per_server, 1, max)
 }
 
 /// Rejects implausibly large models.
 pub(super) fn check_model(model: &ModelShape) -> Result<(), RecipeError> {
     let fits = |parameters: f64| (1.0..=1e15).contains(&parameters);
     within("model.shape.parameters", model.parameters, fits, "from 1 to 1e15")?;
-    for (field, value, most) in [
-        ("layers", model.layers, most::LAYERS),
-        ("hidden_size", model.hidden_size, most::WIDTH),
-        ("kv_heads", model.kv_heads, most::HEADS),
-        ("head_dim", model.head_dim, most::HEAD_DIM),
+    for (field, value, max) in [
+        ("layers", model.layers, max::LAYERS),
+        ("hidden_size", model.hidden_size, max::WIDTH),
+        ("kv_heads", model.kv_heads, max::HEADS),
+        ("head_dim", model.head_dim, max::HEAD_DIM),
     ] {
-        between(&format!("model.shape.{field}"), i64::from(value), 1, most)?;
+        between(&format!("model.shape.{field}"), i64::from(value), 1, max)?;
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use super::summary::Summary;
 pub struct ConfigurationRuns {
     /// Name in tables.
     pub label: String,
-    /// The job of the configuration: the values of the swept keys that are not the schedule's.
+    /// The job of the configuration: the values of the swept keys that do not belong to the schedule.
     pub job: String,
-    /// The settings beyond those of the job, `key=value` each.
+    /// The settings that the sweep adds to the job file, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,
@@ -25,7 +25,7 @@ pub struct ConfigurationRuns {
     pub baseline: usize,
     /// `true` if the configuration was requested; `false` if it was added only as a baseline.
     pub requested: bool,
-    /// `true` if every trained token is sampled by the weights that are updated.
+    /// `true` if every trained token was sampled by the weights that the update changes.
     pub on_policy: bool,
 }
 
@@ -41,8 +41,8 @@ pub fn summaries(runs: &[ConfigurationRuns]) -> anyhow::Result<Vec<Summary>> {
     runs.iter().zip(plain_syncs(runs)).map(summary).collect()
 }
 
-/// Returns the indices of the configurations of each job: those that were requested, and their baselines. The jobs are in the order of
-/// their first configuration.
+/// Returns the indices of the configurations of each job: the configurations that were requested, and their baselines. The jobs are in the
+/// order of their first configuration.
 #[must_use]
 pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
     let mut names: Vec<&str> = Vec::new();
@@ -61,14 +61,14 @@ fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
 }
 
 /// Returns, for each configuration, the plain `sync` of its job: the baseline with the fewest settings. A baseline that several jobs share
-/// gets that of the first of them.
+/// gets the plain `sync` of the first of these jobs.
 pub(super) fn plain_syncs(runs: &[ConfigurationRuns]) -> Vec<usize> {
     let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
     for (_, members) in jobs(runs).into_iter().rev() {
         let baselines = members.iter().map(|&member| runs[member].baseline);
-        let least = baselines.min_by_key(|&baseline| runs[baseline].settings.len());
-        if let Some(least) = least {
-            members.into_iter().for_each(|member| plain[member] = least);
+        let simplest = baselines.min_by_key(|&baseline| runs[baseline].settings.len());
+        if let Some(simplest) = simplest {
+            members.into_iter().for_each(|member| plain[member] = simplest);
         }
     }
     plain

@@ -13,14 +13,14 @@ pub struct LowHigh {
     pub high: f64,
 }
 
-/// The means of the figures of a configuration at both ends; the trace determines the two correlations.
+/// The means of the figures of a configuration at both ends of the interval of correlations that a trace allows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrelationEnds {
     /// The mean duration of a step in seconds.
     pub step_s: LowHigh,
     /// Trained response tokens per second.
     pub tokens_per_s: LowHigh,
-    /// Speed-up of a step over the baseline.
+    /// Speed-up of a step over the baseline: the step time of the baseline divided by the step time of the configuration.
     pub speedup: Option<LowHigh>,
     /// The smallest interval that contains the speed-up's intervals at both ends.
     pub speedup_interval: Option<SpeedupInterval>,
@@ -28,15 +28,16 @@ pub struct CorrelationEnds {
     pub token_speedup: Option<LowHigh>,
     /// Speed-up of a step over the plain `sync` of the job.
     pub speedup_over_sync: Option<LowHigh>,
-    /// Mean trained length over the policy's.
+    /// The mean trained length divided by the mean length of the policy's responses.
     pub mean_ratio: Option<LowHigh>,
-    /// Ratio of the 90th percentiles of length.
+    /// The 90th percentile of the trained lengths divided by the 90th percentile of the policy's lengths.
     pub p90_ratio: Option<LowHigh>,
-    /// Ratio of the 99th percentiles of length.
+    /// The 99th percentile of the trained lengths divided by the 99th percentile of the policy's lengths.
     pub p99_ratio: Option<LowHigh>,
-    /// The least inclusion over all buckets of length: trained share over the policy's share.
+    /// The minimum inclusion over all buckets of length. The inclusion of a bucket is its share of the trained responses divided by its
+    /// share of the policy's responses.
     pub least_inclusion: Option<LowHigh>,
-    /// Effective sample size over the number of responses.
+    /// The effective sample size divided by the number of responses.
     pub ess: Option<LowHigh>,
     /// The share of sampled tokens that were not trained on.
     pub discarded: Option<LowHigh>,

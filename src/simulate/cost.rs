@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::Placement;
 pub(super) struct PlacementCost {
     cost: Cost,
     layout: TrainingLayout,
-    /// Tokens that a KV cache must be able to hold: the longest prompt and response.
+    /// The number of tokens that each KV cache must be able to hold: the maximum length of a prompt with its response.
     longest_sequence: u64,
     /// Bandwidth at which an instance sends KV caches, in bytes/s; `None` if they are computed again.
     kv_transfer_bandwidth: Option<f64>,
@@ -17,19 +17,21 @@ pub(super) struct PlacementCost {
 
 /// The length of a sequence, in tokens, where only a total number of tokens is known: about the mean of the paper's jobs, prompt included.
 /// The additional attention cost of longer sequences is neglected.
-pub(super) const SEQUENCE: f64 = 1500.0;
+pub(super) const NOMINAL_SEQUENCE_TOKENS: f64 = 1500.0;
 
-/// Maximum number of sequences that are packed individually; the time of a larger batch is extrapolated in proportion.
-const MOST_SEQUENCES: f64 = 4096.0;
+/// Maximum number of sequences that are packed individually. The time of a larger batch is extrapolated in proportion to its tokens.
+const MAX_SEQUENCES: f64 = 4096.0;
 
 impl PlacementCost {
-    /// Creates the cost model of a model that is trained in copies of `layout`, on instances that must each hold `longest_sequence` tokens.
+    /// Creates the cost model. A copy of the model is trained on devices in the layout `layout`, and each engine instance must hold
+    /// `longest_sequence` tokens.
     #[must_use]
     pub(super) fn new(cost: Cost, layout: TrainingLayout, longest_sequence: u64) -> Self {
         Self { cost, layout, longest_sequence, kv_transfer_bandwidth: None }
     }
 
-    /// Sets the bandwidth at which an instance sends KV caches to other instances.
+    /// Sets the bandwidth at which an instance sends KV caches to other instances, in bytes/s. With `None`, the default, KV caches are not
+    /// sent but computed again.
     #[must_use]
     pub(super) fn with_kv_transfer(self, kv_transfer_bandwidth: Option<f64>) -> Self {
         Self { kv_transfer_bandwidth, ..self }
@@ -45,10 +47,14 @@ impl StepCost for PlacementCost {
         if devices == 0 {
             return f64::INFINITY;
         }
-        let sequences = (tokens / SEQUENCE).ceil().clamp(1.0, MOST_SEQUENCES);
-        let predicted =
-            self.cost.training_alike(devices, self.layout, sequences as usize, SEQUENCE);
-        predicted * tokens / (sequences * SEQUENCE)
+        let sequences = (tokens / NOMINAL_SEQUENCE_TOKENS).ceil().clamp(1.0, MAX_SEQUENCES);
+        let predicted = self.cost.training_of_equal_lengths(
+            devices,
+            self.layout,
+            sequences as usize,
+            NOMINAL_SEQUENCE_TOKENS,
+        );
+        predicted * tokens / (sequences * NOMINAL_SEQUENCE_TOKENS)
     }
 
     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
@@ -75,7 +81,7 @@ impl StepCost for PlacementCost {
         }
         // The KV cache that has to move is recomputed by prefill, one response after the other, on the remaining instances.
         let moved = f64::from(sending) * tokens_each;
-        let responses = moved / SEQUENCE / f64::from(to.instances.max(1));
-        start + responses * self.cost.prefill(to.tensor_parallel, SEQUENCE)
+        let responses = moved / NOMINAL_SEQUENCE_TOKENS / f64::from(to.instances.max(1));
+        start + responses * self.cost.prefill(to.tensor_parallel, NOMINAL_SEQUENCE_TOKENS)
     }
 }

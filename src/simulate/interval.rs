@@ -22,8 +22,8 @@ pub struct SpeedupInterval {
 
 impl SpeedupInterval {
     /// Returns the interval of a speed-up over `seeds` seeds. The error of the model, [`HELD_OUT_ERROR`], and the spread over seeds are
-    /// combined as independent errors. With one seed the spread is unknown and left out. A speed-up of exactly 1, that of a baseline over
-    /// itself, has no error.
+    /// combined as independent errors. With one seed the spread is unknown and left out. The speed-up of a baseline over itself, which is
+    /// exactly 1 for every seed, has no error.
     #[must_use]
     pub fn of(speedup: SeedStat, seeds: usize) -> Self {
         let SeedStat { mean, sd } = speedup;
@@ -35,7 +35,7 @@ impl SpeedupInterval {
         Self { low: (mean - error).max(0.0), high: mean + error }
     }
 
-    /// Returns the smallest interval that contains both.
+    /// Returns the smallest interval that contains both intervals.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }

@@ -3,13 +3,13 @@
 use rollpacker_operators::placement::StepCost;
 use rollpacker_simulated::cluster::{Cost, TrainingLayout};
 
-use super::cost::{PlacementCost, SEQUENCE};
+use super::cost::{NOMINAL_SEQUENCE_TOKENS, PlacementCost};
 use super::job::Job;
 use super::raw::Training;
 use crate::recipe::RecipeError;
 
 /// The share of a device's memory that training may use; the rest is lost to fragmentation and communication buffers.
-const USABLE: f64 = 0.95;
+const USABLE_MEMORY_SHARE: f64 = 0.95;
 
 /// Returns the layout as the job writes it.
 #[must_use]
@@ -22,8 +22,8 @@ pub(super) fn written(training: &Training) -> TrainingLayout {
     }
 }
 
-/// Returns the layout that is predicted to train fastest, among those that fit and use as many devices as the job's; the job's own layout
-/// if none fits.
+/// Returns the layout that is predicted to train fastest, among the layouts that fit and use as many devices as the layout of the job.
+/// Returns the layout of the job if none fits.
 #[must_use]
 pub(super) fn planned(job: &Job) -> TrainingLayout {
     let written = job.training_layout;
@@ -31,7 +31,7 @@ pub(super) fn planned(job: &Job) -> TrainingLayout {
     let sequences = job.raw.data.train_batch_size as f64 * f64::from(job.raw.rollout.n);
     let time = |layout: &TrainingLayout| {
         let modelled = PlacementCost::new(cost.clone(), *layout, job.longest_sequence());
-        modelled.training(job.training_gpus, sequences * SEQUENCE)
+        modelled.training(job.training_gpus, sequences * NOMINAL_SEQUENCE_TOKENS)
     };
     splits(written, job.hardware.devices_per_server)
         .filter(|layout| fits(&cost, job, *layout))
@@ -61,7 +61,7 @@ pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
 }
 
 fn fits(cost: &Cost, job: &Job, layout: TrainingLayout) -> bool {
-    bytes(cost, job, layout) <= USABLE * job.hardware.memory
+    bytes(cost, job, layout) <= USABLE_MEMORY_SHARE * job.hardware.memory
 }
 
 fn bytes(cost: &Cost, job: &Job, layout: TrainingLayout) -> f64 {
@@ -115,7 +115,7 @@ mod tests {
             let job = job(settings).expect("valid");
             let layout = job.training_layout;
             assert_eq!(layout.devices(), 16);
-            job.cost().training(64, layout, &vec![SEQUENCE; 1024])
+            job.cost().training(64, layout, &vec![NOMINAL_SEQUENCE_TOKENS; 1024])
         };
         assert!(time(&["training.layout=planned"]) <= time(&[]));
     }

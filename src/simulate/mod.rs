@@ -1,8 +1,8 @@
 //! Simulation of jobs: the pipeline runs in virtual time, and sweeps compare configurations.
 //!
 //! A [`Job`] is read from TOML like a recipe. A [`RunOutcome`] is one run of it with one seed. A [`Summary`] aggregates the runs of one
-//! configuration and compares them with the `sync` baseline of the same job. The schedules, operators and policies are those of a live run;
-//! only stages and clock are simulated.
+//! configuration and compares them with the `sync` baseline of the same job. The schedules, operators and policies are the same as in a
+//! live run; only stages and clock are simulated.
 
 pub mod advice;
 pub mod axis;

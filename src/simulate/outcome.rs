@@ -28,9 +28,9 @@ pub struct RunOutcome {
     pub steps: Vec<StepOutcome>,
     /// The training weight of each length: the sum of the weights of its responses.
     pub trained: BTreeMap<u32, f64>,
-    /// The lengths of all launched responses; aborted ones are censored.
+    /// The lengths of all launched responses; aborted responses are censored.
     pub launched: Survival,
-    /// The Gantt chart of the requested step.
+    /// The Gantt chart of the requested step; `None` if no step was requested or the run does not reach it.
     pub gantt: Option<Gantt>,
     /// The timeline of the first steps after the warm-up, as many as were requested.
     pub timeline: Vec<TimelineStep>,
@@ -43,7 +43,7 @@ pub struct RunOutcome {
 pub struct StepOutcome {
     /// The number of the step, from 1.
     pub step: u64,
-    /// `full`, `short` or `long`.
+    /// The kind of the round: `full`, `short` or `long`.
     pub round: String,
     /// Seconds since the previous step was complete.
     pub seconds: f64,
@@ -60,8 +60,11 @@ pub struct StepOutcome {
 /// An observer that collects a [`RunOutcome`] from the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
+    /// The outcome so far.
     outcome: RunOutcome,
+    /// The number of first steps that are not recorded.
     warmup_steps: u64,
+    /// The step whose Gantt chart is recorded.
     gantt: GanttStep,
     /// The number of steps after the warm-up whose timeline is kept.
     traced_steps: u64,
@@ -69,7 +72,7 @@ pub struct Recorder {
     training: TrainingLog,
 }
 
-/// The step whose Gantt chart is kept.
+/// The step whose Gantt chart is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GanttStep {
     /// No chart is recorded.
@@ -94,7 +97,7 @@ impl Recorder {
         Self { warmup_steps, gantt, traced_steps, training, ..Self::default() }
     }
 
-    /// Returns the outcome recorded so far and starts a new one.
+    /// Returns the outcome recorded so far and starts a new outcome.
     #[must_use]
     pub fn take(&mut self) -> RunOutcome {
         let continuations = std::mem::take(&mut self.continuations);
@@ -103,7 +106,7 @@ impl Recorder {
         outcome
     }
 
-    fn charts(&self, step: u64, seconds: f64) -> bool {
+    fn is_charted(&self, step: u64, seconds: f64) -> bool {
         match self.gantt {
             GanttStep::None => false,
             GanttStep::Step(number) => number == step,
@@ -120,7 +123,7 @@ impl Observer for Recorder {
         let number = report.step.0 + 1;
         let seconds = report.closed.since(report.before).as_secs_f64();
         let intervals = self.training.take_until(report.closed);
-        if self.charts(number, seconds) {
+        if self.is_charted(number, seconds) {
             self.outcome.gantt = Some(Gantt::of(&report, report.before, &intervals));
         }
         if number <= self.warmup_steps {

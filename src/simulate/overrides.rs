@@ -32,7 +32,8 @@ fn reject_recipe(table: &Table) -> Result<(), RecipeError> {
 
 /// Applies overrides to the table of a job, in order.
 ///
-/// An override of a key below `cluster.hardware` changes one value of the device that the job names, or of the default one.
+/// An override of a key below `cluster.hardware` changes one value of the device that the job names, or of the default device if it names
+/// none.
 pub(super) fn overlay_all(table: &mut Table, overrides: &[String]) -> Result<(), RecipeError> {
     overrides.iter().try_for_each(|text| {
         if text.trim_start().starts_with("cluster.hardware.") {

@@ -8,13 +8,13 @@ use rollpacker_stages::rollout::Placement as Instances;
 use super::cost::PlacementCost;
 use super::job::Job;
 use super::raw::{self, RawJob};
-use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys, PlannerRule};
+use crate::placements::{CustomPlacement, PlacementContext, PlacementKeys, PlannerRule};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{one_of, out_of_bounds};
 
 /// The assignment of GPUs to generation and training.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Placement {
+pub enum SimulatedPlacement {
     /// All GPUs generate, then all train.
     Colocated,
     /// Some GPUs generate and the others train.
@@ -22,10 +22,10 @@ pub enum Placement {
     /// All GPUs generate, and some begin to train before the rollout ends.
     Stream,
     /// A policy of the program assigns the GPUs.
-    Own(OwnPlacement),
+    Custom(CustomPlacement),
 }
 
-impl Placement {
+impl SimulatedPlacement {
     const BUILT_IN: [Self; 3] = [Self::Colocated, Self::Separate, Self::Stream];
 
     /// Returns the name, as in `pipeline.placement`.
@@ -35,28 +35,30 @@ impl Placement {
             Self::Colocated => "colocated",
             Self::Separate => "separate",
             Self::Stream => "stream",
-            Self::Own(own) => own.name(),
+            Self::Custom(own) => own.name(),
         }
     }
 }
 
 impl RawJob {
-    /// Returns the placement `name`. A placement of the program has precedence over a built-in one of the same name.
-    pub(super) fn named_placement(&self, name: &str) -> Result<Placement, RecipeError> {
+    /// Returns the placement `name`. A placement that the program adds has precedence over a built-in placement of the same name.
+    pub(super) fn named_placement(&self, name: &str) -> Result<SimulatedPlacement, RecipeError> {
         let raw::Pipeline { placement_options, placements, .. } = &self.pipeline;
-        if let Some(own) = placements.find(NAMES, name, placement_options)? {
-            return Ok(Placement::Own(own));
+        if let Some(own) = placements.find(PLACEMENT_KEYS, name, placement_options)? {
+            return Ok(SimulatedPlacement::Custom(own));
         }
-        let mut names = Placement::BUILT_IN.each_ref().map(Placement::name).to_vec();
-        names.extend(placements.own_names());
-        one_of(NAMES.name, name, &names)?;
-        let built_in = Placement::BUILT_IN.into_iter().find(|built_in| built_in.name() == name);
+        let mut names =
+            SimulatedPlacement::BUILT_IN.each_ref().map(SimulatedPlacement::name).to_vec();
+        names.extend(placements.custom_names());
+        one_of(PLACEMENT_KEYS.name, name, &names)?;
+        let built_in =
+            SimulatedPlacement::BUILT_IN.into_iter().find(|built_in| built_in.name() == name);
         Ok(built_in.expect("invariant: a name of the program is found above"))
     }
 }
 
 /// The keys of a job that name a placement and hold its options.
-const NAMES: PlacementKeys =
+const PLACEMENT_KEYS: PlacementKeys =
     PlacementKeys { name: "pipeline.placement", options: "pipeline.placement_options" };
 
 /// Creates the placement policy of a job.
@@ -67,14 +69,14 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError>
     let rollout = initial_placement(job);
     let kv_cache_tokens = kv_capacity(job, rollout.tensor_parallel)?;
     Ok(match &job.placement {
-        Placement::Colocated if job.raw.planner.rule == PlannerRule::Fixed => {
+        SimulatedPlacement::Colocated if job.raw.planner.rule == PlannerRule::Fixed => {
             Box::new(Colocated::new(rollout))
         }
-        Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
-        Placement::Colocated | Placement::Stream => {
-            Box::new(stream_trainer(job, rollout).map_err(refused)?)
+        SimulatedPlacement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
+        SimulatedPlacement::Colocated | SimulatedPlacement::Stream => {
+            Box::new(stream_trainer(job, rollout).map_err(recipe_error)?)
         }
-        Placement::Own(own) => own.policy(PlacementContext {
+        SimulatedPlacement::Custom(own) => own.policy(PlacementContext {
             devices: job.raw.cluster.gpus,
             threads_per_device: 1,
             kv_cache_tokens: usize::try_from(kv_cache_tokens).unwrap_or(usize::MAX)
@@ -87,20 +89,20 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError>
     })
 }
 
-/// Returns the number of tokens that the KV cache of an instance holds. Rejects instances whose cache cannot hold a longest prompt and
-/// response: such a response would be preempted forever and never end.
+/// Returns the number of tokens that the KV cache of an instance holds. Rejects instances whose cache cannot hold the longest prompt and
+/// the longest response together: such a response would be preempted forever and never end.
 fn kv_capacity(job: &Job, tensor_parallel: u32) -> Result<u64, RecipeError> {
-    let refused = |reason: String| RecipeError::Type {
+    let memory_error = |reason: String| RecipeError::Type {
         key: TENSOR_PARALLEL.to_owned(),
-        reason: format!("{reason}; the memory left depends on {OF_MEMORY}"),
+        reason: format!("{reason}; the memory left depends on {MEMORY_KEYS}"),
     };
     let capacity =
-        job.cost().kv_capacity(tensor_parallel).map_err(|error| refused(error.to_string()))?;
+        job.cost().kv_capacity(tensor_parallel).map_err(|error| memory_error(error.to_string()))?;
     if capacity >= job.longest_sequence() {
         return Ok(capacity);
     }
     let (prompt, response) = (job.longest_prompt, job.raw.data.max_response_length);
-    Err(refused(format!(
+    Err(memory_error(format!(
         "expected instances whose KV cache holds data.max_response_length = {response} tokens and a longest prompt of {prompt} \
          (recorded, or of lengths.population.prompt_length), found {capacity} tokens on {tensor_parallel} x {}",
         job.hardware.name,
@@ -118,7 +120,7 @@ fn stream_trainer(
     StreamTrainer::new(stream_options(job), planner, cost)
 }
 
-fn refused(error: PlacementError) -> RecipeError {
+fn recipe_error(error: PlacementError) -> RecipeError {
     let key = match error {
         PlacementError::Range { field, expected, found } => {
             return out_of_bounds(format!("stream.{field}"), expected, found);
@@ -135,7 +137,7 @@ fn refused(error: PlacementError) -> RecipeError {
 }
 
 /// The settings that determine the memory for weights and KV cache.
-const OF_MEMORY: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
+const MEMORY_KEYS: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
 
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 
@@ -163,7 +165,7 @@ fn placed_job(job: &Job) -> placement::Job {
 fn stream_options(job: &Job) -> placement::StreamTrainerOptions {
     let stream = &job.raw.stream;
     let trigger = match stream.trigger {
-        _ if job.placement == Placement::Colocated => placement::Trigger::Never,
+        _ if job.placement == SimulatedPlacement::Colocated => placement::Trigger::Never,
         raw::Trigger::Never => placement::Trigger::Never,
         raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
         raw::Trigger::Adaptive => {

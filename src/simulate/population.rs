@@ -23,7 +23,7 @@ use crate::recipe::value::read_value;
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
 pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
-    let Some(recording) = &job.trace else { return Ok(drawn(job, seed)?) };
+    let Some(recording) = &job.trace else { return Ok(drawing_model(job, seed)?) };
     let domain = largest(&job.raw.tasks).to_owned();
     let (population, cap) = (population(&job.raw.lengths)?, job.raw.data.max_response_length);
     let correlation = job.correlation();
@@ -42,16 +42,16 @@ pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result
     Ok(lengths.max().unwrap_or(drawn))
 }
 
-/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid for any contents.
+/// Checks the keys of `[lengths]` without building the model of a trace. A trace that was read is always valid.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
 pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
-    drawn(job, job.raw.sim.seed).map(drop)
+    drawing_model(job, job.raw.sim.seed).map(drop)
 }
 
-/// Returns the model that draws lengths: the configured one, or for a trace the paper's.
-fn drawn(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
+/// Returns the model that draws lengths: the configured model, or the model of RollPacker's paper if the source is a trace.
+fn drawing_model(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
     let lengths = &job.raw.lengths;
     let shares = shares(&job.raw.tasks);
     let config = match lengths.source {
@@ -69,7 +69,7 @@ fn drawn(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
         }
     };
     let cap = job.raw.data.max_response_length;
-    config.build(&population(lengths)?, seed, cap).map_err(|error| named(error, &shares))
+    config.build(&population(lengths)?, seed, cap).map_err(|error| domain_error(error, &shares))
 }
 
 fn population(lengths: &Lengths) -> Result<PopulationConfig, RecipeError> {
@@ -80,7 +80,7 @@ fn population(lengths: &Lengths) -> Result<PopulationConfig, RecipeError> {
 }
 
 /// Maps an error of a length model to the key of the job.
-fn named(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeError {
+fn domain_error(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeError {
     match error {
         LengthModelError::Field { field, expected, found } => {
             let is_domain = domains.keys().any(|name| field.starts_with(&format!("{name}.")));
@@ -147,7 +147,8 @@ fn read_domains<D: DeserializeOwned>(
     written.iter().map(domain).collect()
 }
 
-/// Returns the kind of task of a trace: the one with the largest share, and math among equals.
+/// Returns the kind of task of the responses of a trace: the kind with the largest share. Of kinds with equal shares, math precedes code,
+/// and code precedes judge.
 fn largest(tasks: &Tasks) -> &'static str {
     let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
     let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -155,7 +156,7 @@ fn largest(tasks: &Tasks) -> &'static str {
 }
 
 /// Builds the length model of a trace. Responses with a recorded step, prompt and sample are replayed; all others are drawn as
-/// [`lengths::Trace`] describes. The length of a dropped response is drawn from the recorded longer ones (Kaplan-Meier).
+/// [`lengths::Trace`] describes. The length of a dropped response is drawn from the recorded lengths that are longer (Kaplan-Meier).
 fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trace> {
     let records = trace.uncensored(config.seed).into_iter().map(|row| TraceRecord {
         prompt: row.prompt.map(|prompt| prompt.to_string()),

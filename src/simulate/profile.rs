@@ -3,7 +3,7 @@
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_simulated::cluster::Cost;
 use rollpacker_simulated::profile::SimulatedMeasure;
-use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
+use rollpacker_stages::rollout::profile::grid::{MIN_SEQUENCE_TOKENS, doublings};
 use rollpacker_stages::rollout::profile::{self, Grid, Row};
 
 use super::Job;
@@ -15,12 +15,13 @@ pub struct Profiled {
     pub rows: Vec<Row>,
     /// The number of points that were requested.
     pub points: usize,
-    /// Seconds that the engine ran, in simulated time.
+    /// The time for which the engine ran, in simulated seconds.
     pub seconds: f64,
 }
 
-/// Measures the cluster of `job` at every tensor-parallel size on which its model fits and that divides its GPUs. It stops after `budget`
-/// seconds of the cluster, shared equally among the sizes, or when every point is measured.
+/// Measures the cluster of `job` at several tensor-parallel sizes: the number of GPUs of a server, or of the cluster if it is smaller, and
+/// all powers of two below this number. Sizes that do not divide the GPUs of the cluster, and sizes at which the model does not fit, are
+/// left out. `budget` limits the simulated time in seconds and is shared equally among the sizes; with `None`, every point is measured.
 ///
 /// Prompts are as long as responses may be, because a preempted response is prefilled again together with the tokens that it already has.
 ///
@@ -61,7 +62,7 @@ fn grids(job: &Job, cost: &Cost) -> anyhow::Result<Vec<Grid>> {
 
 fn grid(job: &Job, tensor_parallel: u32, capacity: u64) -> Grid {
     let rollout = &job.raw.rollout;
-    let lengths = doublings(SHORTEST, job.raw.data.max_response_length);
+    let lengths = doublings(MIN_SEQUENCE_TOKENS, job.raw.data.max_response_length);
     Grid {
         instances: doublings(1, job.raw.cluster.gpus / tensor_parallel),
         tensor_parallel,

@@ -45,7 +45,7 @@ section! {
         stream: Stream = Stream::default(),
         /// Choice of the rollout's tensor parallelism.
         planner: Planner = Planner::default(),
-        /// Constants of the cost model that replace those fitted to RollPacker's set-up.
+        /// Constants of the cost model that replace the constants fitted to RollPacker's set-up. Default: none.
         calibration: Option<Table> = None,
         /// The steps and seeds that are simulated.
         sim: Sim = Sim::default(),
@@ -55,16 +55,17 @@ section! {
 section! {
     /// The `[cluster]` section.
     Cluster {
-        /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another one: `name`, `flops` (dense bf16 peak in
-        /// FLOP/s), `memory_bandwidth` (bytes/s), `memory` (bytes), `interconnect_bandwidth` (bytes/s per device in one direction) and
+        /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another device: `name`, `flops` (dense bf16 peak
+        /// in FLOP/s), `memory_bandwidth` (bytes/s), `memory` (bytes), `interconnect_bandwidth` (bytes/s per device in one direction) and
         /// `devices_per_server`. `cluster.hardware.memory=160e9` changes one value of a built-in device. Default: `H800`.
         hardware: Value = Value::String("H800".to_owned()),
-        /// The number of GPUs of the job. Default: 32.
+        /// The number of GPUs of the job. From 1 to 131,072. Default: 32.
         gpus: u32 = 32,
-        /// The number of controllers that share the work of handing out requests, collecting responses and passing on batches. Default: 1,
-        /// as in the papers' systems.
+        /// The number of controllers that share the work of handing out requests, collecting responses and passing on batches. At least 1.
+        /// Default: 1, as in the papers' systems.
         controllers: u32 = 1,
-        /// The number of GPUs of a server; a tensor-parallel group stays within one. Default: that of the hardware.
+        /// The number of GPUs of a server; a tensor-parallel group stays within one server. At least 1. Default: the number of the
+        /// hardware.
         gpus_per_server: Option<u32> = None,
     }
 }
@@ -83,23 +84,23 @@ section! {
 section! {
     /// The `[rollout]` section.
     Rollout {
-        /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
+        /// The number of responses to a prompt, R0 in the paper. At least 1. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
         /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus`. Default: 1.
         /// (verl: `rollout.tensor_model_parallel_size`)
         tensor_parallel: u32 = 1,
-        /// Maximum number of responses that an instance runs at once. Default: 256. (verl: `rollout.max_num_seqs`)
+        /// Maximum number of responses that an instance runs at once. At least 1. Default: 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: u32 = 256,
-        /// The share of GPU memory for weights and KV cache. Default: that of the calibration. (verl:
+        /// The share of GPU memory for weights and KV cache. From 0.001 to 1. Default: `calibration.memory_share`. (verl:
         /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
-        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: as the authors of the schedule
-        /// do.
+        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: `prompt_chunks` for `sync`,
+        /// `least_loaded` for `longest_first`, `round_robin` for all other schedules.
         dispatch: Option<Dispatch> = None,
-        /// The time at which instances receive requests that are launched together: `together` once all of them are handed out, `streamed`
-        /// each one immediately. Default: `together`.
+        /// The time at which instances receive requests that are launched together: with `together`, when the last of them is handed out;
+        /// with `streamed`, each when it is handed out itself. Default: `together`.
         hand_out: HandOut = HandOut::Together,
-        /// Interval between two checks for ended responses, in seconds. Default: 0.01.
+        /// Interval between two checks for ended responses, in seconds. From 0 to 60. Default: 0.01.
         report_interval_s: f64 = 0.01,
     }
 }
@@ -107,16 +108,17 @@ section! {
 section! {
     /// The `[training]` section.
     Training {
-        /// The number of GPUs of a tensor-parallel group. Default: 2.
+        /// The number of GPUs of a tensor-parallel group. At least 1. Default: 2.
         tensor_parallel: u32 = 2,
-        /// The number of pipeline stages. Default: 1.
+        /// The number of pipeline stages. At least 1. Default: 1.
         pipeline_parallel: u32 = 1,
-        /// The number of GPUs over which a sequence is split. Default: 1.
+        /// The number of GPUs over which a sequence is split. At least 1. Default: 1.
         context_parallel: u32 = 1,
         /// The size of a micro-batch into which sequences are packed, in tokens; a longer sequence is a micro-batch of its own, and 1
         /// disables packing. Default: 16384.
         micro_batch_tokens: u32 = 16_384,
-        /// The layout of a copy of the model: `written`, or `planned`, the one that is predicted to train fastest. Default: `written`.
+        /// The layout of a copy of the model: `written`, or `planned`, which selects the layout that is predicted to train fastest.
+        /// Default: `written`.
         layout: Layout = Layout::Written,
     }
 }
@@ -132,13 +134,14 @@ impl Training {
 section! {
     /// The `[data]` section.
     Data {
-        /// The number of prompts of an epoch. Default: more than a run of the job reads.
+        /// The number of prompts of an epoch. At least 1. Default: 16 times the prompts of all steps, which is more than a run reads.
         prompts: Option<u64> = None,
-        /// The number of prompts of an epoch, in rounds; an alternative to `prompts`.
+        /// The number of prompts of an epoch, in rounds of `train_batch_size` prompts; an alternative to `prompts`. At least 1.
         epoch_rounds: Option<u64> = None,
-        /// The number of prompts per step, P0 in the paper. Default: 128. (verl: `data.train_batch_size`)
+        /// The number of prompts per step, P0 in the paper. At least 1. Default: 128. (verl: `data.train_batch_size`)
         train_batch_size: usize = 128,
-        /// Maximum length of a response, in tokens. Default: 16384. (verl: `data.max_response_length`, TRL: `max_completion_length`)
+        /// Maximum length of a response, in tokens. At least 1. Default: 16384. (verl: `data.max_response_length`, TRL:
+        /// `max_completion_length`)
         max_response_length: u32 = 16_384,
         /// Skips prompts by their pass rate, as in a live run. Needs an epoch that the run reads more than once. Default: none.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,20 +156,26 @@ section! {
         source: Source = Source::Paper,
         /// The recorded responses of `trace`: a file or a folder.
         file: Option<PathBuf> = None,
-        /// The column of response lengths. Default: found by name.
+        /// The column of response lengths: numbers of tokens, lists of token ids, or texts, whose tokens `tokenizer` counts. Default: the
+        /// first column with a usual name, such as `response_length`, `output_tokens`, `response_ids` or `completion`.
         length_column: Option<String> = None,
-        /// The column of prompt keys. Default: found by name.
+        /// The column that identifies the prompt of a response. Default: the first column with a usual name, such as `prompt_id`, `uid`,
+        /// `group_id` or `prompt`.
         prompt_column: Option<String> = None,
-        /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
+        /// The column of prompt lengths: numbers of tokens, lists of token ids, or texts, whose tokens `tokenizer` counts. Default: the
+        /// first column with a usual name, such as `prompt_length`, `input_tokens`, `prompt_ids` or `prompt`. Where no length is recorded,
+        /// it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula),
-        /// for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace allows.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), for
+        /// `paper` and `trace`. From 0 to 0.99. Default: the fitted value for `paper`, and both ends of the interval that the trace allows
+        /// for `trace`.
         correlation: Option<f64> = None,
-        /// The folder of the tokenizer that counts the tokens of a trace of texts.
+        /// The folder of the tokenizer that counts the tokens of a trace of texts. Default: none, which rejects columns of texts.
         tokenizer: Option<PathBuf> = None,
-        /// The length distribution of each kind of task, for `two_mode` and `empirical`.
+        /// The length distribution of each kind of task that has a share, for `two_mode` and `empirical`. Required by `empirical`. Default:
+        /// the built-in distributions of `two_mode`.
         domains: BTreeMap<String, Table> = BTreeMap::new(),
-        /// The distributions of prompt lengths and pass rates. Default: those of the calibration.
+        /// The distributions of prompt lengths and pass rates. Default: the built-in distributions.
         population: Option<Table> = None,
     }
 }
@@ -174,31 +183,32 @@ section! {
 section! {
     /// `[tasks]`: shares of the kinds of tasks, and how they are rewarded.
     Tasks {
-        /// The share of math tasks.
+        /// The share of math tasks, relative to the sum of the three shares. At least 0. Default: 1.
         math: f64 = 1.0,
-        /// The share of code tasks, which run in a sandbox.
+        /// The share of code tasks, which run in a sandbox. At least 0. Default: 1.
         code: f64 = 1.0,
-        /// The share of tasks that a model judges.
+        /// The share of tasks that a model judges. At least 0. Default: 1.
         judge: f64 = 1.0,
-        /// The number of programs that the sandbox runs at once. Default: 8 per GPU.
+        /// The number of programs that the sandbox runs at once. At least 1. Default: 8 per GPU.
         sandbox_slots: Option<usize> = None,
-        /// The slot that a program waits for: the `first_free` one, or the next one `in_turn` even if it is busy. Default: `first_free`.
+        /// The slot that a program waits for: `first_free`, the slot that becomes free first, or `in_turn`, the next slot in turn even if
+        /// it is busy. Default: `first_free`.
         sandbox_workers: SandboxWorkers = SandboxWorkers::FirstFree,
-        /// The GPUs of the judge: `dedicated` ones, which `cluster.gpus` does not count, or those of the rollout (`colocated`). Default: as
-        /// the authors of the schedule do, which is `dedicated` for `sync`, `fused` and `longest_first`.
+        /// The GPUs of the judge: `dedicated` GPUs, which `cluster.gpus` does not count, or the GPUs of the rollout (`colocated`). Default:
+        /// `dedicated` for `sync`, `fused` and `longest_first`, `colocated` for all other schedules.
         judge_placement: Option<Judge> = None,
         /// Sharing of the rollout's GPUs with a colocated judge: `mps` or `time_slicing`. Default: `mps`.
         judge_sharing: JudgeSharing = JudgeSharing::Mps,
-        /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Default: as the authors of the
-        /// schedule do.
+        /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Default: `fixed` for `sync`,
+        /// `fused` and `longest_first`, and with rewards after the rollout; otherwise `adaptive`.
         timeout: Option<LimitMode> = None,
-        /// The fixed time limit, and the upper bound of the adaptive one, in seconds. Default: 30.
+        /// The fixed time limit, and the upper bound of the adaptive limit, in seconds. Above 0, at most 86400. Default: 30.
         timeout_s: f64 = 30.0,
         /// `true` if the dataset contains the time that a correct solution takes, which adaptive limits use until a correct answer is
         /// known. Default: `true`.
         reference_time: Option<bool> = None,
-        /// The share of responses that an adaptive limit does not end before `timeout_s`, to measure how often the limit is wrong. Default:
-        /// that of recipes.
+        /// The share of responses that an adaptive limit does not end before `timeout_s`, to measure how often the limit is wrong. In [0,
+        /// 1]. Default: 0.001.
         audit_share: Option<f64> = None,
     }
 }
@@ -206,25 +216,29 @@ section! {
 section! {
     /// `[pipeline]`: keys that are left out default to what the authors of the schedule do; see [`super::job`].
     Pipeline {
-        /// The time of scoring, as in recipes: `streamed` or `after_rollout`. Default: as the authors of the schedule do.
+        /// The time of scoring, as in recipes: `streamed` or `after_rollout`. Default: `after_rollout` for `sync`, `streamed` for all other
+        /// schedules.
         reward: Option<Scoring> = None,
-        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`. Default: as the authors of
-        /// the schedule do.
+        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`. Default: `whole_step` for
+        /// `sync`, `streamed` for all other schedules.
         gradient: Option<Gradient> = None,
-        /// Maximum number of groups that the trainer receives at once, as in recipes.
+        /// Maximum number of groups that the trainer receives at once, as in recipes. At least 1. Default: all complete groups.
         max_groups: Option<usize> = None,
         /// The assignment of GPUs: `colocated`, where all GPUs generate and then all train; `separate`, where some generate and the others
         /// train; `stream`, where some begin to train before the rollout ends; or the name of a placement that the program
-        /// [adds](crate::App::placement). Default: as the authors of the schedule do.
+        /// [adds](crate::App::placement). Default: `stream` for `tail_batching`, `separate` for `frontier_group`, `colocated` for all other
+        /// schedules.
         placement: Option<String> = None,
         /// Options of a placement that the program adds. Default: none.
         placement_options: Table = Table::new(),
         /// The placements that the program adds.
         #[serde(skip)]
         placements: Placements = Placements::default(),
-        /// The number of GPUs that train, with `placement = "separate"`. Default: half of them.
+        /// The number of GPUs that train, with `placement = "separate"`. Default: half of `cluster.gpus`, rounded down to whole copies of
+        /// the model.
         training_gpus: Option<u32> = None,
-        /// Maximum number of steps by which the sampling policy may lag behind. Default: 0, which is on-policy.
+        /// Maximum number of steps by which the sampling policy may lag behind the trained policy. From 0 to 65,536. Default: 0, which is
+        /// on-policy.
         staleness: u64 = 0,
     }
 }
@@ -232,25 +246,27 @@ section! {
 section! {
     /// `[stream]`: the stream trainer, Algorithm 1 of RollPacker with extensions.
     Stream {
-        /// The rounds in which GPUs may move from the rollout to the trainer. Default: `long`.
+        /// The rounds in which GPUs may move from the rollout to the trainer: `long`, the rounds that wait for every response that they
+        /// launch, or `all`. Default: `long`.
         rounds: RoundFilter = RoundFilter::Long,
         /// The trigger for moving GPUs: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
         trigger: Trigger = Trigger::Adaptive,
-        /// A share of completed responses: that of `fixed`, the first milestone of `adaptive`, or the earliest one of `predicted`. Default:
-        /// 0.2.
+        /// A share of completed responses: the trigger `fixed` moves GPUs at this share, `adaptive` has its first milestone there, and
+        /// `predicted` moves no GPUs before it. In (0, 1]. Default: 0.2.
         from: f64 = 0.2,
-        /// The last milestone of `adaptive`, as a share of completed responses. Default: 0.5.
+        /// The last milestone of `adaptive`, as a share of completed responses. In (0, 1]. Default: 0.5.
         to: f64 = 0.5,
-        /// The distance between two milestones. Default: 0.05.
+        /// The distance between two milestones of `adaptive`, or between two predictions of `predicted`, as a share of completed responses.
+        /// In (0, 1]. Default: 0.05.
         every: f64 = 0.05,
-        /// The least share of the instances that keeps generating. Default: 0.5.
+        /// The minimum share of the instances that keep generating. In (0, 1]. Default: 0.5.
         keep: f64 = 0.5,
-        /// The share of the remaining KV caches that the projected need may fill. Default: 0.95.
+        /// The maximum share of the remaining KV caches that the projected need may fill. In (0, 1]. Default: 0.95.
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
-        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s. With 0,
-        /// KV caches are not sent but computed again. Default: 0.
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s: 0, or from 1e6 to
+        /// 1e15. With 0, KV caches are not sent but computed again. Default: 0.
         kv_transfer_bandwidth: f64 = 0.0,
     }
 }
@@ -266,13 +282,13 @@ section! {
 section! {
     /// The `[sim]` section.
     Sim {
-        /// The number of measured steps. Default: 40.
+        /// The number of measured steps. From 1 to 1,000,000. Default: 40.
         steps: u64 = 40,
-        /// The number of steps before the measured ones. Default: 0.
+        /// The number of steps before the measured steps. From 0 to 1,000,000. Default: 0.
         warmup_steps: u64 = 0,
         /// The first seed. Default: 1.
         seed: u64 = 1,
-        /// The number of seeds, each one more than the previous. Default: 1.
+        /// The number of seeds, which are consecutive numbers from `seed`. From 1 to 1,000,000. Default: 1.
         seeds: u64 = 1,
     }
 }
@@ -287,7 +303,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// The instance that receives a response.
+    /// The rule that selects the instance of a response.
     Dispatch {
         /// Each response goes to the next instance.
         RoundRobin,
@@ -303,7 +319,7 @@ choice! {
     Layout {
         /// The layout as written.
         Written,
-        /// The layout that is predicted to train fastest, among those that fit.
+        /// The layout that is predicted to train fastest, among the layouts that fit and use as many GPUs as the layout as written.
         Planned,
     }
 }
@@ -311,9 +327,9 @@ choice! {
 choice! {
     /// The time at which instances receive requests that are launched together.
     HandOut {
-        /// When the last request of the batch is handed out (veRL, RollPacker).
+        /// Instances receive all requests when the last request of the batch is handed out (veRL, RollPacker).
         Together,
-        /// When the request itself is handed out.
+        /// An instance receives each request when the request itself is handed out.
         Streamed,
     }
 }
@@ -367,11 +383,11 @@ choice! {
     Trigger {
         /// GPUs do not move.
         Never,
-        /// At a fixed share of completed responses.
+        /// GPUs move at a fixed share of completed responses.
         Fixed,
-        /// At the first milestone at which the remaining responses fit on fewer instances.
+        /// GPUs move at the first milestone at which the remaining responses are projected to fit on fewer instances.
         Adaptive,
-        /// As soon as moving GPUs is predicted to shorten the step.
+        /// GPUs move as soon as this is predicted to shorten the step.
         Predicted,
     }
 }
@@ -420,7 +436,7 @@ impl Sections for RawJob {
     fn range(key: &str) -> Option<String> {
         match key.strip_prefix("calibration.") {
             Some(constant) => calibration_bounds::range_of(constant),
-            None => range::words_of(RANGES, key),
+            None => range::range_text(RANGES, key),
         }
     }
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
-use rollpacker_simulated::rollout::lengths::ENOUGH;
+use rollpacker_simulated::rollout::lengths::MIN_RECORDED_RESPONSES;
 use rollpacker_stages::wrong_value::one_of;
 use toml::Value;
 
 use super::job::Job;
 use super::outcome::GanttStep;
 use super::overrides::read_table;
-use super::placement::Placement;
+use super::placement::SimulatedPlacement;
 use super::raw::{Layout, RawJob, Source};
 use super::trace::{SharedTrace, read_trace};
 use super::{calibration_bounds, layout, placement, population};
@@ -63,8 +63,9 @@ impl Job {
         if let (Some(recording), Some(correlation)) = (&trace, raw.lengths.correlation)
             && recording.correlation_estimate.is_none()
         {
-            let expected =
-                format!("no value: the trace has at least {ENOUGH} responses to each prompt");
+            let expected = format!(
+                "no value: the trace has at least {MIN_RECORDED_RESPONSES} responses to each prompt"
+            );
             return Err(out_of_bounds("lengths.correlation", expected, correlation).into());
         }
         let recorded = trace.as_deref().map(|recording| &recording.trace);
@@ -98,15 +99,16 @@ impl Job {
     }
 }
 
-fn training_gpus(raw: &RawJob, placement: &Placement) -> Result<u32, RecipeError> {
-    let takes_turns = matches!(placement, Placement::Colocated | Placement::Stream);
+fn training_gpus(raw: &RawJob, placement: &SimulatedPlacement) -> Result<u32, RecipeError> {
+    let takes_turns =
+        matches!(placement, SimulatedPlacement::Colocated | SimulatedPlacement::Stream);
     if raw.pipeline.staleness > 0 && takes_turns {
         let expected =
             "0, unless pipeline.placement = separate: overlapping steps need separate GPUs";
         return Err(out_of_bounds("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
-    if *placement != Placement::Separate {
+    if *placement != SimulatedPlacement::Separate {
         let expected = "pipeline.placement = separate with it";
         return raw
             .pipeline
@@ -186,7 +188,7 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     Ok(calibration)
 }
 
-/// Returns the error for an unknown name, with the nearest known one as a hint.
+/// Returns the error for an unknown name, with the nearest known name as a hint.
 fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
     out_of_bounds(key, format!("a table, or {}", one_of(names, name)), format!("`{name}`"))
 }

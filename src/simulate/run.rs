@@ -21,17 +21,17 @@ use rollpacker_stages::reward::Router;
 use super::gantt::{TimedTrainer, TrainingLog};
 use super::job::Job;
 use super::outcome::{Recorder, RunOutcome};
-use super::placement::Placement;
+use super::placement::SimulatedPlacement;
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
 use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunTime};
 use crate::placements::PlannerRule;
 
 /// The number of prompts in a batch of the reader.
-const CHUNK: usize = 1024;
+const PROMPTS_PER_BATCH: usize = 1024;
 
 /// The number of rounds by which the reader may be ahead of the schedule.
-const ROUNDS_AHEAD: usize = 4;
+const MAX_ROUNDS_AHEAD: usize = 4;
 
 /// Runs `job` with `seed`. Runs with the same seed have bit-identical outcomes.
 ///
@@ -92,7 +92,7 @@ impl Stages {
         trainer: TrainerThread,
         instances: &InstanceLog,
     ) -> anyhow::Result<PipelineBuilder> {
-        let placement = instances.watch(placement::policy(job)?, job.raw.sim.warmup_steps);
+        let placement = instances.count_rounds(placement::policy(job)?, job.raw.sim.warmup_steps);
         let raw = &job.raw;
         let builder = Pipeline::builder(
             PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
@@ -103,7 +103,7 @@ impl Stages {
             raw.data.max_response_length,
         )
         .curriculum(curriculum(job, self.seed)?)
-        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
+        .prompts_ahead(MAX_ROUNDS_AHEAD * raw.data.train_batch_size)
         .warmup_steps(raw.sim.warmup_steps)
         .placement(placement)
         .devices(raw.cluster.gpus)
@@ -158,13 +158,13 @@ fn curriculum(job: &Job, seed: u64) -> anyhow::Result<Option<CurriculumStage>> {
 /// Returns the way in which the engine reports completions.
 ///
 /// If no decision, placement or score depends on a single completion before the round has ended, the engine reports all responses of a
-/// round together, which saves waking the pipeline for each of them.
+/// round together, which saves waking the pipeline for each response.
 fn collect(job: &Job) -> rollout::Collect {
     let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
     let is_placed_by_rounds = match job.placement {
-        Placement::Colocated => job.raw.planner.rule == PlannerRule::Fixed,
-        Placement::Separate => true,
-        Placement::Stream | Placement::Own(_) => false,
+        SimulatedPlacement::Colocated => job.raw.planner.rule == PlannerRule::Fixed,
+        SimulatedPlacement::Separate => true,
+        SimulatedPlacement::Stream | SimulatedPlacement::Custom(_) => false,
     };
     match waits_for_all && is_placed_by_rounds {
         true => rollout::Collect::Together,
@@ -175,7 +175,7 @@ fn collect(job: &Job) -> rollout::Collect {
 /// Returns the prompts of a run, epoch after epoch, in the order of their rows. The only token of a prompt is its row.
 fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Batch> + 'static {
     let rows = job.prompts();
-    (0..).step_by(CHUNK).map(move |first| {
+    (0..).step_by(PROMPTS_PER_BATCH).map(move |first| {
         let row = |id: u64| {
             let row = id % rows;
             let traits = lengths.prompt(row);
@@ -193,6 +193,6 @@ fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Bat
                 extra_info: None,
             }
         };
-        prompt_batch(&(first..first + CHUNK as u64).map(row).collect::<Vec<_>>())
+        prompt_batch(&(first..first + PROMPTS_PER_BATCH as u64).map(row).collect::<Vec<_>>())
     })
 }

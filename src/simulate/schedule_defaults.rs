@@ -3,7 +3,7 @@
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
 
-use super::placement::Placement;
+use super::placement::SimulatedPlacement;
 use super::raw::{Dispatch, Judge, RawJob};
 use crate::recipe::{Pipeline, RecipeError};
 
@@ -44,7 +44,7 @@ impl RawJob {
     ///
     /// # Errors
     /// If there is no placement of that name, or it rejects an option.
-    pub(super) fn placement(&self) -> Result<Placement, RecipeError> {
+    pub(super) fn placement(&self) -> Result<SimulatedPlacement, RecipeError> {
         let default = || self.defaults().placement;
         self.named_placement(self.pipeline.placement.as_deref().unwrap_or_else(default))
     }

@@ -31,7 +31,7 @@ pub struct Setup {
     pub training: TrainingSetup,
     /// The rule that chooses the rollout's tensor parallelism.
     pub planner: PlannerRule,
-    /// The instance that receives a response.
+    /// The rule that selects the instance of a response.
     pub dispatch: Dispatch,
     /// The time at which instances receive requests that are launched together.
     pub hand_out: HandOut,
@@ -39,7 +39,7 @@ pub struct Setup {
     pub reward: Scoring,
     /// The placement of the judge; `None` without judged tasks.
     pub judge: Option<Judge>,
-    /// Maximum number of steps by which the sampling policy may lag behind.
+    /// Maximum number of steps by which the sampling policy may lag behind the trained policy.
     pub staleness: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct RolloutSetup {
     pub instances: u32,
     /// The number of GPUs of an instance.
     pub tensor_parallel: u32,
-    /// The share of these rounds among the rounds of all kinds.
+    /// The share of the rounds of this kind that began with these instances, among the rounds of all kinds.
     pub share: f64,
 }
 
@@ -172,8 +172,8 @@ impl InstanceLog {
         self.0.take()
     }
 
-    /// Wraps `policy` so that its rounds are counted, except those of the first `warmup_steps`.
-    pub(super) fn watch(
+    /// Wraps `policy` so that its rounds are counted, except the rounds of the first `warmup_steps` steps.
+    pub(super) fn count_rounds(
         &self,
         policy: Box<dyn PlacementPolicy>,
         warmup_steps: u64,
@@ -187,6 +187,7 @@ pub(super) struct CountedPlacement {
     policy: Box<dyn PlacementPolicy>,
     log: InstanceLog,
     warmup_steps: u64,
+    /// The instances of the last decision; `None` before the first decision.
     current: Option<Instances>,
     /// The last opened round, until its first response is launched.
     opened: Option<(Step, RoundKind)>,

@@ -14,7 +14,8 @@ pub type RunSweep<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> 
 /// The results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// The configurations, at the lower end of the interval of a correlation that traces do not determine.
+    /// The runs of the configurations. If a trace does not determine the within-prompt correlation, they are the runs at the lower end of
+    /// its interval.
     pub runs: Vec<ConfigurationRuns>,
     /// The summaries of the configurations, in the same order.
     pub summaries: Vec<Summary>,
@@ -38,7 +39,7 @@ impl Study {
         let runs = execute(sweep.clone())?;
         let mut figures = summaries(&runs)?;
         let traces = sweep.traces();
-        let upper = match sweep.at_upper_end() {
+        let upper = match sweep.at_upper_correlation() {
             Some(upper) => Some(summaries(&execute(upper)?)?),
             None => None,
         };
@@ -75,7 +76,7 @@ impl Study {
     }
 }
 
-/// Returns the interval of the correlation that the traces allow; of several intervals, the smallest that contains all.
+/// Returns the smallest interval that contains every interval of the correlation that the traces allow.
 fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a> {
     let assumed = || traces.iter().filter_map(|trace| trace.assumed);
     let low = assumed().map(|assumed| assumed.low).fold(1.0, f64::min);
@@ -83,8 +84,9 @@ fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a
     OpenCorrelation { low, high, upper }
 }
 
-/// Returns the choice among the nearest configurations under each of the other assumptions. The choices are compared with the one made from
-/// the first seed of the same configurations, since the other assumptions are simulated with one seed only.
+/// Returns the choice among the nearest configurations under each of the other assumptions. Each choice is compared with the choice from
+/// the first seed of the same configurations, because the other assumptions are simulated with one seed only. Returns an empty list if
+/// there are no nearest configurations.
 fn check_assumptions(
     decision: &Decision<'_>,
     runs: &[ConfigurationRuns],
@@ -93,12 +95,12 @@ fn check_assumptions(
     execute: &RunSweep<'_>,
 ) -> anyhow::Result<Vec<AssumptionCheck>> {
     let nearest = decision.nearest();
-    let Some(job) = nearest.first().and_then(|&place| sweep.job_at(place)) else {
+    let Some(job) = nearest.first().and_then(|&index| sweep.job_at(index)) else {
         return Ok(Vec::new());
     };
     let usual = chosen(&restrict_to(runs, &nearest), tolerance)?;
     let check = |Assumption { name, settings }: Assumption| {
-        let choice = chosen(&execute(sweep.under(&nearest, &settings)?)?, tolerance)?;
+        let choice = chosen(&execute(sweep.with_assumption(&nearest, &settings)?)?, tolerance)?;
         let changes = choice != usual;
         Ok(AssumptionCheck { assumption: name.to_owned(), settings, choice, changes })
     };
@@ -112,11 +114,11 @@ fn chosen(runs: &[ConfigurationRuns], tolerance: f64) -> anyhow::Result<Option<S
     Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
 }
 
-/// Reduces `runs` to those that are repeated under other assumptions: the runs at `places`, as a single job, with their first seed.
-fn restrict_to(runs: &[ConfigurationRuns], places: &[usize]) -> Vec<ConfigurationRuns> {
-    let narrow = |(place, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
+/// Reduces `runs` to the runs that are repeated under other assumptions: the runs at `indices`, as a single job, with their first seed.
+fn restrict_to(runs: &[ConfigurationRuns], indices: &[usize]) -> Vec<ConfigurationRuns> {
+    let narrow = |(index, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
         job: String::new(),
-        requested: places.contains(&place),
+        requested: indices.contains(&index),
         seeds: run.seeds.iter().take(1).copied().collect(),
         outcomes: run.outcomes.iter().take(1).cloned().collect(),
         ..run.clone()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use super::bias::{LEAST_ESS, LengthBias};
+pub use super::bias::{LengthBias, MIN_ESS};
 use super::configuration::ConfigurationRuns;
 use super::correlation_ends::{CorrelationEnds, LowHigh};
 use super::interval::SpeedupInterval;
@@ -26,9 +26,9 @@ pub struct RoundSummary {
 pub struct Summary {
     /// Name in tables.
     pub label: String,
-    /// The job of the configuration: the values of the swept keys that are not the schedule's.
+    /// The job of the configuration: the values of the swept keys that do not belong to the schedule.
     pub job: String,
-    /// The settings beyond those of the job, `key=value` each.
+    /// The settings that the sweep adds to the job file, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,
@@ -50,20 +50,20 @@ pub struct Summary {
     pub tokens_per_s: SeedStat,
     /// Length bias, effective sample size and discarded tokens.
     pub bias: LengthBias,
-    /// `true` if every trained token was sampled by the weights that are updated.
+    /// `true` if every trained token was sampled by the weights that the update changes.
     pub on_policy: bool,
-    /// Speed-up of a step over the baseline: `sync` with the same settings except those of the schedule.
+    /// Speed-up of a step over the baseline, which is `sync` with the same settings except the settings of the schedule.
     pub speedup: Option<SeedStat>,
-    /// The interval in which the true speed-up is expected.
+    /// The interval in which the true value of `speedup` is expected.
     pub speedup_interval: Option<SpeedupInterval>,
     /// Speed-up over the baseline in trained tokens per second.
     pub token_speedup: Option<SeedStat>,
     /// Speed-up of a step over the job's plain `sync`, the baseline with the fewest settings.
     pub speedup_over_sync: Option<SeedStat>,
-    /// The interval in which that speed-up is expected.
+    /// The interval in which the true value of `speedup_over_sync` is expected.
     pub over_sync_interval: Option<SpeedupInterval>,
-    /// The figures at both ends of the within-prompt correlation, if a trace does not determine it; all other fields are those of the lower
-    /// end.
+    /// The figures at both ends of the within-prompt correlation, if a trace does not determine the correlation. All other fields then
+    /// describe the lower end.
     pub ends: Option<CorrelationEnds>,
 }
 

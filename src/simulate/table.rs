@@ -15,7 +15,7 @@ pub(super) struct SummaryTable {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// Returns all tables. If a trace does not determine the within-prompt correlation, figures are those of both ends of its interval.
+/// Returns all tables. If a trace does not determine the within-prompt correlation, the tables show figures at both ends of its interval.
 pub(super) fn all(summaries: &[Summary]) -> [SummaryTable; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }
@@ -136,7 +136,7 @@ fn setups(summaries: &[Summary]) -> SummaryTable {
     SummaryTable { head, rows: summaries.iter().map(row).collect() }
 }
 
-/// Formats the interval of a speed-up, over both ends.
+/// Formats the interval of a speed-up; with two ends, the smallest interval that contains the intervals at both.
 fn interval(summary: &Summary) -> String {
     let both = summary.ends.and_then(|ends| ends.speedup_interval);
     match both.or(summary.speedup_interval) {
@@ -145,7 +145,7 @@ fn interval(summary: &Summary) -> String {
     }
 }
 
-/// Formats a figure at both ends; `None` if there is only one.
+/// Formats a figure at both ends of the correlation. Returns `None` if the correlation has only one value, or the figure is not known.
 fn at_ends(
     summary: &Summary,
     of: fn(&CorrelationEnds) -> Option<LowHigh>,
@@ -156,9 +156,9 @@ fn at_ends(
 
 /// Formats a figure at both ends, ascending; a single number if both format alike.
 pub(super) fn range(values: LowHigh, shown: fn(f64) -> String) -> String {
-    let (least, most) = (values.low.min(values.high), values.low.max(values.high));
-    let (least, most) = (shown(least), shown(most));
-    if least == most { least } else { format!("{least}–{most}") }
+    let (min, max) = (values.low.min(values.high), values.low.max(values.high));
+    let (min, max) = (shown(min), shown(max));
+    if min == max { min } else { format!("{min}–{max}") }
 }
 
 /// Pads the columns to equal widths; the first column is left-aligned, the others right-aligned.
@@ -191,7 +191,7 @@ fn spread(stat: Option<SeedStat>, shown: fn(f64) -> String) -> String {
     }
 }
 
-/// Formats a number with three digits, but at most two decimals.
+/// Formats a number with no decimals from 100, one decimal from 10, and two decimals below.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

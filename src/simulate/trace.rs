@@ -2,7 +2,7 @@
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_datasets::{Trace, TraceOptions};
-use rollpacker_simulated::rollout::lengths::{CorrelationEstimate, ENOUGH};
+use rollpacker_simulated::rollout::lengths::{CorrelationEstimate, MIN_RECORDED_RESPONSES};
 use serde::Serialize;
 
 use super::raw::Lengths;
@@ -19,9 +19,9 @@ pub struct TraceSummary {
     pub max_response_length: u32,
     /// The number of responses that are longer than `max_response_length` and are truncated.
     pub cut: usize,
-    /// The column of prompt lengths; `None` if they are drawn from `lengths.population`.
+    /// The column of prompt lengths; `None` if prompt lengths are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
-    /// The assumption about responses to the same prompt; `None` if the trace has enough of them.
+    /// The assumed correlation of the lengths of responses to the same prompt; `None` if the trace has enough responses to determine it.
     pub assumed: Option<CorrelationEstimate>,
 }
 
@@ -87,7 +87,7 @@ fn recorded(
     match prompts {
         0 => "no prompt is recorded".to_owned(),
         _ => format!(
-            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, and some have fewer than {ENOUGH}"
+            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, and some have fewer than {MIN_RECORDED_RESPONSES}"
         ),
     }
 }
@@ -102,8 +102,8 @@ pub struct SharedTrace {
 }
 
 impl SharedTrace {
-    /// Estimates the within-prompt correlation of a trace from its whole responses. Dropped ones are cut at the
-    /// same time, which would raise the estimate.
+    /// Estimates the within-prompt correlation of a trace from its complete responses, or from all responses if none is complete. Dropped
+    /// responses are left out, because all dropped responses to a prompt are cut at the same time, which would raise the estimate.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let has_whole = trace.rows.iter().any(|row| row.is_complete);

@@ -1,10 +1,11 @@
-//! Settings that have no effect next to others. A job that writes one is rejected; a sweep that makes one useless drops it.
+//! Settings that have no effect in combination with other settings. A job that contains such a setting is rejected. If a sweep makes a
+//! setting of the job useless, the setting is dropped.
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
 use toml::{Table, Value};
 
-use super::placement::Placement;
+use super::placement::SimulatedPlacement;
 use super::raw::{JudgeSharing, Planner, RawJob, Source, Stream, Trigger};
 use crate::placements::PlannerRule;
 use crate::recipe::RecipeError;
@@ -18,9 +19,9 @@ impl RawJob {
             return Err(out_of_bounds(key, self.stream_needs(&placement), found));
         }
         let keeps = match placement {
-            Placement::Separate => Some("the pools keep their GPUs"),
-            Placement::Own(_) => Some("it chooses the GPUs of an instance"),
-            Placement::Colocated | Placement::Stream => None,
+            SimulatedPlacement::Separate => Some("the pools keep their GPUs"),
+            SimulatedPlacement::Custom(_) => Some("it chooses the GPUs of an instance"),
+            SimulatedPlacement::Colocated | SimulatedPlacement::Stream => None,
         };
         if let Some(reason) = keeps.filter(|_| self.planner.rule != PlannerRule::Fixed) {
             let expected =
@@ -28,7 +29,7 @@ impl RawJob {
             return Err(out_of_bounds("planner.rule", expected, text(&self.planner.rule)));
         }
         let options: Vec<_> = self.pipeline.placement_options.keys().map(String::as_str).collect();
-        if !options.is_empty() && !matches!(placement, Placement::Own(_)) {
+        if !options.is_empty() && !matches!(placement, SimulatedPlacement::Custom(_)) {
             let expected = "no value unless pipeline.placement is one that the program adds";
             let key = "pipeline.placement_options";
             return Err(out_of_bounds(key, expected, format!("`{}`", options.join("`, `"))));
@@ -117,7 +118,7 @@ impl RawJob {
         if decides("pipeline.placement", self.pipeline.placement.is_some()) {
             self.drop_unused_placement(&placement);
         }
-        if placement == Placement::Stream && sets("stream.trigger") {
+        if placement == SimulatedPlacement::Stream && sets("stream.trigger") {
             self.drop_unused_stream(&placement);
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
@@ -151,15 +152,15 @@ impl RawJob {
         Ok(())
     }
 
-    fn drop_unused_placement(&mut self, placement: &Placement) {
+    fn drop_unused_placement(&mut self, placement: &SimulatedPlacement) {
         self.drop_unused_stream(placement);
-        if matches!(placement, Placement::Separate | Placement::Own(_)) {
+        if matches!(placement, SimulatedPlacement::Separate | SimulatedPlacement::Custom(_)) {
             self.planner = Planner::default();
         }
-        if *placement != Placement::Separate {
+        if *placement != SimulatedPlacement::Separate {
             self.pipeline.training_gpus = None;
         }
-        if !matches!(placement, Placement::Own(_)) {
+        if !matches!(placement, SimulatedPlacement::Custom(_)) {
             self.pipeline.placement_options.clear();
         }
     }
@@ -178,7 +179,7 @@ impl RawJob {
         }
     }
 
-    fn drop_unused_stream(&mut self, placement: &Placement) {
+    fn drop_unused_stream(&mut self, placement: &SimulatedPlacement) {
         let mut table = table(&self.stream);
         let default = table_of_defaults();
         for key in self.unused_by_stream(placement) {
@@ -191,7 +192,7 @@ impl RawJob {
     /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.
     fn unused_stream(
         &self,
-        placement: &Placement,
+        placement: &SimulatedPlacement,
     ) -> impl Iterator<Item = (String, String)> + use<> {
         let (table, default) = (table(&self.stream), table_of_defaults());
         self.unused_by_stream(placement).iter().filter_map(move |key| {
@@ -201,7 +202,7 @@ impl RawJob {
         })
     }
 
-    fn unused_by_stream(&self, placement: &Placement) -> &'static [&'static str] {
+    fn unused_by_stream(&self, placement: &SimulatedPlacement) -> &'static [&'static str] {
         const ALL: [&str; 9] = [
             "rounds",
             "trigger",
@@ -214,10 +215,12 @@ impl RawJob {
             "kv_transfer_bandwidth",
         ];
         match placement {
-            Placement::Colocated | Placement::Separate => return &ALL,
-            // It may move responses, too.
-            Placement::Own(_) => return ALL.split_last().expect("invariant: not empty").1,
-            Placement::Stream => {}
+            SimulatedPlacement::Colocated | SimulatedPlacement::Separate => return &ALL,
+            // Such a placement may move responses, too, and then uses `kv_transfer_bandwidth`.
+            SimulatedPlacement::Custom(_) => {
+                return ALL.split_last().expect("invariant: not empty").1;
+            }
+            SimulatedPlacement::Stream => {}
         }
         match self.stream.trigger {
             Trigger::Never => &["rounds", "from", "to", "every"],
@@ -227,12 +230,12 @@ impl RawJob {
         }
     }
 
-    fn stream_needs(&self, placement: &Placement) -> String {
+    fn stream_needs(&self, placement: &SimulatedPlacement) -> String {
         match placement {
-            Placement::Stream => {
+            SimulatedPlacement::Stream => {
                 format!("no value with stream.trigger = {}", text(&self.stream.trigger))
             }
-            Placement::Own(own) => {
+            SimulatedPlacement::Custom(own) => {
                 format!(
                     "no value with pipeline.placement = {}, which has its own options",
                     own.name()

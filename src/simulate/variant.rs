@@ -27,7 +27,7 @@ impl Variant {
     }
 }
 
-/// Returns every schedule, starting with the baseline.
+/// Returns every schedule with its settings, starting with the baseline. A schedule may occur several times with different settings.
 pub fn all() -> impl Iterator<Item = &'static Variant> {
     ALL.iter()
 }

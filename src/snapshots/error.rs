@@ -48,12 +48,12 @@ pub enum RunSnapshotsError {
         /// The last steps of the snapshots that exist.
         known: Vec<Step>,
     },
-    /// All snapshots are damaged.
+    /// The requested snapshot is damaged, or all snapshots are damaged if the newest valid one was requested.
     #[error("{}: no snapshot is valid\n{}", folder.display(), damage.join("\n"))]
     NoneValid {
         /// The folder.
         folder: PathBuf,
-        /// The damage of each snapshot.
+        /// The damage of each snapshot that was tried.
         damage: Vec<String>,
     },
     /// The snapshot belongs to other prompts.
@@ -72,7 +72,7 @@ pub enum RunSnapshotsError {
         /// The keys that differ, each with both values.
         keys: Vec<String>,
     },
-    /// The part of the run folder in the snapshot cannot be read.
+    /// The state of the run folder in the snapshot cannot be read.
     #[error(transparent)]
     Resume(#[from] ResumeError),
     /// The run folder does not have the records that the snapshot continues.
@@ -85,7 +85,7 @@ pub enum RunSnapshotsError {
         /// The record that is missing or too short.
         error: RecordError,
     },
-    /// Another process resumes from a snapshot that this process does not see.
+    /// The first process resumes from a snapshot that this process does not find.
     #[error(
         "{}: the first process resumes from the snapshot after step {steps}, which this process cannot find: all processes need one run folder",
         folder.display()

@@ -11,9 +11,9 @@ use super::error::TelemetryError;
 use super::loss::Signal;
 
 /// The maximum size of a collector's answer in bytes.
-const LARGEST_ANSWER: u64 = 4 << 20;
+const MAX_ANSWER: u64 = 4 << 20;
 
-/// A client that blocks its thread, as the exporters on their own threads require.
+/// An HTTP client that blocks the calling thread. The exporters run on threads of their own and need such a client.
 #[derive(Debug)]
 pub(super) struct ExportClient(Client);
 
@@ -23,8 +23,8 @@ impl HttpClient for ExportClient {
         let mut answer = self.0.execute(request.try_into()?)?;
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
         let mut body = Vec::new();
-        answer.take(LARGEST_ANSWER + 1).read_to_end(&mut body)?;
-        if body.len() as u64 > LARGEST_ANSWER {
+        answer.take(MAX_ANSWER + 1).read_to_end(&mut body)?;
+        if body.len() as u64 > MAX_ANSWER {
             return Err(ResponseBodyTooLarge::new().into());
         }
         let mut response = Response::builder().status(status).body(Bytes::from(body))?;
@@ -35,8 +35,8 @@ impl HttpClient for ExportClient {
 
 /// Returns a client for exports of a signal to `endpoint`, with the given timeout per request.
 ///
-/// Over TLS the collector's certificate is verified with the system's certificates, or with those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
-/// Plain HTTP needs no certificates, so a machine without any is not an error.
+/// Over TLS, the collector's certificate is verified with the certificates of `SSL_CERT_FILE` and `SSL_CERT_DIR`, or with the system's
+/// certificates if neither variable is set. Plain HTTP needs no certificates, so a machine without any is not an error.
 ///
 /// # Errors
 /// If the endpoint uses TLS and the machine has no certificates.

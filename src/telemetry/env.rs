@@ -20,7 +20,8 @@ pub(super) struct ExportTarget {
 /// The default timeout of an export, as OpenTelemetry specifies it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the destination of a signal, or `None` if it is not exported. `variable` looks up a variable and returns `None` for empty ones.
+/// Returns the destination of a signal, or `None` if the signal is not exported. `variable` looks up a variable and returns `None` if it is
+/// unset or empty.
 ///
 /// # Errors
 /// If a variable of the signal has an unsupported value.
@@ -32,19 +33,23 @@ pub(super) fn target(
         return Ok(None);
     }
     let Some((name, endpoint)) = setting(signal, "ENDPOINT", variable) else { return Ok(None) };
-    let exporter = format!("OTEL_{}_EXPORTER", signal.in_variables());
+    let exporter = format!("OTEL_{}_EXPORTER", signal.variable_infix());
     match variable(&exporter).as_deref() {
         Some("none") => return Ok(None),
         None | Some("otlp") => {}
-        Some(found) => return Err(refused(exporter, "`otlp` or `none`", found)),
+        Some(found) => return Err(variable_error(exporter, "`otlp` or `none`", found)),
     }
-    only("http/protobuf", "`http/protobuf`", setting(signal, "PROTOCOL", variable))?;
-    only("none", "`none`", setting(signal, "COMPRESSION", variable))?;
+    require_value("http/protobuf", "`http/protobuf`", setting(signal, "PROTOCOL", variable))?;
+    require_value("none", "`none`", setting(signal, "COMPRESSION", variable))?;
     let begins = |scheme: &str| {
         endpoint.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
     };
     if !begins("http://") && !begins("https://") {
-        return Err(refused(name, "a URL that begins with `http://` or `https://`", &endpoint));
+        return Err(variable_error(
+            name,
+            "a URL that begins with `http://` or `https://`",
+            &endpoint,
+        ));
     }
     let timeout = setting(signal, "TIMEOUT", variable).map(milliseconds).transpose()?;
     Ok(Some(ExportTarget { endpoint, timeout: timeout.unwrap_or(TIMEOUT) }))
@@ -53,34 +58,35 @@ pub(super) fn target(
 fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryError> {
     let parsed = value.trim().parse().ok().filter(|milliseconds| *milliseconds > 0);
     let parsed = parsed.map(Duration::from_millis);
-    parsed.ok_or_else(|| refused(name, "a number of milliseconds above 0", &value))
+    parsed.ok_or_else(|| variable_error(name, "a number of milliseconds above 0", &value))
 }
 
-/// Returns the name and the value of the signal's own variable, or else of the general one.
+/// Returns the name and the value of the signal's own variable, or of the general variable if the own one is unset. Returns `None` if both
+/// are unset.
 fn setting(
     signal: Signal,
     what: &str,
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Option<(String, String)> {
-    let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", signal.in_variables());
+    let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", signal.variable_infix());
     let general = format!("OTEL_EXPORTER_OTLP_{what}");
     [own, general].into_iter().find_map(|name| variable(&name).map(|value| (name, value)))
 }
 
-fn only(
+fn require_value(
     possible: &str,
     expected: &'static str,
     setting: Option<(String, String)>,
 ) -> Result<(), TelemetryError> {
     match setting {
         Some((name, found)) if !found.eq_ignore_ascii_case(possible) => {
-            Err(refused(name, expected, &found))
+            Err(variable_error(name, expected, &found))
         }
         _ => Ok(()),
     }
 }
 
-fn refused(variable: String, expected: &'static str, found: &str) -> TelemetryError {
+fn variable_error(variable: String, expected: &'static str, found: &str) -> TelemetryError {
     TelemetryError::Variable { variable, expected, found: without_credentials(found).into_owned() }
 }
 

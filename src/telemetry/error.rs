@@ -5,7 +5,7 @@ use super::loss::{self, Loss, Signal};
 /// An error of the export.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// A variable has a value that this program does not support.
+    /// An environment variable has a value that this program does not support.
     #[error("{variable}: expected {expected}, found `{found}`")]
     Variable {
         /// Name of the variable.

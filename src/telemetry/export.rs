@@ -21,16 +21,16 @@ use tracing_subscriber::registry::LookupSpan;
 use super::client::client;
 use super::env::{ExportTarget, target};
 use super::error::TelemetryError;
-use super::logs::Logs;
+use super::logs::LogExport;
 use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
-use super::metrics::Metrics;
+use super::metrics::MetricExport;
 use super::variable;
 
 /// Maximum time that the end of a run waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// The attribute of the resource with the run folder. It identifies a run, also after it was resumed.
+/// The resource attribute that contains the run folder. The folder identifies a run, also after the run is resumed.
 const RUN_FOLDER: &str = "rollpacker.run.folder";
 
 /// Exports traces, metrics and logs over OTLP as long as it exists, and flushes them on drop.
@@ -38,24 +38,25 @@ const RUN_FOLDER: &str = "rollpacker.run.folder";
 /// Drop it after the run: spans that end later are lost.
 #[derive(Debug)]
 pub struct Telemetry {
-    traces: Option<Traces>,
-    metrics: Option<Metrics>,
-    logs: Option<Logs>,
+    traces: Option<TraceExport>,
+    metrics: Option<MetricExport>,
+    logs: Option<LogExport>,
 }
 
 impl Telemetry {
-    /// Starts the exports that the `OTEL_*` variables request, as the [module documentation](super) describes. Returns `None` if they
-    /// request none.
+    /// Starts the exports that the `OTEL_*` variables request, as the [module documentation](super) describes. Returns `None` if the
+    /// variables request no export.
     ///
     /// Installs the global `tracing` subscriber if traces or logs are exported.
     ///
     /// # Errors
-    /// If a variable has an unsupported value, a global subscriber is already set, or a thread cannot be started.
+    /// If a variable has an unsupported value, an exporter or its HTTP client cannot be created, a global subscriber is already set, or a
+    /// thread cannot be started.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         Self::start(None)
     }
 
-    /// Starts the exports like [`Self::from_env`], of a run with this run folder, which the resource names.
+    /// Starts the exports of a run, as [`Self::from_env`] does. The resource of the exported data names the run folder.
     ///
     /// # Errors
     /// As [`Self::from_env`].
@@ -64,7 +65,7 @@ impl Telemetry {
     }
 
     fn start(run_folder: Option<&Path>) -> Result<Option<Self>, TelemetryError> {
-        keep_secrets(&variable);
+        register_secrets(&variable);
         let [traces, metrics, logs] =
             [Signal::Traces, Signal::Metrics, Signal::Logs].map(|signal| target(signal, &variable));
         let (traces, metrics, logs) = (traces?, metrics?, logs?);
@@ -72,9 +73,9 @@ impl Telemetry {
             return Ok(None);
         }
         let resource = resource(run_folder, &variable);
-        let metrics = metrics.map(|to| Metrics::start(to, resource.clone())).transpose()?;
-        let logs = logs.map(|to| Logs::start(to, resource.clone())).transpose()?;
-        let traces = traces.map(|to| Traces::start(to, resource)).transpose()?;
+        let metrics = metrics.map(|to| MetricExport::start(to, resource.clone())).transpose()?;
+        let logs = logs.map(|to| LogExport::start(to, resource.clone())).transpose()?;
+        let traces = traces.map(|to| TraceExport::start(to, resource)).transpose()?;
         subscribe(traces.as_ref(), logs.as_ref())?;
         Ok(Some(Self { traces, metrics, logs }))
     }
@@ -82,7 +83,7 @@ impl Telemetry {
     /// Exports the metrics of a step, each as a gauge `rollpacker.<name>` without attributes. A `/` in the name becomes `.`.
     ///
     /// Other characters that are not allowed in instrument names become `_`. Values that are not finite are left out. Returns at once. If
-    /// the collector is too many steps behind, the step is lost and counted.
+    /// 64 steps already wait for the collector, the step is lost and counted. Does nothing if metrics are not exported.
     pub fn record(&self, metrics: &BTreeMap<String, f64>) {
         if let Some(exported) = &self.metrics {
             exported.record(metrics);
@@ -101,7 +102,7 @@ impl Telemetry {
     fn end(&mut self) -> Result<(), TelemetryError> {
         let watch = WallClock::start();
         let left = || SHUTDOWN_LIMIT.saturating_sub(Duration::from_nanos(watch.now().0));
-        let metrics = self.metrics.take().map(Metrics::close); // all signals drain at once
+        let metrics = self.metrics.take().map(MetricExport::close); // all signals drain at once
         let lost_traces = self.traces.take().and_then(|traces| traces.end(left()));
         let lost_logs = self.logs.take().and_then(|logs| logs.end(left()));
         let lost_metrics = metrics.and_then(|metrics| metrics.end(left()));
@@ -119,18 +120,19 @@ impl Drop for Telemetry {
 }
 
 /// Registers the values of the configured export headers as secrets, because collectors repeat them in error messages.
-fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
+fn register_secrets(variable: &impl Fn(&str) -> Option<String>) {
     for name in ["", "TRACES_", "METRICS_", "LOGS_"] {
         let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();
         for (_, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
-            secret::keep(value.trim());
+            secret::register(value.trim());
             // For `Bearer <key>`, servers may also repeat the key alone.
-            value.trim().split_once(' ').into_iter().for_each(|(_, key)| secret::keep(key));
+            value.trim().split_once(' ').into_iter().for_each(|(_, key)| secret::register(key));
         }
     }
 }
 
-/// Returns the resource: the attributes that variables set, and these defaults for the others.
+/// Returns the resource: the attributes that environment variables set, and defaults for the name, version and instance of the service and
+/// for the run folder.
 fn resource(run_folder: Option<&Path>, variable: &impl Fn(&str) -> Option<String>) -> Resource {
     let written = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
     let named = variable("OTEL_SERVICE_NAME").map(|_| "service.name");
@@ -151,12 +153,12 @@ fn resource(run_folder: Option<&Path>, variable: &impl Fn(&str) -> Option<String
 
 /// The exporter of the spans of steps and stages.
 #[derive(Debug)]
-struct Traces {
+struct TraceExport {
     provider: SdkTracerProvider,
     losses: LossCounter,
 }
 
-impl Traces {
+impl TraceExport {
     fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let exporter = SpanExporter::builder()
             .with_http()
@@ -186,18 +188,19 @@ impl Traces {
     }
 
     fn end(self, limit: Duration) -> Option<Loss> {
-        self.losses.at_the_end(self.provider.shutdown_with_timeout(limit))
+        self.losses.finish(self.provider.shutdown_with_timeout(limit))
     }
 }
 
 /// Installs a subscriber that exports spans and log messages, and prints the messages in a program with a command line. Does nothing if
 /// neither is exported.
-fn subscribe(traces: Option<&Traces>, logs: Option<&Logs>) -> Result<(), TelemetryError> {
+fn subscribe(traces: Option<&TraceExport>, logs: Option<&LogExport>) -> Result<(), TelemetryError> {
     if traces.is_none() && logs.is_none() {
         return Ok(());
     }
-    let subscriber =
-        tracing_subscriber::registry().with(traces.map(Traces::layer)).with(logs.map(Logs::layer));
+    let subscriber = tracing_subscriber::registry()
+        .with(traces.map(TraceExport::layer))
+        .with(logs.map(LogExport::layer));
     #[cfg(all(feature = "cli", feature = "torch"))]
     let subscriber = subscriber.with(super::warnings::layer());
     tracing::subscriber::set_global_default(subscriber)?;

@@ -24,17 +24,17 @@ use super::log_filter;
 use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
 
-/// The beginnings of the targets of the crates that export. Each export of one of their messages would cause the next.
-const EXPORTING: [&str; 4] = ["hyper", "opentelemetry", "reqwest", "rustls"];
+/// Prefixes of the log targets of the crates that perform an export. To export one of their messages would cause further messages.
+const EXPORT_TARGETS: [&str; 4] = ["hyper", "opentelemetry", "reqwest", "rustls"];
 
 /// The exporter of log messages.
 #[derive(Debug)]
-pub(super) struct Logs {
+pub(super) struct LogExport {
     provider: SdkLoggerProvider,
     losses: LossCounter,
 }
 
-impl Logs {
+impl LogExport {
     pub(super) fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let exporter = LogExporter::builder()
             .with_http()
@@ -53,7 +53,7 @@ impl Logs {
     pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> {
         let exported = filter_fn(|metadata| {
             metadata.is_event()
-                && !EXPORTING.iter().any(|begin| metadata.target().starts_with(begin))
+                && !EXPORT_TARGETS.iter().any(|begin| metadata.target().starts_with(begin))
         });
         // The SDK takes the target of a record as its instrumentation scope.
         LogLayer(self.provider.logger("rollpacker"))
@@ -61,7 +61,7 @@ impl Logs {
     }
 
     pub(super) fn end(self, limit: Duration) -> Option<Loss> {
-        self.losses.at_the_end(self.provider.shutdown_with_timeout(limit))
+        self.losses.finish(self.provider.shutdown_with_timeout(limit))
     }
 }
 
@@ -90,7 +90,7 @@ fn severity(level: Level) -> Severity {
     }
 }
 
-/// Writes the fields of an event into a record: the message as its body, the others as attributes.
+/// Writes the fields of an event into a record: the field `message` as the body, and the other fields as attributes.
 struct RecordFields<'a>(&'a mut SdkLogRecord);
 
 impl RecordFields<'_> {

@@ -14,7 +14,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    pub(super) fn in_variables(self) -> &'static str {
+    pub(super) fn variable_infix(self) -> &'static str {
         match self {
             Self::Traces => "TRACES",
             Self::Metrics => "METRICS",

@@ -38,15 +38,16 @@ impl LossCounter {
         }))
     }
 
-    pub(super) fn note(&self, cause: &impl fmt::Display) {
+    pub(super) fn record_failure(&self, cause: &impl fmt::Display) {
         self.0.exports.fetch_add(1, Ordering::Relaxed);
         self.0.cause.get_or_init(|| redact(&cause.to_string()).into_owned());
     }
 
-    /// Returns the losses of the run. `ended` is the result of the last export.
-    pub(super) fn at_the_end(&self, ended: Result<(), impl fmt::Display>) -> Option<Loss> {
+    /// Returns the losses of the run; `None` if there are none. If `ended`, the result of the shutdown, is an error, it counts as one more
+    /// failed export.
+    pub(super) fn finish(&self, ended: Result<(), impl fmt::Display>) -> Option<Loss> {
         if let Err(error) = ended {
-            self.note(&error);
+            self.record_failure(&error);
         }
         self.0.cause.get().map(|cause| Loss {
             signal: self.0.signal,
@@ -69,14 +70,14 @@ impl<E> CountingExporter<E> {
         Self { exporter, losses }
     }
 
-    fn noted(&self, result: OTelSdkResult) -> OTelSdkResult {
-        result.inspect_err(|error| self.losses.note(error))
+    fn count_failure(&self, result: OTelSdkResult) -> OTelSdkResult {
+        result.inspect_err(|error| self.losses.record_failure(error))
     }
 }
 
 impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.noted(self.exporter.export(batch).await)
+        self.count_failure(self.exporter.export(batch).await)
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -98,7 +99,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
 
 impl<E: PushMetricExporter> PushMetricExporter for CountingExporter<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        self.noted(self.exporter.export(metrics).await)
+        self.count_failure(self.exporter.export(metrics).await)
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -120,7 +121,7 @@ impl<E: PushMetricExporter> PushMetricExporter for CountingExporter<E> {
 
 impl<E: LogExporter> LogExporter for CountingExporter<E> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
-        self.noted(self.exporter.export(batch).await)
+        self.count_failure(self.exporter.export(batch).await)
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {

@@ -20,33 +20,33 @@ use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
 
 /// Maximum number of steps that wait for the collector. Further steps are lost.
-const WAITING_STEPS: usize = 64;
+const MAX_QUEUED_STEPS: usize = 64;
 
 /// An interval longer than any run. Steps are exported explicitly.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-type StepMetrics = BTreeMap<String, f64>;
+type MetricValues = BTreeMap<String, f64>;
 
-/// The metrics of steps that are still to be exported.
+/// The exporter of metrics, with the queue of steps that its thread still has to export.
 #[derive(Debug)]
-pub(super) struct Metrics {
-    steps: SyncSender<StepMetrics>,
-    closing: ClosingMetrics,
+pub(super) struct MetricExport {
+    steps: SyncSender<MetricValues>,
+    closing: ClosingMetricExport,
 }
 
 /// An export that receives no more steps but may still be running.
 #[derive(Debug)]
-pub(super) struct ClosingMetrics {
+pub(super) struct ClosingMetricExport {
     done: Receiver<()>,
     losses: LossCounter,
 }
 
-impl Metrics {
+impl MetricExport {
     pub(super) fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let client = client(Signal::Metrics, &to.endpoint, to.timeout)?;
         let losses = LossCounter::new(Signal::Metrics, &to.endpoint);
         let provider = provider(client, losses.clone(), resource)?;
-        let (steps, waiting) = sync_channel(WAITING_STEPS);
+        let (steps, waiting) = sync_channel(MAX_QUEUED_STEPS);
         let (ended, done) = sync_channel(1);
         std::thread::Builder::new()
             .name("rollpacker-metrics".to_owned())
@@ -55,25 +55,25 @@ impl Metrics {
                 drop((provider, ended));
             })
             .map_err(TelemetryError::Thread)?;
-        Ok(Self { steps, closing: ClosingMetrics { done, losses } })
+        Ok(Self { steps, closing: ClosingMetricExport { done, losses } })
     }
 
-    pub(super) fn record(&self, metrics: &StepMetrics) {
+    pub(super) fn record(&self, metrics: &MetricValues) {
         if self.steps.try_send(metrics.clone()).is_err() {
             self.closing
                 .losses
-                .note(&format_args!("the collector is {WAITING_STEPS} steps behind"));
+                .record_failure(&format_args!("the collector is {MAX_QUEUED_STEPS} steps behind"));
         }
     }
 
-    pub(super) fn close(self) -> ClosingMetrics {
+    pub(super) fn close(self) -> ClosingMetricExport {
         self.closing
     }
 }
 
-impl ClosingMetrics {
+impl ClosingMetricExport {
     pub(super) fn end(self, limit: Duration) -> Option<Loss> {
-        self.losses.at_the_end(match self.done.recv_timeout(limit) {
+        self.losses.finish(match self.done.recv_timeout(limit) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
             Err(RecvTimeoutError::Timeout) => Err("no response at the end of the run"),
         })
@@ -98,7 +98,7 @@ fn provider(
     Ok(SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build())
 }
 
-fn export(provider: &SdkMeterProvider, steps: Receiver<StepMetrics>) {
+fn export(provider: &SdkMeterProvider, steps: Receiver<MetricValues>) {
     let meter = provider.meter("rollpacker");
     let mut gauges = BTreeMap::new();
     for step in steps {
@@ -110,7 +110,7 @@ fn export(provider: &SdkMeterProvider, steps: Receiver<StepMetrics>) {
     }
 }
 
-/// Creates the gauge of a metric, with unit and description if the metric is in the table.
+/// Creates the gauge of a metric, with unit and description if the table of metrics lists it.
 fn gauge(meter: &Meter, metric: &str) -> Gauge<f64> {
     let gauge = meter.f64_gauge(instrument(metric));
     let gauge = match Metric::find(metric) {

@@ -2,8 +2,8 @@
 //!
 //! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
 //! metrics of each step are exported as gauges. The log messages that `RUST_LOG` selects are exported, by default the warnings of this
-//! project. Exports run on their own threads. A slow or absent collector never delays the run; it only
-//! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
+//! project. Exports run on their own threads. A slow or absent collector never delays the run; it only loses data, which
+//! [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
 //!
 //! `docs/telemetry.md` lists all variables, instruments, spans and attributes.
 //!
@@ -44,14 +44,14 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The target of the warnings that the console prints. The printer of log messages leaves them out.
+/// The tracing target of warnings that the console has already printed. The layer that prints log messages leaves them out.
 #[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
-const PRINTED: &str = "rollpacker::console";
+const CONSOLE_TARGET: &str = "rollpacker::console";
 
 /// Emits a warning that the console prints as a log message, for other subscribers.
 #[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
 pub(crate) fn log_warning(text: &str) {
-    tracing::warn!(target: PRINTED, "{text}");
+    tracing::warn!(target: CONSOLE_TARGET, "{text}");
 }
 
 /// Does nothing in a program without log messages.

@@ -9,7 +9,7 @@ use super::error::TelemetryError;
 use super::loss::Signal;
 use super::variable;
 
-/// Exports traces, metrics and logs over OTLP. Does not exist in a program without the feature `otlp`.
+/// Exports traces, metrics and logs over OTLP. A program without the feature `otlp` never has a value of this type.
 #[derive(Debug)]
 pub struct Telemetry(Infallible);
 
@@ -17,7 +17,8 @@ impl Telemetry {
     /// Returns `None` if the `OTEL_*` variables request no export.
     ///
     /// # Errors
-    /// [`TelemetryError::Absent`] if they request one, or [`TelemetryError::Variable`] if a variable has an unsupported value.
+    /// [`TelemetryError::Absent`] if the variables request an export, or [`TelemetryError::Variable`] if a variable has an unsupported
+    /// value.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         for signal in [Signal::Traces, Signal::Metrics, Signal::Logs] {
             if target(signal, &variable)?.is_some() {

@@ -1,4 +1,4 @@
-//! Log messages on standard error: warnings of the crates of this project, or what `RUST_LOG` selects.
+//! Log messages on standard error: warnings of the crates of this project, or the messages that `RUST_LOG` selects.
 //!
 //! They are events of `tracing`: a crate that runs in the background has no other way to report something that is no error of the run.
 
@@ -11,27 +11,28 @@ use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::PRINTED;
+use super::CONSOLE_TARGET;
 use super::log_filter::{self, LogFilterError};
 use crate::terminal;
 
-/// Checks the variable that selects the messages.
+/// Checks `RUST_LOG`, which selects the messages.
 ///
 /// # Errors
-/// If it cannot be parsed.
+/// If the value of `RUST_LOG` cannot be parsed.
 pub(crate) fn check() -> Result<(), LogFilterError> {
     log_filter::parse().map(drop)
 }
 
-/// Prints messages from now on. Has no effect if the program has a subscriber already, which then has the [`layer`] itself.
+/// Prints messages from now on. Has no effect if the program already has a subscriber; the subscriber of an export includes the [`layer`].
 pub(crate) fn print() {
     drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer())));
 }
 
-/// Returns a layer that prints the selected messages; warnings if the variable cannot be parsed.
+/// Returns a layer that prints the messages that `RUST_LOG` selects, or warnings if its value is unset or cannot be parsed.
 pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
     // Spans stay turned off: those of steps and stages are for the export of traces.
-    let unprinted = filter_fn(|metadata| metadata.is_event() && metadata.target() != PRINTED);
+    let unprinted =
+        filter_fn(|metadata| metadata.is_event() && metadata.target() != CONSOLE_TARGET);
     Printer.with_filter(log_filter::selected().and(unprinted))
 }
 
@@ -96,7 +97,7 @@ mod tests {
     use tracing_subscriber::filter::EnvFilter;
 
     use super::*;
-    use crate::telemetry::log_filter::WARNINGS;
+    use crate::telemetry::log_filter::DEFAULT_FILTER;
 
     /// Collects lines instead of printing them.
     struct Collector(Arc<Mutex<Vec<String>>>);
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn warnings_of_this_project_are_selected_by_default() {
-        assert_eq!(lines(WARNINGS), ["warning: is away (server: a)", "warning: error: e"]);
+        assert_eq!(lines(DEFAULT_FILTER), ["warning: is away (server: a)", "warning: error: e"]);
         let all = [
             "warning: is away (server: a)",
             "debug: rollpacker_servers::engine: answers",

@@ -1,7 +1,7 @@
 //! Timelines in the Chrome trace format (JSON), which Perfetto and `chrome://tracing` read.
 //!
-//! A run has a track of steps and one of the trainer, a track per sample, and the tracks of the slots of each instance. Tracks are threads
-//! of the format, and groups of tracks are its processes.
+//! A run has a track of steps, a track of the trainer, a track per sample, and a track per slot of each instance. A track is a thread of
+//! the format, and a group of tracks is a process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,11 +12,13 @@ use serde_json::{Value, json};
 use super::slots::Slots;
 use super::{Interval, TimelineResponse, TimelineStep};
 
-/// The number of process ids of a run.
+/// The number of process ids that are reserved for a run. The ids below are relative to the first id of a run.
 const PIDS: u64 = 1 << 20;
+/// The process id of the tracks of steps and trainer.
 const STEPS: u64 = 1;
+/// The process id of the tracks of samples.
 const SAMPLES: u64 = 2;
-/// The process id of instance 0, after those of the other groups.
+/// The process id of instance 0. The ids of the other instances follow.
 const INSTANCES: u64 = 3;
 
 /// Writes timelines to a file.
@@ -33,8 +35,10 @@ pub struct ChromeTrace<W> {
 pub struct RunTracks {
     /// The prefix of the names of the groups; empty for a single run.
     label: String,
+    /// The process id to which the ids of the groups are added.
     first_pid: u64,
     slots: Slots,
+    /// The number of the track of each sample, by prompt and sample.
     samples: BTreeMap<(u64, u32), u64>,
     /// The number of named tracks of each group. The tracks of a group are numbered from 1.
     named: BTreeMap<u64, u64>,
@@ -71,7 +75,7 @@ impl<W: Write> ChromeTrace<W> {
         self.responses
     }
 
-    /// Writes a step of a run. Steps of a run come in order.
+    /// Writes a step of a run. The steps of a run must be written in order.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -118,7 +122,8 @@ impl<W: Write> ChromeTrace<W> {
         Ok(())
     }
 
-    /// Writes the slices of a response on the track of its sample: one for all of it, and in it the rollout and the scoring.
+    /// Writes the slices of a response on the track of its sample: one for the whole response, and within it one for the rollout and one
+    /// for the scoring.
     fn sample(
         &mut self,
         tracks: &mut RunTracks,

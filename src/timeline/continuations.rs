@@ -7,25 +7,26 @@ use super::{TimelineResponse, TimelineStep};
 /// Finds the score of responses that were paused, or kept whole, before the step that trained on them.
 ///
 /// A step continues a response if it resumes as many tokens as the response had when it ended. A prompt may instead be sampled again from
-/// the start, under the same numbers; then the earlier response was not trained on.
+/// the start, with the same prompt and sample numbers; then the earlier response was not trained on.
 #[derive(Debug, Default)]
 pub struct Continuations {
     /// The responses that the next step may continue, by prompt and sample.
     open: BTreeMap<(u64, u32), OpenResponse>,
-    /// The scores of trained responses by a step before the one that trained on them, prompt, and sample.
+    /// The scores of trained responses of which an earlier step sampled a part. The key is this earlier step, the prompt and the sample.
     scores: BTreeMap<(u64, u64, u32), Option<f64>>,
 }
 
 #[derive(Debug, Default)]
 struct OpenResponse {
+    /// The number of tokens when the response ended or was paused.
     tokens: u32,
     /// The steps that had a part of the response.
     steps: Vec<u64>,
 }
 
 impl Continuations {
-    /// Adds the responses of a step. Steps come in order. `is_shown` is `false` for steps that [`complete`](Self::complete) is not called
-    /// with; these only continue responses of others.
+    /// Adds the responses of a step. Steps must be added in order. `is_shown` is `false` for a step that is never passed to
+    /// [`complete`](Self::complete); such a step only continues responses of other steps.
     pub fn observe(&mut self, step: u64, responses: &[TimelineResponse], is_shown: bool) {
         for response in responses {
             let id = (response.prompt, response.sample);

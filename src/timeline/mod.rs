@@ -1,7 +1,7 @@
 //! The timeline of a run: when each response was generated and scored, and how each step spent its time.
 //!
-//! A timeline comes from the reports of a simulated run ([`TimelineStep::of`]) or from the folder of a live one. [`chrome`] writes it in
-//! the Chrome trace format, which Perfetto reads.
+//! A timeline comes from the reports of a simulated run ([`TimelineStep::of`]) or from the run folder of a live run. [`chrome`] writes it
+//! in the Chrome trace format, which Perfetto reads.
 
 pub mod chrome;
 pub mod continuations;
@@ -18,11 +18,11 @@ pub type Interval = (Nanos, Nanos);
 pub struct TimelineStep {
     /// The number of the step, from 1.
     pub step: u64,
-    /// The kind of the round.
+    /// The kind of the round, such as `full`, `short` or `long`.
     pub round: String,
-    /// The stages of the step's own time by name, one after the other.
+    /// The stages of the step by name, one after the other, without the time that overlaps with the previous step.
     pub stages: Vec<(&'static str, Interval)>,
-    /// The validation after the step.
+    /// The interval of the validation after the step; `None` if there was none.
     pub validation: Option<Interval>,
     /// The intervals in which the trainer computed, in order; empty if they were not recorded.
     pub training: Vec<Interval>,
@@ -35,9 +35,9 @@ pub struct TimelineStep {
 pub struct TimelineResponse {
     /// The number of the prompt in the run.
     pub prompt: u64,
-    /// The number of the response in its group.
+    /// The index of the response in its group, from 0.
     pub sample: u32,
-    /// The engine instance.
+    /// The index of the engine instance.
     pub instance: u32,
     /// The time from the start of the response to its last token. `None` for a response that an earlier step kept whole.
     pub rollout: Option<Interval>,
@@ -49,14 +49,14 @@ pub struct TimelineResponse {
     pub resumed: u32,
     /// The reason of the end, such as `stop` or `abort`.
     pub finish_reason: String,
-    /// `true` if the response was trained on, in the step itself or, after [`Continuations`](continuations::Continuations) have completed
-    /// it, in a later one.
+    /// `true` if the response was trained on, in the step itself or in a later step. Only steps that
+    /// [`Continuations`](continuations::Continuations) completed take later steps into account.
     pub trained: bool,
     /// The score, if the response was trained on.
     pub score: Option<f64>,
 }
 
-/// Names of the stages of a step, each with the metric that has its seconds.
+/// The names of the stages of a step, each with the metric that contains the duration of the stage in seconds.
 const STAGES: [(&str, &str); 4] = [
     ("weight sync", "timing_s/weight_sync"),
     ("rollout", "timing_s/rollout"),
@@ -65,7 +65,8 @@ const STAGES: [(&str, &str); 4] = [
 ];
 
 impl TimelineStep {
-    /// Sets the stages and the validation of a step that was complete, with its validation, at `closed`, from its metrics.
+    /// Sets the stages and the validation of the step from its metrics. `closed` is the time at which the step and its validation were
+    /// complete, and `metric` returns a metric by name.
     #[must_use]
     pub fn with_stages(self, closed: Nanos, metric: impl Fn(&str) -> Option<f64>) -> Self {
         let seconds = |name: &str| Nanos::from_secs_f64(metric(name).unwrap_or(0.0));
@@ -83,7 +84,8 @@ impl TimelineStep {
     }
 }
 
-/// Returns the time in which a response was scored: the last `took` before `scored`, but not before the response ended.
+/// Returns the interval in which a response was scored. It ends at `scored` and lasts for `took`, but does not begin before the response
+/// ended.
 #[must_use]
 pub fn scoring(ended: Nanos, scored: Nanos, took: Nanos) -> Interval {
     (scored.since(took).max(ended).min(scored), scored)

@@ -13,11 +13,12 @@ use rollpacker_stages::train::Metrics;
 
 use super::{Interval, TimelineResponse, TimelineStep, scoring};
 
-/// The scores of responses by prompt and sample: the time at which each was known, the duration of scoring, and the score.
+/// The scores of responses by prompt and sample: the time at which a score was known, the duration of scoring, and the score.
 type Scores = BTreeMap<(u64, u32), (Nanos, Nanos, f64)>;
 
 impl TimelineStep {
-    /// Returns a reported step, with its metrics and the intervals in which the trainer computed. Times are those of the run's clock.
+    /// Returns the timeline of a step from its report, the kind of its round, its metrics, and the intervals in which the trainer computed.
+    /// Times are on the run's clock.
     #[must_use]
     pub fn of(
         report: &StepReport,

@@ -16,12 +16,12 @@ pub struct TrainerContext {
     pub worker: usize,
     /// The folder of the initial model in Hugging Face format (`model.path`).
     pub model: PathBuf,
-    /// The folder of the initial critic (`critic.path`), if the recipe names one.
+    /// The folder of the initial critic (`critic.path`); `None` if the critic starts from the initial model of the policy.
     pub critic: Option<PathBuf>,
     /// The device of this worker's models.
     pub device: Device,
-    /// The optimizer, the loss and the batches, as the sections `[actor]`, `[critic]` and `[algorithm]` configure them. Its critic is set
-    /// if the advantage estimator needs values.
+    /// The optimizer, the loss and the batches, as the sections `[actor]`, `[critic]` and `[algorithm]` configure them. The field `critic`
+    /// is set if the advantage estimator needs values.
     pub config: TrainerConfig,
     /// The policy loss and the KL estimators that the recipe names.
     pub objective: Objective,
@@ -29,6 +29,6 @@ pub struct TrainerContext {
     pub weights: WeightStore,
     /// A counter that shows the watchdog progress during long operations.
     pub progress: ProgressCounter,
-    /// The number of CPU threads per device, where a placement lends devices to the trainer; `None` for a fixed number of threads.
+    /// The number of CPU threads per device, if a placement lends devices to the trainer; `None` for a fixed number of threads.
     pub threads_per_device: Option<usize>,
 }

@@ -79,8 +79,8 @@ pub(crate) struct NeededOperations {
 impl NeededOperations {
     /// Rejects a trainer that does not support an operation, before the first step instead of at its end.
     ///
-    /// A trainer does not announce its operations, so it is called in two ways that change nothing by its contract: for the gradient of
-    /// nothing, and with a state that cannot be read.
+    /// A trainer does not announce its operations. Therefore two calls are tried that change nothing by contract: one takes the partial
+    /// gradient of no data, and one loads a state from a path that does not exist.
     fn check(self, name: &str, trainer: &mut dyn Trainer) -> Result<(), RecipeError> {
         let Self { workers, save_freq } = self;
         if workers > 1 && is_unsupported(trainer.take_partial(Step(0))) {
@@ -131,7 +131,7 @@ impl Trainers {
         let start = Arc::new(start);
         Self(self.0.with(name, move |options: O| {
             let start = start.clone();
-            Ok(TrainerStarter::own(move |context| start(options.clone(), context)))
+            Ok(TrainerStarter::custom(move |context| start(options.clone(), context)))
         }))
     }
 
@@ -161,7 +161,7 @@ fn torch_starter(_: NoOptions) -> Result<TrainerStarter, CatalogError> {
 }
 
 impl TrainerStarter {
-    fn own<T: Trainer + 'static>(
+    fn custom<T: Trainer + 'static>(
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let start = move |context| Ok(Box::new(start(context)?) as Box<dyn Trainer>);
@@ -171,11 +171,11 @@ impl TrainerStarter {
 
 impl ChosenTrainer {
     /// Returns a trainer that a program passes by value. Errors name its type.
-    pub(crate) fn own<T: Trainer + 'static>(
+    pub(crate) fn custom<T: Trainer + 'static>(
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let name = std::any::type_name::<T>().to_owned();
-        Self { name, starter: TrainerStarter::own(start) }
+        Self { name, starter: TrainerStarter::custom(start) }
     }
 
     /// Returns `true` if this is the torch trainer of this project.

@@ -25,7 +25,7 @@ pub(super) fn start(context: TrainerContext) -> anyhow::Result<Box<dyn Trainer>>
     } = context;
     let decoder = Decoder::load(&model, device)?;
     let mut trainer =
-        TorchTrainer::with_objective(decoder, config, weights, objective)?.with_pulse(progress);
+        TorchTrainer::with_objective(decoder, config, weights, objective)?.with_progress(progress);
     if let Some(threads) = threads_per_device {
         trainer = trainer.with_threads_per_device(threads);
     }

@@ -5,7 +5,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// The page, its style, and its modules. uPlot 1.6.32 is under the MIT licence, which is next to it.
+/// The page, its style, and its modules: path, content type and text. uPlot 1.6.32 is under the MIT licence, which is next to it.
 const FILES: [(&str, &str, &str); 15] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),

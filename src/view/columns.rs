@@ -17,11 +17,11 @@ pub(super) struct Columns {
     pub(super) lines: usize,
     /// The last step.
     pub(super) steps: u64,
-    /// The training steps by which a run is judged.
+    /// The first and the last training steps, from which findings are made.
     ends: StepWindow<StepMetrics>,
     /// The first error of a line, and the number of lines that could not be read.
     error: Option<(String, usize)>,
-    /// The number of times that the run replaced its file.
+    /// The number of times that the run replaced its metrics file.
     pub(super) generation: usize,
 }
 
@@ -45,12 +45,12 @@ impl Columns {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the last value of a metric.
+    /// Returns the last value of a metric, or `None` if the run does not have the metric.
     pub(super) fn last(&self, name: &str) -> Option<f64> {
         self.points(name).last().map(|point| point.value)
     }
 
-    /// Returns the metrics of a step, validation after it included.
+    /// Returns the metrics of a step, including the metrics of the validation after it.
     pub(super) fn of_step(&self, step: u64) -> BTreeMap<&str, f64> {
         let value = |points: &[Point]| {
             let after = points.partition_point(|point| point.step <= step);
@@ -71,7 +71,7 @@ impl Columns {
         findings(&self.ends)
     }
 
-    /// Describes the lines that could not be read.
+    /// Describes the lines that could not be read. Returns `None` if all lines were read.
     pub(super) fn warning(&self) -> Option<String> {
         let (error, count) = self.error.as_ref()?;
         let more = if *count > 1 { format!(" ({count} such lines)") } else { String::new() };
@@ -114,13 +114,13 @@ impl MetricsSink for Columns {
 /// The part of a metric that a chart shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurveOptions {
-    /// The first and the last step.
+    /// The first step.
     pub(super) from: u64,
-    /// See `from`.
+    /// The last step, included.
     pub(super) to: u64,
     /// The weight of the past in the exponential moving average, from 0 (none) to less than 1.
     pub(super) smoothing: f64,
-    /// The largest number of points.
+    /// The maximum number of points, which a curve may exceed by one.
     pub(super) points: usize,
 }
 
@@ -131,16 +131,16 @@ pub(super) struct Curve {
     pub(super) x: Vec<u64>,
     /// The mean of the smoothed values of the group.
     pub(super) y: Vec<f64>,
-    /// The smallest value of the group before smoothing.
+    /// The minimum of the group before smoothing.
     pub(super) min: Vec<f64>,
-    /// The largest one.
+    /// The maximum of the group before smoothing.
     pub(super) max: Vec<f64>,
 }
 
 impl Curve {
-    /// Returns the curve of values.
+    /// Returns the curve of a metric from its values.
     ///
-    /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run adds further ones.
+    /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run adds further steps.
     pub(super) fn of(points: &[Point], options: CurveOptions) -> Self {
         let smooth = smoothed(points, options.smoothing);
         let begin = points.partition_point(|point| point.step < options.from);

@@ -15,22 +15,22 @@ pub(super) struct ViewError {
 }
 
 impl ViewError {
-    /// Something that the request names does not exist.
-    pub(super) fn absent(text: String) -> Self {
+    /// Returns the error of a request that names something that does not exist.
+    pub(super) fn not_found(text: String) -> Self {
         Self { status: StatusCode::NOT_FOUND, text }
     }
 
-    /// The request itself is wrong.
+    /// Returns the error of an invalid request.
     pub(super) fn bad_request(text: String) -> Self {
         Self { status: StatusCode::BAD_REQUEST, text }
     }
 
-    /// The request comes from another site.
+    /// Returns the error of a request from another site.
     pub(super) fn forbidden(text: String) -> Self {
         Self { status: StatusCode::FORBIDDEN, text }
     }
 
-    /// The server failed.
+    /// Returns the error of a request that fails because of the server.
     pub(super) fn internal(text: String) -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, text }
     }
@@ -39,7 +39,9 @@ impl ViewError {
 impl From<ReadError> for ViewError {
     fn from(error: ReadError) -> Self {
         match &error {
-            ReadError::NoRun { .. } | ReadError::NoResponses(_) => Self::absent(error.to_string()),
+            ReadError::NoRun { .. } | ReadError::NoResponses(_) => {
+                Self::not_found(error.to_string())
+            }
             ReadError::File { .. } => Self::internal(error.to_string()),
         }
     }

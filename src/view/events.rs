@@ -36,12 +36,13 @@ struct Changes {
 }
 
 impl Changes {
-    /// Waits until the table differs from what the page has; `None` if it cannot be read any more.
+    /// Waits until the table differs from what the page has; `None` if the table cannot be formatted or its reading panicked.
     async fn next(&mut self) -> Option<String> {
         loop {
             self.ticks.tick().await;
             let runs = self.runs.clone();
-            let lines = tokio::task::spawn_blocking(move || serde_json::to_string(&runs.lines()));
+            let lines =
+                tokio::task::spawn_blocking(move || serde_json::to_string(&runs.run_lines()));
             let lines = lines.await.ok()?.ok()?;
             if lines != self.sent {
                 self.sent.clone_from(&lines);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::run_reader::{ReadError, Rollouts, dialogue, number, text};
 
+/// The columns of a response and of its prompt, except the columns in `PROMPT_COLUMNS`.
 pub(super) const COLUMNS: [&str; 19] = [
     column::PROMPT_ID,
     column::SAMPLE,
@@ -31,8 +32,8 @@ pub(super) const COLUMNS: [&str; 19] = [
     column::ROW,
 ];
 
-/// The columns that are the same for all responses of a prompt.
-const OF_PROMPT: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+/// The columns with the texts of the prompt, which are the same for all of its responses.
+const PROMPT_COLUMNS: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
 
 /// A prompt with its responses.
 #[derive(Debug, Serialize)]
@@ -44,6 +45,7 @@ pub(super) struct Group {
     ground_truth: Option<String>,
     extra_info: Option<String>,
     data_source: Option<String>,
+    /// The row of the prompt in the dataset.
     row: u64,
     tokens: u32,
     responses: Vec<GroupResponse>,
@@ -58,34 +60,37 @@ pub(super) struct GroupResponse {
     trained: bool,
     text: String,
     tokens: u32,
+    /// The number of tokens that earlier steps sampled.
     resumed: u32,
     finish: String,
+    /// The version of the policy that sampled the first token.
     policy: u64,
     instance: u32,
     preemptions: u32,
     score: Option<f64>,
     weight: Option<f32>,
-    /// The mean over the tokens.
+    /// The mean advantage of the tokens; `None` if the run has no advantages.
     advantage: Option<f64>,
     components: Option<Value>,
     labels: Option<Value>,
+    /// The error of the reward, if scoring failed.
     error: Option<String>,
 }
 
 impl GroupResponse {
-    /// Returns the text.
+    /// Returns the text of the response.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 }
 
 impl Group {
-    /// Reads the responses of a prompt; `None` if the step has none.
+    /// Reads the responses of a prompt; `None` if the step has no response to the prompt.
     ///
     /// # Errors
     /// If the rollouts cannot be read.
     pub(super) fn read(folder: &Path, step: u64, prompt: u64) -> Result<Option<Self>, ReadError> {
-        let columns: Vec<&str> = COLUMNS.iter().chain(&OF_PROMPT).copied().collect();
+        let columns: Vec<&str> = COLUMNS.iter().chain(&PROMPT_COLUMNS).copied().collect();
         let rows = Rollouts::of_prompt(folder, step, &columns, prompt)?;
         if rows.len() == 0 {
             return Ok(None);
@@ -117,7 +122,7 @@ fn prompts(folder: &Path, step: u64) -> Result<Vec<u64>, ReadError> {
     Ok(ids.iter().copied().filter(|id| seen.insert(*id)).collect())
 }
 
-/// Returns the row of a response.
+/// Returns the index of the row with the response `sample`, or `None` if there is no such response.
 pub(super) fn row_of(rows: &Rollouts, sample: u32) -> Result<Option<usize>, ReadError> {
     let samples = rows.numbers::<UInt32Type>(column::SAMPLE)?.values();
     Ok(samples.iter().position(|own| *own == sample))

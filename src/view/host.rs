@@ -23,7 +23,8 @@ pub(super) async fn only_loopback(request: Request, next: Next) -> Response {
     ViewError::forbidden(text.to_owned()).into_response()
 }
 
-/// Adds headers that keep the browser from loading anything else, and from guessing types.
+/// Adds headers that keep the browser from loading files of other servers, from guessing content types, from sending the address of the
+/// page to other sites, and from using cached files without asking the server.
 pub(super) async fn with_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

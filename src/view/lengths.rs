@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::run_reader::{ReadError, Rollouts, number, text};
 
-/// The largest number of steps that one request reads.
-pub(super) const MOST_STEPS: usize = 64;
+/// The maximum number of steps that one request reads.
+pub(super) const MAX_STEPS: usize = 64;
 /// The number of bins of a histogram.
 const BINS: usize = 40;
 
@@ -27,9 +27,9 @@ const COLUMNS: [&str; 5] = [
 pub(super) struct Distributions {
     /// The steps that were read.
     steps: Vec<u64>,
-    /// The bounds of the bins of all sources.
+    /// The bins of scores, which all sources share.
     scores: Bins,
-    /// The bounds in tokens of the bins of all sources.
+    /// The bins of lengths in tokens, which all sources share.
     lengths: Bins,
     sources: Vec<SourceHistograms>,
     /// The errors of files that cannot be read, whose steps are left out.
@@ -54,13 +54,13 @@ struct SourceHistograms {
     trained: Vec<u32>,
     /// The lengths of responses that ended by themselves and are not trained on.
     untrained: Vec<u32>,
-    /// The lengths at which responses were aborted or paused: the policy's lengths are larger.
+    /// The lengths at which responses were aborted or paused (censored): the policy would have generated longer responses.
     cut: Vec<u32>,
 }
 
 /// The responses of a data source.
 #[derive(Debug, Default)]
-struct Source {
+struct SourceValues {
     scores: Vec<f64>,
     trained: Vec<f64>,
     untrained: Vec<f64>,
@@ -74,7 +74,7 @@ impl Default for Bins {
 }
 
 impl Bins {
-    fn over(low: f64, values: impl Iterator<Item = f64>) -> Self {
+    fn covering(low: f64, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) =
             values.fold((low, low), |(low, high), value| (low.min(value), high.max(value)));
         Self { low, high: if high > low { high } else { low + 1.0 }, count: BINS }
@@ -96,13 +96,13 @@ impl Distributions {
     pub(super) fn read(folder: &Path, steps: &[u64]) -> Self {
         let mut sources = BTreeMap::new();
         let read = |step| collect(&Rollouts::read(folder, step, &COLUMNS)?, &mut sources);
-        let (steps, unreadable) = readable(steps, read);
+        let (steps, unreadable) = read_steps(steps, read);
         let scores = sources.values().flat_map(|source| source.scores.iter().copied());
         let lengths = sources.values().flat_map(|source| {
             source.trained.iter().chain(&source.untrained).chain(&source.cut).copied()
         });
-        let (scores, lengths) = (Bins::over(0.0, scores), Bins::over(0.0, lengths));
-        let histograms = |(name, source): (&String, &Source)| SourceHistograms {
+        let (scores, lengths) = (Bins::covering(0.0, scores), Bins::covering(0.0, lengths));
+        let histograms = |(name, source): (&String, &SourceValues)| SourceHistograms {
             source: name.clone(),
             scores: scores.counts(&source.scores),
             trained: lengths.counts(&source.trained),
@@ -114,22 +114,22 @@ impl Distributions {
     }
 }
 
-/// Calls `read` with each step. Returns the steps that were read, and the errors of the others.
-pub(super) fn readable(
+/// Calls `read` with each step. Returns the steps that were read, and the errors of the steps that were not.
+pub(super) fn read_steps(
     steps: &[u64],
     mut read: impl FnMut(u64) -> Result<(), ReadError>,
 ) -> (Vec<u64>, Vec<String>) {
-    let (mut readable, mut errors) = (Vec::new(), Vec::new());
+    let (mut readable_steps, mut errors) = (Vec::new(), Vec::new());
     for &step in steps {
         match read(step) {
-            Ok(()) => readable.push(step),
+            Ok(()) => readable_steps.push(step),
             Err(error) => errors.push(error.to_string()),
         }
     }
-    (readable, errors)
+    (readable_steps, errors)
 }
 
-fn collect(rows: &Rollouts, sources: &mut BTreeMap<String, Source>) -> Result<(), ReadError> {
+fn collect(rows: &Rollouts, sources: &mut BTreeMap<String, SourceValues>) -> Result<(), ReadError> {
     let (names, finish) = (rows.texts(column::DATA_SOURCE)?, rows.texts(column::FINISH_REASON)?);
     let scores = rows.numbers::<Float64Type>(column::SCORE)?;
     let lengths = rows.numbers::<UInt32Type>(column::RESPONSE_LENGTH)?;
@@ -149,15 +149,15 @@ fn collect(rows: &Rollouts, sources: &mut BTreeMap<String, Source>) -> Result<()
     Ok(())
 }
 
-/// Returns at most [`MOST_STEPS`] of the steps between two bounds, evenly spread, with the last one among them.
-pub(super) fn spread(steps: &[u64], from: u64, to: u64) -> Vec<u64> {
+/// Returns at most [`MAX_STEPS`] of the steps between two bounds, evenly spread, including the last step.
+pub(super) fn sample_steps(steps: &[u64], from: u64, to: u64) -> Vec<u64> {
     let begin = steps.partition_point(|step| *step < from);
     let end = steps.partition_point(|step| *step <= to).max(begin);
     let steps = &steps[begin..end];
-    let stride = steps.len().div_ceil(MOST_STEPS).max(1);
-    let mut spread: Vec<u64> = steps.iter().rev().step_by(stride).copied().collect();
-    spread.reverse();
-    spread
+    let stride = steps.len().div_ceil(MAX_STEPS).max(1);
+    let mut sampled_steps: Vec<u64> = steps.iter().rev().step_by(stride).copied().collect();
+    sampled_steps.reverse();
+    sampled_steps
 }
 
 #[cfg(test)]
@@ -167,20 +167,20 @@ mod tests {
     #[test]
     fn steps_are_spread_and_end_with_the_last() {
         let steps: Vec<u64> = (1..=5000).collect();
-        let chosen = spread(&steps, 1, 5000);
-        assert!(chosen.len() <= MOST_STEPS && chosen.len() > MOST_STEPS / 2);
+        let chosen = sample_steps(&steps, 1, 5000);
+        assert!(chosen.len() <= MAX_STEPS && chosen.len() > MAX_STEPS / 2);
         assert_eq!(chosen.last(), Some(&5000));
-        assert_eq!(spread(&steps, 7, 9), [7, 8, 9]);
-        assert!(spread(&steps, 9, 7).is_empty() && spread(&[], 0, 9).is_empty());
+        assert_eq!(sample_steps(&steps, 7, 9), [7, 8, 9]);
+        assert!(sample_steps(&steps, 9, 7).is_empty() && sample_steps(&[], 0, 9).is_empty());
     }
 
     #[test]
     fn every_value_is_in_a_bin() {
-        let bins = Bins::over(0.0, [10.0, 400.0].into_iter());
+        let bins = Bins::covering(0.0, [10.0, 400.0].into_iter());
         let counts = bins.counts(&[0.0, 10.0, 399.9, 400.0]);
         assert_eq!(counts.iter().sum::<u32>(), 4);
         assert_eq!((counts[0], counts[1], counts[BINS - 1]), (1, 1, 2));
-        assert_eq!(Bins::over(0.0, std::iter::empty()), Bins::default());
-        assert_eq!(Bins::over(0.0, [-1.0].into_iter()).low, -1.0);
+        assert_eq!(Bins::covering(0.0, std::iter::empty()), Bins::default());
+        assert_eq!(Bins::covering(0.0, [-1.0].into_iter()).low, -1.0);
     }
 }

@@ -8,11 +8,11 @@ use rollpacker_dataflow::schema::column;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::lengths::readable;
+use super::lengths::read_steps;
 use crate::run_reader::{ReadError, Rollouts, number, text};
 
 /// The number of characters of a prompt that the table shows.
-const SHOWN: usize = 160;
+const MAX_PREVIEW_CHARS: usize = 160;
 
 const COLUMNS: [&str; 9] = [
     column::PROMPT_ID,
@@ -38,15 +38,20 @@ pub(super) struct PromptTable {
 /// A row of the dataset with its responses in these steps.
 #[derive(Debug, Serialize)]
 struct PromptLine {
+    /// The row of the dataset.
     row: u64,
     data_source: Option<String>,
-    /// The beginning of its last message.
+    /// The preview of the prompt's last message.
     text: String,
+    /// The length of the prompt, in tokens.
     tokens: u32,
-    /// The last step and the id there.
+    /// The last of the steps that has the row.
     step: u64,
+    /// The id of the prompt in that step.
     prompt: u64,
+    /// The number of responses.
     responses: u32,
+    /// The number of responses that were trained on.
     trained: u32,
     /// The number of responses that were aborted or paused.
     cut: u32,
@@ -55,6 +60,7 @@ struct PromptLine {
     /// The mean length of the trained responses, in tokens.
     length: Option<f64>,
     #[serde(skip)]
+    /// The sums of the scores and of the lengths of the trained responses.
     sums: (f64, f64),
 }
 
@@ -63,7 +69,7 @@ impl PromptTable {
     pub(super) fn read(folder: &Path, steps: &[u64]) -> Self {
         let mut lines = BTreeMap::new();
         let read = |step| collect(&Rollouts::read(folder, step, &COLUMNS)?, step, &mut lines);
-        let (steps, unreadable) = readable(steps, read);
+        let (steps, unreadable) = read_steps(steps, read);
         let prompts = lines.into_values().map(PromptLine::with_means).collect();
         Self { steps, prompts, unreadable }
     }
@@ -94,7 +100,7 @@ fn collect(
         let line = lines.entry(dataset.value(row)).or_insert_with(|| PromptLine {
             row: dataset.value(row),
             data_source: text(sources, row).map(str::to_owned),
-            text: text(messages, row).map(beginning).unwrap_or_default(),
+            text: text(messages, row).map(preview).unwrap_or_default(),
             tokens: tokens.value(row),
             step,
             prompt: 0,
@@ -117,13 +123,14 @@ fn collect(
     Ok(())
 }
 
-/// Returns the beginning of the last message.
-fn beginning(messages: &str) -> String {
+/// Returns the beginning of the last message, at most `MAX_PREVIEW_CHARS` characters. If `messages` is not a list of messages, returns the
+/// beginning of `messages` itself.
+fn preview(messages: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(messages).ok();
     let last =
         parsed.as_ref().and_then(|parsed| parsed.as_array()?.last()?.get("content")?.as_str());
     let text = last.unwrap_or(messages);
-    let mut shown: String = text.chars().take(SHOWN).collect();
+    let mut shown: String = text.chars().take(MAX_PREVIEW_CHARS).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
@@ -137,10 +144,10 @@ mod tests {
     #[test]
     fn the_last_message_is_shown_up_to_a_length() {
         assert_eq!(
-            beginning(r#"[{"role":"system","content":"s"},{"role":"user","content":"u"}]"#),
+            preview(r#"[{"role":"system","content":"s"},{"role":"user","content":"u"}]"#),
             "u"
         );
-        assert_eq!(beginning("plain"), "plain");
-        assert_eq!(beginning(&"ä".repeat(500)).chars().count(), SHOWN + 1);
+        assert_eq!(preview("plain"), "plain");
+        assert_eq!(preview(&"ä".repeat(500)).chars().count(), MAX_PREVIEW_CHARS + 1);
     }
 }

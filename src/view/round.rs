@@ -42,7 +42,7 @@ pub(super) struct Round {
     /// The kind of the round; empty if the step has no metrics yet.
     kind: String,
     metrics: BTreeMap<String, f64>,
-    /// The stages of the step, if its records contain their times.
+    /// The stages of the step; `None` if its records do not determine their times.
     stages: Option<Vec<StageSpan>>,
     responses: Vec<RoundResponse>,
     prompts: Vec<RoundPrompt>,
@@ -52,25 +52,29 @@ pub(super) struct Round {
     origin_ns: u64,
 }
 
-/// A response in time. All times are seconds from the origin of the round.
+/// A response in time. Times are seconds from the origin of the round.
 #[derive(Debug, Serialize)]
 struct RoundResponse {
     prompt: u64,
     sample: u32,
-    /// See [`ResponseOutcome`].
-    #[serde(rename = "fate")]
+    /// The use of the response in the step.
     outcome: ResponseOutcome,
     started: f64,
     finished: f64,
+    /// The time at which the score was known; `None` without a score.
     scored: Option<f64>,
+    /// The duration of scoring, in seconds.
     reward_s: Option<f64>,
     instance: u32,
     tokens: u32,
+    /// The number of tokens that earlier steps sampled.
     resumed: u32,
     preemptions: u32,
     score: Option<f64>,
+    /// The version of the policy that sampled the first token.
     policy: u64,
     finish: String,
+    /// `true` if the reward failed.
     failed: bool,
 }
 
@@ -80,15 +84,15 @@ struct RoundResponse {
 enum ResponseOutcome {
     /// It is trained on.
     Trained,
-    /// It was aborted, and others of its group are trained on.
+    /// It was aborted, and other responses of its group are trained on.
     Aborted,
     /// It continues in a later step.
     Paused,
-    /// It ended by itself and is not trained on, though others of its group are.
+    /// It ended by itself and is not trained on, although other responses of its group are trained on.
     Surplus,
-    /// Its whole prompt is not trained on in this step.
+    /// No response to its prompt is trained on in this step.
     Untrained,
-    /// It ended in an earlier step, so that it has no time in this one.
+    /// It ended in an earlier step, so it was not generated in this step. It may be trained on.
     Kept,
 }
 
@@ -99,12 +103,11 @@ struct RoundPrompt {
     row: u64,
     data_source: Option<String>,
     tokens: u32,
-    /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not determine which.
-    #[serde(rename = "fate")]
+    /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not determine whether the prompt was deferred or rejected.
     outcome: &'static str,
 }
 
-/// The metrics of a step, from the run.
+/// The kind of a step's round and its metrics, as the run recorded them.
 pub(super) struct StepRecord {
     kind: String,
     metrics: BTreeMap<String, f64>,
@@ -195,17 +198,18 @@ impl Round {
 
 const TRAINED: &str = "trained";
 
-/// Returns the time at which the first response of the step started.
+/// Returns the time in nanoseconds at which the first response of the step started, without responses that an earlier step kept. Returns 0
+/// if there are no other responses.
 fn origin(rows: &Rollouts) -> Result<u64, ReadError> {
     let started = rows.numbers::<UInt64Type>(column::STARTED)?;
-    let fresh = (0..rows.len()).map(|row| Ok((is_kept(rows, row)?, started.value(row))));
+    let fresh = (0..rows.len()).map(|row| Ok((ended_earlier(rows, row)?, started.value(row))));
     let fresh = fresh.collect::<Result<Vec<_>, ReadError>>()?;
     let first = fresh.iter().filter(|(kept, _)| !kept).map(|(_, started)| *started).min();
     Ok(first.unwrap_or(0))
 }
 
 /// Returns `true` for a response that ended in an earlier round.
-fn is_kept(rows: &Rollouts, row: usize) -> Result<bool, ReadError> {
+fn ended_earlier(rows: &Rollouts, row: usize) -> Result<bool, ReadError> {
     let length = |name: &str| Ok::<_, ReadError>(rows.numbers::<UInt32Type>(name)?.value(row));
     let (tokens, resumed) = (length(column::RESPONSE_LENGTH)?, length(column::RESUMED_LENGTH)?);
     Ok(resumed > 0 && tokens <= resumed)
@@ -246,7 +250,7 @@ fn response(
     let finish = text(rows.texts(column::FINISH_REASON)?, row).unwrap_or_default();
     let is_trained = prompts.get(&prompt).is_some_and(|prompt| prompt.outcome == TRAINED);
     let outcome = match (rows.flags("admitted")?.value(row), finish) {
-        _ if is_kept(rows, row)? => ResponseOutcome::Kept,
+        _ if ended_earlier(rows, row)? => ResponseOutcome::Kept,
         (true, _) => ResponseOutcome::Trained,
         (false, "pause") => ResponseOutcome::Paused,
         (false, _) if !is_trained => ResponseOutcome::Untrained,
@@ -272,7 +276,7 @@ fn response(
     })
 }
 
-/// Reads the placements of a step. Most runs have none.
+/// Reads the placements of a step. Returns `None` if the run has no file for the step, as most runs, or if it cannot be read.
 fn placement(folder: &Path, step: u64) -> Option<Value> {
     let path = folder.join(PLACEMENTS_FOLDER).join(step_file(step, "json"));
     serde_json::from_slice(&fs::read(path).ok()?).ok()

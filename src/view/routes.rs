@@ -1,4 +1,4 @@
-//! The calls of the page. All of them only read.
+//! The HTTP routes of the page. All of them only read.
 
 use axum::extract::{Path, Query, State};
 use axum::middleware::from_fn;
@@ -9,21 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::columns::{Curve, CurveOptions};
 use super::error::ViewError;
 use super::group::Group;
-use super::lengths::{Distributions, MOST_STEPS, spread};
+use super::lengths::{Distributions, MAX_STEPS, sample_steps};
 use super::prompts::PromptTable;
 use super::round::{Round, StepRecord};
 use super::run::{RunDetail, RunLine};
 use super::tokens::TokenView;
 use super::{Shared, assets, events, host};
 
-/// The default and the maximum number of points of a curve.
+/// The default number of points of a curve.
 const POINTS: usize = 400;
-const MOST_POINTS: usize = 4000;
+/// The maximum number of points of a curve that a request may ask for.
+const MAX_POINTS: usize = 4000;
 
 type Answer<T> = Result<Json<T>, ViewError>;
 
-/// Returns the page and its calls. With `only_here`, requests whose `Host` header does not name this machine are refused.
-pub(crate) fn router(runs: Shared, only_here: bool) -> Router {
+/// Returns the routes of the page and of its data. With `loopback_only`, requests whose `Host` header does not name this machine are refused.
+pub(crate) fn router(runs: Shared, loopback_only: bool) -> Router {
     let calls = Router::new()
         .route("/api/runs", get(lines))
         .route("/api/events", get(events::events))
@@ -34,13 +35,13 @@ pub(crate) fn router(runs: Shared, only_here: bool) -> Router {
         .route("/api/runs/{run}/steps/{step}/prompts/{prompt}/{sample}", get(tokens))
         .route("/api/runs/{run}/distributions", get(distributions))
         .route("/api/runs/{run}/prompts", get(prompts))
-        .fallback(absent);
+        .fallback(unknown_page);
     let router = assets::with_files(calls).with_state(runs).layer(from_fn(host::with_headers));
-    if only_here { router.layer(from_fn(host::only_loopback)) } else { router }
+    if loopback_only { router.layer(from_fn(host::only_loopback)) } else { router }
 }
 
 /// Runs a function that reads files on a thread that may wait for the disk.
-async fn reading<T: Send + 'static>(
+async fn read_blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
 ) -> Answer<T> {
     let read = tokio::task::spawn_blocking(read).await;
@@ -48,19 +49,19 @@ async fn reading<T: Send + 'static>(
         .map(Json)
 }
 
-async fn absent() -> ViewError {
-    ViewError::absent("there is no such page".to_owned())
+async fn unknown_page() -> ViewError {
+    ViewError::not_found("there is no such page".to_owned())
 }
 
 async fn lines(State(runs): State<Shared>) -> Answer<Vec<RunLine>> {
-    reading(move || Ok(runs.lines())).await
+    read_blocking(move || Ok(runs.run_lines())).await
 }
 
 async fn detail(State(runs): State<Shared>, Path(name): Path<String>) -> Answer<RunDetail> {
-    reading(move || runs.with(&name, |run| Ok(run.detail(&name)))).await
+    read_blocking(move || runs.with_run(&name, |run| Ok(run.detail(&name)))).await
 }
 
-/// A metric of a run.
+/// The curve of a metric of a run.
 #[derive(Debug, Serialize)]
 struct NamedCurve {
     run: String,
@@ -69,19 +70,20 @@ struct NamedCurve {
     curve: Curve,
 }
 
-/// The curves of `metric` in `run`, both of which may be given several times, within the further [`CurveOptions`].
+/// Returns the curve of each `metric` in each `run`. Both parameters may be repeated. The other parameters are the fields of
+/// [`CurveOptions`].
 async fn curves(
     State(runs): State<Shared>,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Answer<Vec<NamedCurve>> {
     let options = options(&pairs)?;
-    reading(move || {
+    read_blocking(move || {
         let values = |key: &'static str| {
             pairs.iter().filter(move |(own, _)| own == key).map(|(_, value)| value)
         };
         let mut curves = Vec::new();
         for name in values("run") {
-            runs.with(name, |run| {
+            runs.with_run(name, |run| {
                 curves.extend(values("metric").map(|metric| NamedCurve {
                     run: name.clone(),
                     metric: metric.clone(),
@@ -107,10 +109,10 @@ fn options(pairs: &[(String, String)]) -> Result<CurveOptions, ViewError> {
             _ => false,
         };
         let is_within =
-            (0.0..1.0).contains(&options.smoothing) && (1..=MOST_POINTS).contains(&options.points);
+            (0.0..1.0).contains(&options.smoothing) && (1..=MAX_POINTS).contains(&options.points);
         if !is_taken || !is_within {
             return Err(ViewError::bad_request(format!(
-                "expected run, metric, from, to, points (1 to {MOST_POINTS}) and smoothing (0 to less than 1), found {key}={value}"
+                "expected run, metric, from, to, points (1 to {MAX_POINTS}) and smoothing (0 to less than 1), found {key}={value}"
             )));
         }
     }
@@ -121,8 +123,8 @@ async fn round(
     State(runs): State<Shared>,
     Path((name, step)): Path<(String, u64)>,
 ) -> Answer<Round> {
-    reading(move || {
-        let (folder, record, has_rollouts) = runs.with(&name, |run| {
+    read_blocking(move || {
+        let (folder, record, has_rollouts) = runs.with_run(&name, |run| {
             let has_rollouts = run.rollout_steps().binary_search(&step).is_ok();
             Ok((run.folder().to_owned(), StepRecord::of(&run.columns, step), has_rollouts))
         })?;
@@ -135,16 +137,16 @@ async fn round(
     .await
 }
 
-/// Returns the folder of a run that has rollouts of a step.
+/// Returns the run folder, or an error if the run has no rollouts of the step.
 fn with_rollouts(runs: &Shared, name: &str, step: u64) -> Result<std::path::PathBuf, ViewError> {
-    runs.with(name, |run| match run.rollout_steps().binary_search(&step) {
+    runs.with_run(name, |run| match run.rollout_steps().binary_search(&step) {
         Ok(_) => Ok(run.folder().to_owned()),
         Err(_) => Err(no_step(name, step)),
     })
 }
 
 fn no_step(name: &str, step: u64) -> ViewError {
-    ViewError::absent(format!(
+    ViewError::not_found(format!(
         "the run `{name}` has no rollouts of step {step}; `trainer.write_rollouts` writes them"
     ))
 }
@@ -153,7 +155,7 @@ async fn group(
     State(runs): State<Shared>,
     Path((name, step, prompt)): Path<(String, u64, u64)>,
 ) -> Answer<Group> {
-    reading(move || {
+    read_blocking(move || {
         let folder = with_rollouts(&runs, &name, step)?;
         Group::read(&folder, step, prompt)?.ok_or_else(|| no_prompt(step, prompt))
     })
@@ -164,7 +166,7 @@ async fn tokens(
     State(runs): State<Shared>,
     Path((name, step, prompt, sample)): Path<(String, u64, u64, u32)>,
 ) -> Answer<TokenView> {
-    reading(move || {
+    read_blocking(move || {
         let folder = with_rollouts(&runs, &name, step)?;
         let vocabulary = runs.vocabulary(&folder);
         let view = TokenView::read(&folder, step, (prompt, sample), &vocabulary)?;
@@ -174,13 +176,13 @@ async fn tokens(
 }
 
 fn no_prompt(step: u64, prompt: u64) -> ViewError {
-    ViewError::absent(format!("step {step} has no such response of prompt {prompt}"))
+    ViewError::not_found(format!("step {step} has no such response of prompt {prompt}"))
 }
 
 /// A range of steps, both ends included.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StepRange {
+struct StepBounds {
     #[serde(default)]
     from: u64,
     #[serde(default = "u64_max")]
@@ -194,28 +196,28 @@ fn u64_max() -> u64 {
 async fn distributions(
     State(runs): State<Shared>,
     Path(name): Path<String>,
-    Query(range): Query<StepRange>,
+    Query(range): Query<StepBounds>,
 ) -> Answer<Distributions> {
-    reading(move || {
-        let (folder, steps) = runs.with(&name, |run| {
-            Ok((run.folder().to_owned(), spread(run.rollout_steps(), range.from, range.to)))
+    read_blocking(move || {
+        let (folder, steps) = runs.with_run(&name, |run| {
+            Ok((run.folder().to_owned(), sample_steps(run.rollout_steps(), range.from, range.to)))
         })?;
         Ok(Distributions::read(&folder, &steps))
     })
     .await
 }
 
-/// The prompts of the last steps of a range, at most [`MOST_STEPS`].
+/// Returns the prompts of the last steps of a range that have rollouts, at most [`MAX_STEPS`] steps.
 async fn prompts(
     State(runs): State<Shared>,
     Path(name): Path<String>,
-    Query(range): Query<StepRange>,
+    Query(range): Query<StepBounds>,
 ) -> Answer<PromptTable> {
-    reading(move || {
-        let (folder, steps) = runs.with(&name, |run| {
+    read_blocking(move || {
+        let (folder, steps) = runs.with_run(&name, |run| {
             let within = |step: &&u64| (range.from..=range.to).contains(*step);
             let mut steps: Vec<u64> =
-                run.rollout_steps().iter().rev().filter(within).take(MOST_STEPS).copied().collect();
+                run.rollout_steps().iter().rev().filter(within).take(MAX_STEPS).copied().collect();
             steps.reverse();
             Ok((run.folder().to_owned(), steps))
         })?;

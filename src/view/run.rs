@@ -12,33 +12,33 @@ use serde_json::Value;
 use super::columns::Columns;
 use crate::findings::Finding;
 use crate::run_files::{METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY};
-use crate::run_reader::{MetricsFile, ReadError, optional, rollout_steps, settings, summary};
+use crate::run_reader::{MetricsFile, ReadError, read_optional, rollout_steps, settings, summary};
 
 /// The metrics whose last values the table of runs shows.
 const HEADLINE: [&str; 4] =
     ["critic/score/mean", "val/score", "response_length/mean", "perf/time_per_step"];
 
-/// A run folder and all that was read of it, except rollouts.
+/// A run folder and the contents of its files that were read, except rollouts.
 #[derive(Debug)]
 pub(super) struct Run {
     folder: PathBuf,
     metrics: MetricsFile,
     pub(super) columns: Columns,
-    settings: Dated<BTreeMap<String, String>>,
-    summary: Dated<Option<Value>>,
-    rollouts: Dated<Vec<u64>>,
+    settings: CachedFile<BTreeMap<String, String>>,
+    summary: CachedFile<Option<Value>>,
+    rollouts: CachedFile<Vec<u64>>,
 }
 
-/// The content of a file or folder, and when that was written.
+/// The content of a file or folder, and the time of its last modification.
 #[derive(Debug, Default)]
-struct Dated<T> {
+struct CachedFile<T> {
     written: Option<SystemTime>,
     content: T,
     error: Option<String>,
 }
 
-impl<T: Default> Dated<T> {
-    /// Reads the content again if the file was written since, or is new or gone.
+impl<T: Default> CachedFile<T> {
+    /// Reads the content again if the file was written, created or removed since the last call.
     fn refresh(&mut self, path: &Path, read: impl FnOnce() -> Result<T, ReadError>) {
         let written = modified(path);
         if self.written == written {
@@ -63,21 +63,24 @@ pub(super) struct RunLine {
     folder: String,
     /// The reason of the end; `None` if the run is not over, or was killed.
     ended: Option<String>,
+    /// The number of the last training step.
     steps: u64,
-    /// The number of lines of metrics, and of times that the run replaced them. A page reads its curves again if either changes.
+    /// The number of lines of metrics. A page reads its curves again if this number or `generation` changes.
     lines: usize,
+    /// The number of times that the run replaced its metrics file.
     generation: usize,
     /// The time of the last write, in seconds since 1970.
     written: f64,
-    /// The steps with rollouts, as ranges with both ends.
+    /// The steps with rollouts, as ranges that include both ends.
     rollouts: Vec<[u64; 2]>,
     settings: BTreeMap<String, String>,
+    /// The last values of the metrics in `HEADLINE` that the run has.
     last: BTreeMap<&'static str, f64>,
-    /// The files that could not be read.
+    /// The errors of files and lines of metrics that could not be read.
     warnings: Vec<String>,
 }
 
-/// A run with all that its own page shows.
+/// A run with everything that the page of the run shows.
 #[derive(Debug, Serialize)]
 pub(super) struct RunDetail {
     #[serde(flatten)]
@@ -97,15 +100,15 @@ struct MetricLine {
 }
 
 impl Run {
-    /// Returns a run of which nothing was read.
+    /// Returns a run of which nothing has been read yet.
     pub(super) fn of(folder: PathBuf) -> Self {
         Self {
             metrics: MetricsFile::of(&folder),
             folder,
             columns: Columns::default(),
-            settings: Dated::default(),
-            summary: Dated::default(),
-            rollouts: Dated::default(),
+            settings: CachedFile::default(),
+            summary: CachedFile::default(),
+            rollouts: CachedFile::default(),
         }
     }
 
@@ -154,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Returns all that the run's own page shows.
+    /// Returns everything that the page of the run shows.
     pub(super) fn detail(&self, name: &str) -> RunDetail {
         let documented = |name: &str| {
             let metric = Metric::find(name);
@@ -164,7 +167,7 @@ impl Run {
                 description: metric.map_or("", |metric| metric.description),
             }
         };
-        let recipe = optional(&self.folder.join(RECIPE)).ok().flatten();
+        let recipe = read_optional(&self.folder.join(RECIPE)).ok().flatten();
         RunDetail {
             line: self.line(name),
             metrics: self.columns.names().map(documented).collect(),
@@ -180,7 +183,7 @@ impl Run {
     }
 }
 
-/// Returns sorted numbers as ranges with both ends.
+/// Returns sorted numbers as ranges that include both ends.
 fn ranges(numbers: &[u64]) -> Vec<[u64; 2]> {
     let mut ranges: Vec<[u64; 2]> = Vec::new();
     for &number in numbers {

@@ -10,8 +10,8 @@ use super::run::{Run, RunLine};
 use super::vocabulary::Vocabulary;
 use crate::run_files::METRICS;
 
-/// The number of folders on the way from the given folder to a run.
-const DEPTH: usize = 3;
+/// The maximum depth of a run folder below the given folder.
+const MAX_DEPTH: usize = 3;
 
 /// A run that requests share.
 type SharedRun = Arc<Mutex<Run>>;
@@ -21,20 +21,21 @@ pub(crate) struct Runs {
     root: PathBuf,
     /// The runs that were read, by name.
     open: Mutex<BTreeMap<String, SharedRun>>,
-    /// The folder with the tokenizer of the runs, if the user has given one.
+    /// The folder with the tokenizer of the runs; `None` selects the tokenizer in each run folder.
     tokenizer: Option<PathBuf>,
     vocabularies: Mutex<BTreeMap<PathBuf, Arc<Vocabulary>>>,
 }
 
 impl Runs {
-    /// Returns the run in a folder, or the runs below it.
+    /// Returns the run in a folder, or the runs below it. `tokenizer` is the folder of their tokenizer; `None` for the tokenizers in the
+    /// run folders.
     ///
     /// # Errors
-    /// If the folder is not that of a run, and has no runs in it.
-    pub(crate) fn below(root: &Path, tokenizer: Option<PathBuf>) -> anyhow::Result<Self> {
+    /// If the folder is not a run folder and contains no run folder at most `MAX_DEPTH` folders deep.
+    pub(crate) fn open(root: &Path, tokenizer: Option<PathBuf>) -> anyhow::Result<Self> {
         anyhow::ensure!(
-            !found(root).is_empty(),
-            "{}: expected the folder of a run, with `{METRICS}`, or a folder of runs at most {DEPTH} folders deep; {}",
+            !find_runs(root).is_empty(),
+            "{}: expected the folder of a run, with `{METRICS}`, or a folder of runs at most {MAX_DEPTH} folders deep; {}",
             root.display(),
             if root.is_dir() { "it has none" } else { "it is no folder" }
         );
@@ -51,33 +52,33 @@ impl Runs {
         &self.root
     }
 
-    /// Returns the names of the runs, sorted. Runs that have begun since the start are among them.
+    /// Returns the names of the runs, sorted. They include runs that began after the server.
     pub(crate) fn names(&self) -> Vec<String> {
-        found(&self.root).into_keys().collect()
+        find_runs(&self.root).into_keys().collect()
     }
 
-    /// Reads all runs, so that the first page need not wait for it.
+    /// Reads all runs, so that the first request does not have to wait for this.
     pub(crate) fn preload(&self) {
-        drop(self.lines());
+        drop(self.run_lines());
     }
 
     /// Returns a line for each run that can be read. A run that was removed is left out.
-    pub(super) fn lines(&self) -> Vec<RunLine> {
+    pub(super) fn run_lines(&self) -> Vec<RunLine> {
         let line = |(name, folder): (String, PathBuf)| {
-            let run = self.opened(&name, folder);
+            let run = self.open_run(&name, folder);
             let mut run = lock(&run);
             run.refresh().ok().map(|()| run.line(&name))
         };
-        found(&self.root).into_iter().filter_map(line).collect()
+        find_runs(&self.root).into_iter().filter_map(line).collect()
     }
 
     /// Reads what a run has written since the last call, and then calls `read` with the run.
     ///
-    /// The name is looked up among those of the existing runs, so that no name can select a path elsewhere.
+    /// The name is looked up among the names of the existing runs, so that no name can select a path elsewhere.
     ///
     /// # Errors
     /// If there is no such run, or it cannot be read.
-    pub(super) fn with<T>(
+    pub(super) fn with_run<T>(
         &self,
         name: &str,
         read: impl FnOnce(&Run) -> Result<T, ViewError>,
@@ -88,17 +89,18 @@ impl Runs {
         read(&run)
     }
 
-    /// Returns the vocabulary of a run's model, from the folder that the user named or else from the run folder.
+    /// Returns the vocabulary of a run's model, from the folder that the user named, or from the folder `model` in the run folder if the
+    /// user named none.
     pub(super) fn vocabulary(&self, folder: &Path) -> Arc<Vocabulary> {
-        let place = self.tokenizer.clone().unwrap_or_else(|| folder.join("model"));
+        let tokenizer = self.tokenizer.clone().unwrap_or_else(|| folder.join("model"));
         let mut known = lock(&self.vocabularies);
-        match known.get(&place) {
+        match known.get(&tokenizer) {
             Some(vocabulary) => vocabulary.clone(),
             None => {
-                let vocabulary = Arc::new(Vocabulary::read(&place));
+                let vocabulary = Arc::new(Vocabulary::read(&tokenizer));
                 // A run writes its model at its end, so it may come later.
                 if vocabulary.is_known() {
-                    known.insert(place, vocabulary.clone());
+                    known.insert(tokenizer, vocabulary.clone());
                 }
                 vocabulary
             }
@@ -107,16 +109,16 @@ impl Runs {
 
     fn find(&self, name: &str) -> Result<SharedRun, ViewError> {
         let known = lock(&self.open).get(name).cloned();
-        let found = || found(&self.root).remove(name).map(|folder| self.opened(name, folder));
+        let found = || find_runs(&self.root).remove(name).map(|folder| self.open_run(name, folder));
         known.or_else(found).ok_or_else(|| {
-            ViewError::absent(format!(
+            ViewError::not_found(format!(
                 "expected the name of a run below {}, found `{name}`",
                 self.root.display()
             ))
         })
     }
 
-    fn opened(&self, name: &str, folder: PathBuf) -> SharedRun {
+    fn open_run(&self, name: &str, folder: PathBuf) -> SharedRun {
         let mut open = lock(&self.open);
         let run = open.entry(name.to_owned());
         run.or_insert_with(|| Arc::new(Mutex::new(Run::of(folder)))).clone()
@@ -128,27 +130,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the folders of the runs by name: the folder itself, or the folders below it with their paths from it.
-fn found(root: &Path) -> BTreeMap<String, PathBuf> {
+/// Returns the run folders by name. If `root` is a run folder, it is the only entry. Otherwise the name of a run is the path of its folder
+/// below `root`.
+fn find_runs(root: &Path) -> BTreeMap<String, PathBuf> {
     let mut runs = BTreeMap::new();
     if is_run(root) {
         let full = root.canonicalize().unwrap_or_else(|_| root.to_owned());
         let name = full.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy());
         runs.insert(name.into_owned(), root.to_owned());
     } else {
-        search(root, root, DEPTH, &mut runs);
+        collect_runs(root, root, MAX_DEPTH, &mut runs);
     }
     runs
 }
 
-fn search(root: &Path, folder: &Path, depth: usize, runs: &mut BTreeMap<String, PathBuf>) {
+fn collect_runs(root: &Path, folder: &Path, depth: usize, runs: &mut BTreeMap<String, PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {
         if is_run(&path) {
             let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
             runs.insert(name, path);
         } else if depth > 1 {
-            search(root, &path, depth - 1, runs);
+            collect_runs(root, &path, depth - 1, runs);
         }
     }
 }
@@ -168,26 +171,26 @@ mod tests {
 
     #[test]
     fn runs_are_found_by_their_paths_from_the_folder() {
-        let place = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         for name in ["a", "sweep/lr/b", "sweep/c", "1/2/3/too_deep", "a/inside"] {
-            run(place.path(), name);
+            run(directory.path(), name);
         }
-        let runs = Runs::below(place.path(), None).expect("runs");
+        let runs = Runs::open(directory.path(), None).expect("runs");
         assert_eq!(runs.names(), ["a", "sweep/c", "sweep/lr/b"]);
-        run(place.path(), "later");
+        run(directory.path(), "later");
         assert_eq!(runs.names().len(), 4);
-        let one = Runs::below(&place.path().join("sweep/c"), None).expect("a run");
+        let one = Runs::open(&directory.path().join("sweep/c"), None).expect("a run");
         assert_eq!(one.names(), ["c"]);
     }
 
     #[test]
     fn only_names_of_runs_are_accepted() {
-        let place = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         for name in ["runs/a", "outside"] {
-            run(place.path(), name);
+            run(directory.path(), name);
         }
-        let runs = Runs::below(&place.path().join("runs"), None).expect("runs");
-        let read = |name: &str| runs.with(name, |_| Ok(()));
+        let runs = Runs::open(&directory.path().join("runs"), None).expect("runs");
+        let read = |name: &str| runs.with_run(name, |_| Ok(()));
         assert!(read("a").is_ok());
         for name in ["../outside", "a/../../outside", "/etc", "", ".", "a/", "b"] {
             assert!(read(name).is_err(), "{name}");
@@ -196,9 +199,9 @@ mod tests {
 
     #[test]
     fn a_folder_without_runs_is_refused() {
-        let place = tempfile::tempdir().expect("a folder");
-        let refused = |path: &Path| Runs::below(path, None).err().expect("refused").to_string();
-        assert!(refused(place.path()).contains("it has none"));
-        assert!(refused(&place.path().join("absent")).contains("it is no folder"));
+        let directory = tempfile::tempdir().expect("a folder");
+        let refused = |path: &Path| Runs::open(path, None).err().expect("refused").to_string();
+        assert!(refused(directory.path()).contains("it has none"));
+        assert!(refused(&directory.path().join("absent")).contains("it is no folder"));
     }
 }

@@ -28,13 +28,15 @@ pub(super) struct TokenView {
     ids: Vec<i32>,
     /// The texts of the tokens; `None` if there is no tokenizer.
     pieces: Option<Vec<String>>,
-    /// The reason why there are no texts.
+    /// The reason why there are no texts; `None` if there are.
     without_pieces: Option<String>,
     logprobs: Vec<f32>,
+    /// The version of the policy that sampled each token.
     versions: Vec<u64>,
     advantages: Vec<f32>,
     token_scores: Vec<f32>,
     ref_logprobs: Vec<f32>,
+    /// The predictions of the critic.
     values: Vec<f32>,
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 #[cfg(feature = "tokenizer")]
 use rollpacker_model::{TextStream, Tokenizer};
 
-/// The tokens of a model.
+/// The texts of a model's tokens.
 pub(super) enum Vocabulary {
     /// There is no tokenizer, for this reason.
     Unknown(String),
@@ -35,7 +35,7 @@ impl Vocabulary {
         !matches!(self, Self::Unknown(_))
     }
 
-    /// Returns the text of each token of a response, or the reason why there is none.
+    /// Returns the text of each token of a response, or the reason why there are no texts. Exactly one of the two values is `Some`.
     ///
     /// Without a tokenizer, a response with as many characters as tokens is taken to have one character per token, as models of the
     /// built-in task have. A last token without a character is the end of the response.

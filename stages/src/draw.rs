@@ -4,7 +4,7 @@ use rollpacker_dataflow::step::SampleId;
 use statrs::function::erf::{erfc, erfc_inv};
 use std::f64::consts::SQRT_2;
 
-/// A random number that depends only on a seed and on the keys that it is drawn for.
+/// A random number that depends only on a seed and on the keys for which it is drawn.
 ///
 /// With a sequential generator, the length of a response would change whenever another draw happened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub fn normal_cdf(value: f64) -> f64 {
     0.5 * erfc(-value / SQRT_2)
 }
 
-/// Returns the quantile of a standard normal distribution: the value with the share `below` below it.
+/// Returns the quantile of a standard normal distribution: the value below which the share `below` of the distribution lies.
 #[must_use]
 pub fn normal_quantile(below: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * below)

@@ -1,10 +1,10 @@
-//! The field names that a struct deserializes, from which error messages suggest the nearest one.
+//! The field names that a struct deserializes. Error messages suggest the nearest of these names.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// Returns the fields that the `Deserialize` implementation of a struct requests, aliases included.
 ///
-/// Returns an empty slice if `T` is not a struct, or flattens another one.
+/// Returns an empty slice if `T` is not a struct, or flattens another struct.
 #[must_use]
 pub fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];

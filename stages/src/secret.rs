@@ -1,8 +1,8 @@
 //! Secrets: keys and passwords, which must not be printed or written.
 //!
-//! A component that uses a secret [registers](keep) it, and a component that prints or writes external text passes it through [`redact`].
-//! Servers repeat the headers of requests in their errors, and programs repeat their environment. Redaction therefore searches for the text
-//! of the secret, wherever it comes from.
+//! A component that uses a secret [registers](register) it, and a component that prints or writes external text passes it through
+//! [`redact`]. Servers repeat the headers of requests in their errors, and programs repeat their environment. Redaction therefore searches
+//! for the text of the secret, wherever it comes from.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -14,13 +14,14 @@ use url::Url;
 /// The replacement for a secret.
 pub const REDACTED: &str = "[redacted]";
 /// The minimum length of a secret in bytes. Shorter texts occur by chance in ordinary text.
-const SHORTEST: usize = 4;
-/// The minimum length in bytes of a secret that is redacted everywhere, as opposed to the answers of the server that received it.
-const SHORTEST_EVERYWHERE: usize = 8;
+const MIN_SECRET_BYTES: usize = 4;
+/// The minimum length in bytes of a secret that is redacted everywhere. A shorter secret is redacted only in the answers of the server that
+/// received it.
+const MIN_GLOBAL_SECRET_BYTES: usize = 8;
 /// The length in bytes from which a value in the query of a URL counts as a secret, regardless of the name of its parameter.
-const LONG_VALUE: usize = 20;
+const MIN_KEY_VALUE_BYTES: usize = 20;
 
-static KNOWN: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
+static REGISTERED: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
 
 /// A set of secrets to redact.
 #[derive(Clone, Default)]
@@ -36,11 +37,11 @@ impl Secrets {
             utf8_percent_encode(secret, NON_ALPHANUMERIC).into(),
             percent_decode_str(secret).decode_utf8_lossy(),
         ];
-        self.add_forms(forms.iter().map(AsRef::as_ref), SHORTEST);
+        self.add_forms(forms.iter().map(AsRef::as_ref), MIN_SECRET_BYTES);
     }
 
-    fn add_forms<'a>(&mut self, forms: impl Iterator<Item = &'a str>, shortest: usize) {
-        for form in forms.filter(|form| form.len() >= shortest) {
+    fn add_forms<'a>(&mut self, forms: impl Iterator<Item = &'a str>, min_bytes: usize) {
+        for form in forms.filter(|form| form.len() >= min_bytes) {
             if !self.0.iter().any(|known| known == form) {
                 self.0.push(form.to_owned());
             }
@@ -49,20 +50,21 @@ impl Secrets {
         self.0.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 
-    /// Adds the credentials of a URL: the password, or else the user name, and values of the query that look like keys.
+    /// Adds the credentials of a URL: the password, or the user name if there is no password, and the values of the query that look like
+    /// keys.
     pub fn add_url(&mut self, url: &Url) {
         self.add(url.password().unwrap_or(url.username()));
         for (name, value) in url.query_pairs() {
-            if is_secret_parameter(&name) || value.len() >= LONG_VALUE {
+            if is_secret_parameter(&name) || value.len() >= MIN_KEY_VALUE_BYTES {
                 self.add(&value);
             }
         }
     }
 
     /// Registers the secrets of at least 8 bytes for the lifetime of the process: [`redact`](redact()) replaces them everywhere.
-    pub fn keep(&self) {
-        let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-        known.add_forms(self.0.iter().map(String::as_str), SHORTEST_EVERYWHERE);
+    pub fn register(&self) {
+        let mut known = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+        known.add_forms(self.0.iter().map(String::as_str), MIN_GLOBAL_SECRET_BYTES);
     }
 
     /// Replaces every secret in a text.
@@ -97,16 +99,16 @@ impl Secrets {
 }
 
 /// Registers a secret of at least 8 bytes for the lifetime of the process. Shorter secrets are ignored.
-pub fn keep(secret: &str) {
+pub fn register(secret: &str) {
     let mut secrets = Secrets::default();
     secrets.add(secret);
-    secrets.keep();
+    secrets.register();
 }
 
-/// Replaces every registered secret in a text. All other text is unchanged, so this is suitable for data.
+/// Replaces every registered secret in a text. All other text is unchanged, so the function is suitable for data.
 #[must_use]
 pub fn redact_known(text: &str) -> Cow<'_, str> {
-    KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
+    REGISTERED.read().unwrap_or_else(PoisonError::into_inner).redact(text)
 }
 
 /// Replaces every registered secret in a message. In URLs, it also replaces the user information and the values of parameters whose names
@@ -119,14 +121,15 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the first `length` characters of a text without secrets. A secret at the cut is replaced too, since the text is redacted before
-/// it is cut.
+/// Returns the first `length` characters of a text, trimmed and without secrets. A secret at the cut is replaced too, since the text is
+/// redacted before it is cut.
 #[must_use]
 pub fn quote(text: &str, length: usize) -> String {
     redact(text).trim().chars().take(length).collect()
 }
 
-/// Returns a URL without its credentials: user information and the values of its query are replaced. Any other text stays as it is.
+/// Returns a URL without its credentials: user information and the values of its query are replaced. A URL with such parts that cannot be
+/// parsed is replaced as a whole. Any other text is unchanged.
 ///
 /// ```
 /// use rollpacker_stages::secret::without_credentials;
@@ -192,14 +195,16 @@ pub fn without_command_secrets(command: &[String]) -> Vec<String> {
                 let name = &argument[..argument.len() - secret.len()];
                 format!("{name}{REDACTED}")
             }
-            None if argument.contains(' ') => without_command_secrets(&words(argument)).join(" "),
+            None if argument.contains(' ') => {
+                without_command_secrets(&split_words(argument)).join(" ")
+            }
             None => without_credentials(argument).into_owned(),
         });
     }
     shown
 }
 
-/// Returns the secrets that [`without_command_secrets`] replaces, other than those in URLs.
+/// Returns the secrets that [`without_command_secrets`] replaces, except secrets in URLs.
 #[must_use]
 pub fn command_secrets(command: &[String]) -> Vec<String> {
     let mut secrets = Vec::new();
@@ -207,18 +212,21 @@ pub fn command_secrets(command: &[String]) -> Vec<String> {
         let before = at.checked_sub(1).map(|before| command[before].as_str());
         match secret_of(before, argument) {
             Some(secret) => secrets.push(secret.trim_matches(['"', '\'']).to_owned()),
-            None if argument.contains(' ') => secrets.extend(command_secrets(&words(argument))),
+            None if argument.contains(' ') => {
+                secrets.extend(command_secrets(&split_words(argument)))
+            }
             None => {}
         }
     }
     secrets
 }
 
-fn words(argument: &str) -> Vec<String> {
+fn split_words(argument: &str) -> Vec<String> {
     argument.split(' ').map(str::to_owned).collect()
 }
 
-/// Returns the part of an argument that is a secret: the value of `NAME=VALUE`, or all of it after the flag `--NAME`.
+/// Returns the part of an argument that is a secret: the value of `NAME=VALUE`, or the whole argument after the flag `--NAME`. `None` if
+/// the argument has no secret.
 fn secret_of<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
     // The value of a flag may have several words. A script that begins with an assignment has other words after its value.
     let is_one = argument.starts_with('-') || !argument.contains(' ');
@@ -236,7 +244,7 @@ pub fn is_secret_parameter(name: &str) -> bool {
     is_secret_name(name) || ends_with(name, &["key", "token", "auth", "sig", "signature"])
 }
 
-/// Returns `true` if a name ends with one of the words.
+/// Returns `true` if a name ends with one of the words. Case is ignored, and `-` or `_` separates words.
 fn ends_with(name: &str, words: &[&str]) -> bool {
     let name = name.to_lowercase().replace('-', "_");
     let whole = |rest: &str| rest.is_empty() || rest.ends_with('_');
@@ -318,8 +326,8 @@ mod tests {
     #[test]
     fn short_texts_are_not_secrets() {
         assert_eq!(secrets("abc").redact("abc"), "abc");
-        keep("short");
-        keep("long enough");
+        register("short");
+        register("long enough");
         assert_eq!(redact("short, and long enough"), "short, and [redacted]");
     }
 

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use crate::rollout::FinishReason;
 use crate::rollout::sampling::Sampling;
 
-/// The identity of a request in an engine. The caller never uses one twice.
+/// The identity of a request in an engine. The caller never uses an identity twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GenerationId(pub u64);
 
@@ -28,21 +28,23 @@ pub struct Generation {
     pub sampling: Sampling,
     /// The tokens that end a response.
     pub ends: EndTokens,
-    /// The seed of the responses. Requests with the same seed, prompt and weights have the same responses. Without a seed, the identity of
-    /// the request selects the random numbers.
+    /// The seed of the responses. Requests with the same seed, prompt, sampling options and weights have the same responses. Without a
+    /// seed, the identity of the request selects the random numbers.
     pub seed: Option<u64>,
-    /// Reports the log-probability of each sampled token, and of this number of most likely tokens.
+    /// The number of most likely tokens whose log-probabilities the engine reports at each sampled token, in addition to the
+    /// log-probability of the sampled token. `None` to report no log-probabilities.
     pub logprobs: Option<u32>,
-    /// Reports the log-probability of each prompt token, and of this number of most likely tokens.
+    /// The number of most likely tokens whose log-probabilities the engine reports at each prompt token, in addition to the log-probability
+    /// of the prompt token. `None` to report no log-probabilities.
     pub prompt_logprobs: Option<u32>,
     /// The receiver of the tokens.
     pub receiver: Box<dyn TokenReceiver>,
 }
 
-/// The tokens that end a response. The sampled one is part of the response.
+/// The tokens that end a response. The end token is part of the response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndTokens {
-    /// Does not end at the end-of-sequence tokens of the model.
+    /// `true` to continue the response after an end-of-sequence token of the model.
     pub ignore_eos: bool,
     /// Further tokens that end the response. They are not sampled before `min_new_tokens` either.
     pub stop_token_ids: Arc<[i32]>,
@@ -51,28 +53,30 @@ pub struct EndTokens {
 /// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedToken {
-    /// The token.
+    /// The token id.
     pub id: i32,
-    /// Its log-probability, if requested.
+    /// The log-probability of the token; `None` if it was not requested.
     pub logprob: Option<TokenLogprob>,
-    /// The [label](ServingEngine::label) of the weights that sampled it.
+    /// The [label](ServingEngine::label) of the weights that sampled the token.
     pub version: Arc<str>,
 }
 
-/// The log-probability of a token in its place, by the model's own distribution: without temperature, and before any token is excluded.
+/// The log-probability of a token at its position, under the model's own distribution: without temperature, and before any token is
+/// excluded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The log-probability in nats.
     pub logprob: f32,
     /// The rank of the token, from 1: one more than the number of more likely tokens.
     pub rank: u32,
-    /// The most likely tokens with their log-probabilities, from the most likely on.
+    /// The most likely tokens with their log-probabilities, in descending order.
     pub top: Vec<(i32, f32)>,
 }
 
 /// The receiver of the responses to a [`Generation`]. An engine calls it on the thread that samples, so the methods must not block.
 pub trait TokenReceiver: Send {
-    /// Receives the log-probabilities of the prompt tokens from the second on, before the first token.
+    /// Receives the log-probabilities of the prompt tokens from the second token on, before the first sampled token. Called only if
+    /// [`Generation::prompt_logprobs`] is set.
     fn prompt(&mut self, logprobs: Vec<TokenLogprob>);
 
     /// Receives the next token of a sample.
@@ -88,11 +92,11 @@ pub trait TokenReceiver: Send {
 /// The treatment of running requests during a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// They are aborted.
+    /// Running requests are aborted.
     Abort,
-    /// The pause begins after they have ended.
+    /// The pause begins after the running requests have ended.
     Wait,
-    /// They continue after the pause, from their KV cache.
+    /// Running requests continue after the pause, from their KV cache.
     Keep,
 }
 
@@ -149,7 +153,7 @@ impl ServingStatistics {
 /// The reason why an engine refused a command or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServingError {
-    /// The weights of a folder cannot be used; the old ones stay in use.
+    /// The weights of a folder cannot be used; the old weights stay in use.
     #[error("cannot load the weights of {}: {reason}", folder.display())]
     Load {
         /// The folder.
@@ -178,11 +182,11 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Generates the responses of a request.
     fn generate(&self, generation: Generation);
 
-    /// Aborts a request. Its receiver gets the end of each sample with [`FinishReason::Abort`]; tokens reported before stay valid. No
+    /// Aborts a request. Its receiver gets the end of each sample with [`FinishReason::Abort`]; tokens reported before stay valid. Has no
     /// effect if the request has ended.
     fn abort(&self, id: GenerationId);
 
-    /// Aborts one sample of a request that has reported a token of it. No effect if the sample has ended.
+    /// Aborts one sample of a request. At least one token of the sample must have been reported. Has no effect if the sample has ended.
     fn abort_sample(&self, id: GenerationId, sample: u32);
 
     /// Pauses the engine. The result is ready when the pause has begun on all instances, and an error if the engine has stopped.
@@ -194,12 +198,12 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Returns `true` between a pause and the next resume.
     fn is_paused(&self) -> bool;
 
-    /// Loads the safetensors files of a folder, by default those of the folder that the engine was started with. The result is ready when
-    /// every instance samples with them.
+    /// Loads the safetensors files of a folder. `None` selects the folder with which the engine was started. The result is ready when every
+    /// instance samples with the new weights, and an error if they cannot be loaded.
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Sets the label of the weights, which later tokens carry. It is not checked against the weights. The result is ready when every
-    /// instance uses it.
+    /// Sets the label of the weights, which later tokens carry. The engine does not check the label against the weights. The result is
+    /// ready when every instance uses the label.
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Returns the label of the weights.

@@ -27,7 +27,7 @@ pub enum Shape {
 impl Shape {
     /// Returns the type in words.
     #[must_use]
-    pub fn words(&self) -> &str {
+    pub fn type_name(&self) -> &str {
         match self {
             Self::Unknown => "value",
             Self::Named(name) => name,
@@ -36,8 +36,9 @@ impl Shape {
         }
     }
 
-    /// Returns the reason why `found` is wrong. `of_serde` is the [`reason`](crate::wrong_value::reason) of serde. For an enum it lacks the
-    /// expected names, and for one of several types the value, which this method adds.
+    /// Returns the reason why the value `found` is wrong. `of_serde` is the [`reason`](crate::wrong_value::reason) of serde. This reason
+    /// lacks the expected names for an enum, and the found value for a type that accepts several types of values. This method adds both.
+    /// `is_text` is `true` if the value is a string.
     #[must_use]
     pub fn reason(&self, of_serde: String, found: &dyn Display, is_text: bool) -> String {
         match self {
@@ -76,7 +77,7 @@ pub fn field_shapes<'de, T: Deserialize<'de>>() -> Vec<(&'static str, Shape)> {
     fields.iter().enumerate().map(|(at, field)| (*field, of(at))).collect()
 }
 
-/// Returns the type of the field `name` among those of [`field_shapes`]; unknown if there is no such field.
+/// Returns the type of the field `name` in the result of [`field_shapes`]; [`Shape::Unknown`] if there is no such field.
 #[must_use]
 pub fn shape_of(name: &str, shapes: &[(&str, Shape)]) -> Shape {
     shapes
@@ -164,7 +165,7 @@ macro_rules! named {
 impl<'de> Deserializer<'de> for Probe<'_> {
     type Error = Error;
 
-    /// Several types accept any value at first. No value is of all of them, so the error for one that is absent names them.
+    /// A type that accepts several types of values requests any value. It gets a unit, which it rejects with an error that names its types.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_unit()
     }

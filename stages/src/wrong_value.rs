@@ -27,13 +27,18 @@ pub fn reason(message: &str) -> String {
         let (kind, rest) = rest.split_once(": ").unwrap_or(("", rest));
         let (found, expected) = rest.rsplit_once(", expected ")?;
         // A number of the right type may be out of the range of that type.
-        let range = (kind == "value").then(|| range_of(expected)).flatten().unwrap_or_default();
-        Some(format!("expected {}{range}, found {}", in_words(expected), as_written(found)))
+        let range =
+            (kind == "value").then(|| describe_range(expected)).flatten().unwrap_or_default();
+        Some(format!(
+            "expected {}{range}, found {}",
+            describe_type(expected),
+            describe_value(found)
+        ))
     };
     of_variant().or_else(of_type).unwrap_or_else(|| message.to_owned())
 }
 
-/// Returns the keys that lead to the value that an error concerns; those of the list if the value is in a list.
+/// Returns the keys that lead to the value that an error concerns. If the value is in a list, the keys lead to the list.
 pub fn keys_to(path: &serde_path_to_error::Path) -> impl Iterator<Item = &str> {
     path.iter().map_while(|segment| match segment {
         Segment::Map { key } => Some(key.as_str()),
@@ -41,14 +46,15 @@ pub fn keys_to(path: &serde_path_to_error::Path) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the field that is missing according to a message of serde, which names it in the message only.
+/// Returns the name of the missing field from a message of serde; `None` for other messages. An error of serde has this name only in its
+/// message.
 #[must_use]
 pub fn missing_field(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.split('`').next()
 }
 
-/// Returns the candidate with the smallest edit distance to `text`, among those that differ in at most a third of the letters or begin with
-/// `text`.
+/// Returns the candidate with the smallest edit distance to `text`. A candidate must differ in at most a third of the letters, or in one
+/// letter, or begin with `text` if that has at least 3 letters. Returns `None` if there is no such candidate.
 ///
 /// ```
 /// use rollpacker_stages::wrong_value::nearest;
@@ -69,7 +75,7 @@ pub fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns what is expected in place of `found`, which is none of `names`, with the most similar name.
+/// Returns the text `one of ...`, which lists `names`, with a hint at the name that is most similar to `found`, if one is similar.
 #[must_use]
 pub fn one_of(names: &[&str], found: &str) -> String {
     let near = nearest(found, names.iter().copied());
@@ -89,7 +95,7 @@ fn wrong_name(rest: &str) -> Option<String> {
 pub(crate) const TAGGED_ENUM: &str = "internally tagged enum ";
 
 /// Returns the words of recipes for a type that serde expects.
-fn in_words(expected: &str) -> Cow<'_, str> {
+fn describe_type(expected: &str) -> Cow<'_, str> {
     let lists = ["a tuple of size ", "an array of length "];
     if let Some(length) = lists.iter().find_map(|list| expected.strip_prefix(list)) {
         return format!("a list of {length} values").into();
@@ -109,9 +115,9 @@ fn in_words(expected: &str) -> Cow<'_, str> {
     words.into()
 }
 
-/// Returns the range of a type of integers that is smaller than that of TOML's.
-fn range_of(expected: &str) -> Option<String> {
-    let (least, most): (i64, i64) = match expected {
+/// Returns the range of an integer type in words; `None` if the type is not narrower than TOML's integers.
+fn describe_range(expected: &str) -> Option<String> {
+    let (min, max): (i64, i64) = match expected {
         "u8" => (0, u8::MAX.into()),
         "u16" => (0, u16::MAX.into()),
         "u32" => (0, u32::MAX.into()),
@@ -121,11 +127,11 @@ fn range_of(expected: &str) -> Option<String> {
         "i32" => (i32::MIN.into(), i32::MAX.into()),
         _ => return None,
     };
-    Some(format!(" from {least} to {most}"))
+    Some(format!(" from {min} to {max}"))
 }
 
-/// Returns a value that serde found as recipes write it.
-fn as_written(found: &str) -> Cow<'_, str> {
+/// Returns a value from a message of serde in the notation of recipes.
+fn describe_value(found: &str) -> Cow<'_, str> {
     let quoted = ["boolean `", "integer `", "floating point `", "character `"];
     let quoted = quoted.iter().find_map(|kind| found.strip_prefix(kind)?.strip_suffix('`'));
     let text = || found.strip_prefix("string ").filter(|text| text.starts_with('"'));

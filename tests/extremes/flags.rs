@@ -6,7 +6,7 @@ use std::num::NonZero;
 use rollpacker::cli;
 
 use crate::program::{self, Case};
-use crate::workplace::{RECIPE, Workplace};
+use crate::workspace::{RECIPE, TestWorkspace};
 
 /// Values of a flag: the bounds of the numeric types, and values around them.
 const VALUES: [&str; 11] = [
@@ -96,15 +96,15 @@ fn flags(path: &str, command: &clap::Command, into: &mut Vec<(String, String, St
 
 #[test]
 fn every_numeric_flag_is_accepted_or_named() {
-    let place = Workplace::new(RECIPE);
-    place.write("job.toml", JOB);
-    place.write("hosts", "localhost:1\nlocalhost:2\n");
-    place.write(
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.write("job.toml", JOB);
+    workspace.write("hosts", "localhost:1\nlocalhost:2\n");
+    workspace.write(
         "rows.jsonl",
         "{\"data_source\": \"x\", \"response\": \"1\", \"ground_truth\": \"1\"}\n",
     );
-    std::fs::create_dir(place.path("shown")).expect("created");
-    place.write("shown/metrics.jsonl", "{\"step\": 1, \"round\": \"sync\", \"data\": {}}\n");
+    std::fs::create_dir(workspace.path("shown")).expect("created");
+    workspace.write("shown/metrics.jsonl", "{\"step\": 1, \"round\": \"sync\", \"data\": {}}\n");
     let mut found = Vec::new();
     flags("", &cli::command(), &mut found);
     assert!(found.len() > 15, "{found:?}");
@@ -131,5 +131,5 @@ fn every_numeric_flag_is_accepted_or_named() {
             cases.push(Case { args, keys: vec![long.clone(), of_sim.to_owned(), file.to_owned()] });
         }
     }
-    program::check(&place, &cases);
+    program::check(&workspace, &cases);
 }

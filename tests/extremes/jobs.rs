@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::program::{self, Case, owned};
-use crate::workplace::Workplace;
+use crate::workspace::TestWorkspace;
 use crate::{EXTREMES, Key, is_of_another_type, names, numbers};
 
 const JOB: &str = r#"
@@ -110,9 +110,9 @@ fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     of_its_type.then(|| EXTREMES.into_iter().filter(is_accepted).collect())
 }
 
-fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
-    place.write("job.toml", JOB);
-    let path = place.path("job.toml");
+fn cases(workspace: &TestWorkspace, command: &[&str]) -> Vec<Case> {
+    workspace.write("job.toml", JOB);
+    let path = workspace.path("job.toml");
     let (mut cases, mut numeric) = (Vec::new(), 0);
     for key in keys() {
         let Some(values) = accepted(&path, &key) else { continue };
@@ -128,34 +128,34 @@ fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
 
 #[test]
 fn simulating_succeeds_or_names_the_key() {
-    let place = Workplace::new("");
+    let workspace = TestWorkspace::new("");
     let command = ["simulate", "--config", "job.toml", "--threads", "1"];
-    program::check(&place, &cases(&place, &command));
+    program::check(&workspace, &cases(&workspace, &command));
 }
 
 #[test]
 fn profiling_a_cluster_succeeds_or_names_the_key() {
-    let place = Workplace::new("");
+    let workspace = TestWorkspace::new("");
     let command = ["profile", "--simulated", "--config", "job.toml", "--budget", "0.001"];
     let of_profile = |case: &Case| {
         let sections = ["cluster.", "model.", "rollout.", "data.", "calibration."];
         sections.iter().any(|section| case.keys[0].starts_with(section))
     };
-    let mut cases: Vec<Case> = cases(&place, &command).into_iter().filter(of_profile).collect();
+    let mut cases: Vec<Case> = cases(&workspace, &command).into_iter().filter(of_profile).collect();
     for (number, case) in cases.iter_mut().enumerate() {
         case.args.push(format!("--output=written-{number}"));
     }
-    program::check(&place, &cases);
+    program::check(&workspace, &cases);
 }
 
 #[test]
 fn an_invalid_swept_key_is_named_like_a_set_one() {
-    let place = Workplace::new("");
-    place.write("job.toml", JOB);
+    let workspace = TestWorkspace::new("");
+    workspace.write("job.toml", JOB);
     for key in ["rollout.n", "data.train_batch_size", "sim.seeds", "tasks.sandbox_slots"] {
         let sweep = format!("{key}=1,9223372036854775807");
         let args = ["simulate", "--config", "job.toml", "--sweep", &sweep].map(str::to_owned);
-        let end = program::run(&place, &args);
+        let end = program::run(&workspace, &args);
         assert_eq!(end.code, Some(2), "{end:?}");
         assert!(names(&end.err, &[key]), "{}", end.err);
     }

@@ -12,8 +12,8 @@ mod models;
 mod program;
 mod recipes;
 mod rewards;
-#[path = "../workplace/mod.rs"]
-mod workplace;
+#[path = "../workspace/mod.rs"]
+mod workspace;
 
 use serde::Serialize;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Tests that runs that do not fit into memory are rejected before they allocate.
 
 use crate::program::{owned, run_within};
-use crate::workplace::{RECIPE, Workplace};
+use crate::workspace::{RECIPE, TestWorkspace};
 
 const SFT: &str = "[sft]\ntrain_files = \"data/train.parquet\"\nsteps = 2\nbatch_size = 4\nhidden_size = 16\nintermediate_size = 32\n\
                    num_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\n";
@@ -9,8 +9,8 @@ const SFT: &str = "[sft]\ntrain_files = \"data/train.parquet\"\nsteps = 2\nbatch
 /// A limit on the address space in KiB that is too small for these settings on any machine.
 const ADDRESS_SPACE: u64 = 16 << 20;
 
-fn check_refused(place: &Workplace, args: &[&str], parts: &[&str]) {
-    let end = run_within(place, ADDRESS_SPACE, &owned(args));
+fn check_refused(workspace: &TestWorkspace, args: &[&str], parts: &[&str]) {
+    let end = run_within(workspace, ADDRESS_SPACE, &owned(args));
     assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
     for part in
         ["error: not enough memory: the run needs at least", "are available"].iter().chain(parts)
@@ -21,17 +21,17 @@ fn check_refused(place: &Workplace, args: &[&str], parts: &[&str]) {
 
 #[test]
 fn settings_that_cannot_fit_are_refused_by_key_and_figures() {
-    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
     let train = |settings: &[&str], parts: &[&str]| {
         let line = ["train", "--config", "recipe.toml", "schedule.name=fused"];
-        check_refused(&place, &[&line, settings].concat(), parts);
+        check_refused(&workspace, &[&line, settings].concat(), parts);
     };
     let part =
         "192.0 GiB for the responses of a step (rollout.n = 1048576, data.train_batch_size = 96)";
     train(&["rollout.n=1048576", "data.train_batch_size=96"], &[part, "ulimit -v"]);
     let sft = |setting: &str, part: &str| {
         check_refused(
-            &place,
+            &workspace,
             &["sft", "--config", "recipe.toml", "--out", "out", setting],
             &[part],
         );
@@ -43,30 +43,30 @@ fn settings_that_cannot_fit_are_refused_by_key_and_figures() {
 
 #[test]
 fn a_prompt_of_64_mb_is_left_out_without_being_tokenised() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let row = |prompt: &str| {
         format!("{{\"prompt\": \"{prompt}\", \"data_source\": \"x\", \"ground_truth\": \"1\"}}\n")
     };
     let usual: String = (0..9).map(|digit| row(&format!("{digit}+4"))).collect();
-    place.write("rows.jsonl", &(usual + &row(&"1+".repeat(32 << 20))));
+    workspace.write("rows.jsonl", &(usual + &row(&"1+".repeat(32 << 20))));
     let line =
         ["train", "--config", "recipe.toml", "data.train_files=rows.jsonl", "schedule.name=fused"];
     // Tokenizing this prompt took 23.8 GB.
-    let end = run_within(&place, 6 << 20, &owned(&line));
+    let end = run_within(&workspace, 6 << 20, &owned(&line));
     assert_eq!(end.code, Some(0), "{end:?}");
-    assert_eq!(place.summary("run")["overlong_prompts"], 1);
+    assert_eq!(workspace.summary("run")["overlong_prompts"], 1);
 }
 
 #[test]
 fn a_demonstration_that_does_not_fit_into_memory_is_named_by_its_row() {
-    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
     let row = |demonstration: &str| {
         let extra = format!("{{\"demonstration\": \"{demonstration}\"}}");
         format!("{{\"prompt\": \"1+4\", \"data_source\": \"x\", \"extra_info\": {extra}}}\n")
     };
-    place.write("rows.jsonl", &(row("A:5") + &row(&"1+".repeat(32 << 20))));
+    workspace.write("rows.jsonl", &(row("A:5") + &row(&"1+".repeat(32 << 20))));
     let line = ["sft", "--config", "recipe.toml", "--out", "out", "sft.train_files=rows.jsonl"];
-    let end = run_within(&place, 6 << 20, &owned(&line));
+    let end = run_within(&workspace, 6 << 20, &owned(&line));
     assert_eq!(end.code, Some(2), "{end:?}");
     assert!(end.err.contains("rows.jsonl row 1: a text of 67108864 bytes"), "{}", end.err);
 }

@@ -7,7 +7,7 @@ use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 
 use crate::program::{self, Case, owned};
-use crate::workplace::{RECIPE, Workplace};
+use crate::workspace::{RECIPE, TestWorkspace};
 use crate::{names, numbers};
 
 /// The command line of a run of one step.
@@ -24,8 +24,8 @@ fn extremes() -> Vec<Value> {
 
 #[test]
 fn every_number_of_a_configuration_is_fit_to_train_with_or_named() {
-    let place = Workplace::new(RECIPE);
-    let original = fs::read_to_string(place.path("model/config.json")).expect("readable");
+    let workspace = TestWorkspace::new(RECIPE);
+    let original = fs::read_to_string(workspace.path("model/config.json")).expect("readable");
     let mut original: Value = serde_json::from_str(&original).expect("JSON");
     original["pad_token_id"] = json!(0);
     original["bos_token_id"] = json!(1);
@@ -40,8 +40,8 @@ fn every_number_of_a_configuration_is_fit_to_train_with_or_named() {
             let mut config = original.clone();
             *at_path(&mut config, path) = value.clone();
             let folder = format!("models/{number}-{at}");
-            copy(&place, &folder, &config);
-            let read = catch_unwind(|| Decoder::check_folder(&place.path(&folder)).map(drop));
+            copy(&workspace, &folder, &config);
+            let read = catch_unwind(|| Decoder::check_folder(&workspace.path(&folder)).map(drop));
             match read.unwrap_or_else(|_| panic!("{key} = {value} panics")) {
                 // Errors about tensors of unexpected sizes contain the names of the tensors.
                 Err(error) => {
@@ -58,15 +58,15 @@ fn every_number_of_a_configuration_is_fit_to_train_with_or_named() {
             }
         }
     }
-    program::check(&place, &cases);
+    program::check(&workspace, &cases);
 }
 
 #[test]
 fn ends_of_sequence_outside_of_the_vocabulary_are_refused_by_file_and_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for ids in ["19", "[1, 2147483647]", "-1"] {
-        place.write("model/generation_config.json", &format!("{{\"eos_token_id\": {ids}}}"));
-        let error = place.refused(&["train", "--config", "recipe.toml", "--dry-run"]);
+        workspace.write("model/generation_config.json", &format!("{{\"eos_token_id\": {ids}}}"));
+        let error = workspace.run_refused(&["train", "--config", "recipe.toml", "--dry-run"]);
         let expected =
             "generation_config.json: key `eos_token_id`: expected token ids from 0 to 18";
         assert!(error.contains(expected), "{ids}: {error}");
@@ -75,8 +75,8 @@ fn ends_of_sequence_outside_of_the_vocabulary_are_refused_by_file_and_key() {
 
 #[test]
 fn numbers_of_a_tokenizer_are_accepted_or_name_the_tokenizer() {
-    let place = Workplace::new(RECIPE);
-    let path = place.path("model/tokenizer.json");
+    let workspace = TestWorkspace::new(RECIPE);
+    let path = workspace.path("model/tokenizer.json");
     let original: Value =
         serde_json::from_str(&fs::read_to_string(&path).expect("readable")).expect("JSON");
     let mut paths: Vec<String> = vec!["added_tokens.0.id".to_owned()];
@@ -86,11 +86,11 @@ fn numbers_of_a_tokenizer_are_accepted_or_name_the_tokenizer() {
         for value in [json!(-1), json!(u32::MAX), json!(1 << 31), json!(u64::MAX)] {
             let mut tokenizer = original.clone();
             *at_path(&mut tokenizer, path) = value.clone();
-            place.write("model/tokenizer.json", &tokenizer.to_string());
-            let end = program::run(&place, &owned(&TRAIN));
+            workspace.write("model/tokenizer.json", &tokenizer.to_string());
+            let end = program::run(&workspace, &owned(&TRAIN));
             let is_reported = end.code == Some(0) || names(&end.err, &["tokenizer"]);
             assert!(is_reported && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
-            drop(fs::remove_dir_all(place.path("run")));
+            drop(fs::remove_dir_all(workspace.path("run")));
         }
     }
 }
@@ -102,10 +102,11 @@ fn at_path<'a>(value: &'a mut Value, path: &str) -> &'a mut Value {
 }
 
 /// Copies the model with another configuration.
-fn copy(place: &Workplace, folder: &str, config: &Value) {
-    fs::create_dir_all(place.path(folder)).expect("made");
+fn copy(workspace: &TestWorkspace, folder: &str, config: &Value) {
+    fs::create_dir_all(workspace.path(folder)).expect("made");
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(place.path("model").join(file), place.path(folder).join(file)).expect("copied");
+        fs::copy(workspace.path("model").join(file), workspace.path(folder).join(file))
+            .expect("copied");
     }
-    place.write(&format!("{folder}/config.json"), &config.to_string());
+    workspace.write(&format!("{folder}/config.json"), &config.to_string());
 }

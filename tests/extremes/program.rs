@@ -4,31 +4,35 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use crate::names;
-use crate::workplace::{ProcessEnd, Workplace};
+use crate::workspace::{ProcessEnd, TestWorkspace};
 
 /// Address space of a run in KiB. It has room for a thousand threads, whose stacks are reserved but not used.
 const ADDRESS_SPACE: u64 = 48 << 20;
 
 /// Time limit of a run in seconds.
-const PATIENCE: u64 = 120;
+const TIME_LIMIT_S: u64 = 120;
 
 /// Number of concurrent runs.
-const AT_ONCE: usize = 2;
+const CONCURRENT_RUNS: usize = 2;
 
-/// Runs the program in the folder of `place` with an address space of this many KiB. Kills it if it hangs.
-pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String]) -> ProcessEnd {
+/// Runs the program in the folder of `workspace` with an address space of this many KiB. Kills it if it hangs.
+pub(crate) fn run_within(
+    workspace: &TestWorkspace,
+    address_space: u64,
+    args: &[String],
+) -> ProcessEnd {
     let script = format!(
-        "ulimit -c 0; ulimit -v {address_space}; exec timeout -s KILL {PATIENCE} \"$0\" \"$@\""
+        "ulimit -c 0; ulimit -v {address_space}; exec timeout -s KILL {TIME_LIMIT_S} \"$0\" \"$@\""
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_rollpacker")]).args(args);
-    place.here(&mut command);
+    workspace.prepare(&mut command);
     ProcessEnd::of(command.spawn().expect("the program starts"))
 }
 
 /// Runs the program with as much memory as any ordinary run needs.
-pub(crate) fn run(place: &Workplace, args: &[String]) -> ProcessEnd {
-    run_within(place, ADDRESS_SPACE, args)
+pub(crate) fn run(workspace: &TestWorkspace, args: &[String]) -> ProcessEnd {
+    run_within(workspace, ADDRESS_SPACE, args)
 }
 
 /// A run, and the names that its error may contain.
@@ -38,18 +42,18 @@ pub(crate) struct Case {
 }
 
 /// Runs all cases and reports those that neither succeed nor fail with an error that names a key.
-pub(crate) fn check(place: &Workplace, cases: &[Case]) {
+pub(crate) fn check(workspace: &TestWorkspace, cases: &[Case]) {
     let (next, failed) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
     let work = || {
         loop {
             let Some(case) = next.lock().expect("unpoisoned").next() else { break };
-            if let Some(fault) = fault(place, case) {
+            if let Some(fault) = fault(workspace, case) {
                 failed.lock().expect("unpoisoned").push(fault);
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONCURRENT_RUNS {
             scope.spawn(work);
         }
     });
@@ -58,8 +62,8 @@ pub(crate) fn check(place: &Workplace, cases: &[Case]) {
 }
 
 /// Returns the failure of a case, if any.
-fn fault(place: &Workplace, Case { args, keys }: &Case) -> Option<String> {
-    let ProcessEnd { code, err, .. } = run(place, args);
+fn fault(workspace: &TestWorkspace, Case { args, keys }: &Case) -> Option<String> {
+    let ProcessEnd { code, err, .. } = run(workspace, args);
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     match code {
         // A run without enough time ends early.

@@ -9,7 +9,7 @@ use rollpacker::recipe::schedule::Schedules;
 use rollpacker::recipe::{Recipe, RecipeError};
 
 use crate::program::{self, Case, owned};
-use crate::workplace::Workplace;
+use crate::workspace::TestWorkspace;
 use crate::{EXTREMES, Key, is_of_another_type};
 
 const RECIPE: &str = r#"
@@ -46,7 +46,7 @@ num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
-const BESIDE: [(&str, &[&str]); 15] = [
+const REQUIRED_SETTINGS: [(&str, &[&str]); 15] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
     ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
@@ -103,7 +103,7 @@ fn is_numeric(path: &Path, name: &str) -> bool {
 /// Returns all numeric keys of recipes, including those of schedules, placements, losses and estimators.
 fn keys(path: &Path) -> Vec<Key> {
     let with_settings = |name: &str| {
-        let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let found = REQUIRED_SETTINGS.iter().filter(|(prefix, _)| name.starts_with(prefix));
         found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
     };
     let plain = Recipe::keys().into_iter().filter(|name| is_numeric(path, name));
@@ -173,8 +173,8 @@ fn accepted(path: &Path, key: &Key) -> Vec<&'static str> {
 }
 
 /// Returns runs of `command` with each numeric key that `of` selects, at each extreme that its bounds allow.
-fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
-    let path = place.path("recipe.toml");
+fn cases(workspace: &TestWorkspace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
+    let path = workspace.path("recipe.toml");
     let keys = keys(&path);
     assert!(keys.len() > 80, "{} numeric keys are found", keys.len());
     let mut cases = Vec::new();
@@ -189,12 +189,12 @@ fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<
 
 /// Returns the same runs, each with its own output path, which `flag` sets.
 fn cases_apart(
-    place: &Workplace,
+    workspace: &TestWorkspace,
     command: &[&str],
     flag: &str,
     of: impl Fn(&Key) -> bool,
 ) -> Vec<Case> {
-    let mut cases = cases(place, command, of);
+    let mut cases = cases(workspace, command, of);
     for (number, case) in cases.iter_mut().enumerate() {
         case.args.push(format!("{flag}=written-{number}"));
     }
@@ -203,33 +203,33 @@ fn cases_apart(
 
 #[test]
 fn training_succeeds_or_names_the_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let command = ["train", "--config", "recipe.toml"];
-    program::check(&place, &cases_apart(&place, &command, "--out", |key| !is_of_sft(key)));
+    program::check(&workspace, &cases_apart(&workspace, &command, "--out", |key| !is_of_sft(key)));
 }
 
 #[test]
 fn fine_tuning_succeeds_or_names_the_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let of = |key: &Key| is_of_sft(key) || key.name == "trainer.seed";
     let command = ["sft", "--config", "recipe.toml"];
-    program::check(&place, &cases_apart(&place, &command, "--out", of));
+    program::check(&workspace, &cases_apart(&workspace, &command, "--out", of));
 }
 
 #[test]
 fn profiling_succeeds_or_names_the_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
     let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
-    program::check(&place, &cases_apart(&place, &command, "--output", of));
+    program::check(&workspace, &cases_apart(&workspace, &command, "--output", of));
 }
 
 #[test]
 fn scoring_by_a_recipe_succeeds_or_names_the_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let row = r#"{"data_source": "x", "response": "A:1", "ground_truth": "1"}"#;
-    place.write("rows.jsonl", &format!("{row}\n"));
-    let path = place.path("recipe.toml");
+    workspace.write("rows.jsonl", &format!("{row}\n"));
+    let path = workspace.path("recipe.toml");
     let of_score = |key: &&Key| key.name.starts_with("reward.") || key.name.starts_with("data.");
     let mut cases = Vec::new();
     for key in keys(&path).iter().filter(of_score) {
@@ -239,5 +239,5 @@ fn scoring_by_a_recipe_succeeds_or_names_the_key() {
             cases.push(Case { args, keys: key.named() });
         }
     }
-    program::check(&place, &cases);
+    program::check(&workspace, &cases);
 }

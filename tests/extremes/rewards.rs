@@ -11,18 +11,18 @@ use rollpacker::stages::rewards::{CodeConfig, Exact, Guard, Registry};
 use rollpacker::stages::torch::judge::TorchChatOptions;
 
 use crate::program::{self, Case, owned};
-use crate::workplace::Workplace;
+use crate::workspace::TestWorkspace;
 use crate::{EXTREMES, is_of_another_type, names, numbers};
 
 /// A reward with the names of all its options, and the options that it requires.
-struct Tried {
+struct RewardCase {
     name: &'static str,
     needs: &'static [&'static str],
     options: Vec<String>,
 }
 
 /// Returns every reward of the registry except the group reward, for which `score` needs several rows.
-fn all() -> Vec<Tried> {
+fn all() -> Vec<RewardCase> {
     let registry = Registry::builtin();
     let leaked = |name: &str| -> &'static str { name.to_owned().leak() };
     let names: Vec<_> = registry.names().filter(|name| *name != "length").map(leaked).collect();
@@ -40,10 +40,10 @@ fn all() -> Vec<Tried> {
             }
             _ => (&[], vec![]),
         };
-        Tried { name, needs, options: [own(name), more, owned(&Guard::KEYS)].concat() }
+        RewardCase { name, needs, options: [own(name), more, owned(&Guard::KEYS)].concat() }
     };
     let torch = owned(fields::<TorchChatOptions>());
-    let torch = Tried { name: "judge", needs: &TORCH, options: torch };
+    let torch = RewardCase { name: "judge", needs: &TORCH, options: torch };
     names.into_iter().map(plain).chain([torch]).collect()
 }
 
@@ -62,30 +62,30 @@ const TORCH: [&str; 6] = [
 
 #[test]
 fn every_numeric_option_is_accepted_or_named() {
-    let place = Workplace::new("");
+    let workspace = TestWorkspace::new("");
     let row = concat!(
         r#"{"data_source": "x", "response": "```python\ndef f(x):\n    return x\n```", "#,
         r#""ground_truth": "assert f(1) == 1", "response_length": 9, "response_ids": [1, 2, 1]}"#
     );
-    place.write("rows.jsonl", &format!("{row}\n"));
-    place.write("reward.py", "def compute_score(solution_str, **_):\n    return 1.0\n");
+    workspace.write("rows.jsonl", &format!("{row}\n"));
+    workspace.write("reward.py", "def compute_score(solution_str, **_):\n    return 1.0\n");
     let (mut cases, mut numeric) = (Vec::new(), 0);
-    for tried in all() {
-        for option in &tried.options {
-            let Some(values) = accepted(&place, &tried, option) else { continue };
+    for case in all() {
+        for option in &case.options {
+            let Some(values) = accepted(&workspace, &case, option) else { continue };
             numeric += 1;
             // These rewards would need a server or a program that responds. Guards are the same for every reward.
-            let answers = !["http", "process", "judge"].contains(&tried.name);
+            let answers = !["http", "process", "judge"].contains(&case.name);
             let is_guard = Guard::KEYS.contains(&option.as_str());
-            if !answers || (is_guard && tried.name != "exact") {
+            if !answers || (is_guard && case.name != "exact") {
                 continue;
             }
             let last = option.rsplit('.').next().unwrap_or_default();
             cases.extend(values.into_iter().map(|value| {
                 let line = ["score", "--allow-errors", "--input", "rows.jsonl", "--reward"];
-                let settings = owned(tried.needs).into_iter().chain([format!("{option}={value}")]);
+                let settings = owned(case.needs).into_iter().chain([format!("{option}={value}")]);
                 let options = settings.map(|setting| format!("--option={setting}"));
-                let line = owned(&line).into_iter().chain([tried.name.to_owned()]);
+                let line = owned(&line).into_iter().chain([case.name.to_owned()]);
                 Case {
                     args: line.chain(options).collect(),
                     keys: vec![option.clone(), format!("`{last}`")],
@@ -94,15 +94,19 @@ fn every_numeric_option_is_accepted_or_named() {
         }
     }
     assert!(numeric > 100, "{numeric} numeric options are found");
-    program::check(&place, &cases);
+    program::check(&workspace, &cases);
 }
 
 /// Returns the values of an option that its bounds allow, or `None` if the option is not numeric.
-fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'static str>> {
-    let Tried { name, needs, .. } = tried;
+fn accepted(
+    workspace: &TestWorkspace,
+    case: &RewardCase,
+    option: &str,
+) -> Option<Vec<&'static str>> {
+    let RewardCase { name, needs, .. } = case;
     let key = format!("reward.options.{name}.{option}");
-    let model = place.path("model").display().to_string();
-    let file = place.path("reward.py").display().to_string();
+    let model = workspace.path("model").display().to_string();
+    let file = workspace.path("reward.py").display().to_string();
     let made = |value: &str| {
         let absolute = |need: &&str| {
             need.replace("=model", &format!("={model}")).replace("=reward.py", &format!("={file}"))
@@ -112,7 +116,7 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
         let own = [format!("reward.routes={{\"*\" = \"{name}\"}}"), format!("{key}={value}")];
         let settings: Vec<String> = needs.chain(own).collect();
         let made = catch_unwind(|| {
-            let recipe = Recipe::read(&place.path("recipe.toml"), &settings)?;
+            let recipe = Recipe::read(&workspace.path("recipe.toml"), &settings)?;
             // In the real program the registry starts a sandbox.
             let registry = Registry::builtin().with("code", |options: Sandboxed| options.reward());
             rewards(&recipe.reward, &registry).map(drop)

@@ -3,34 +3,36 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 /// Trains three steps with a snapshot after each.
-fn trained() -> Workplace {
-    let place = Workplace::new(RECIPE);
-    place.trained(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
-    place
+fn trained_workspace() -> TestWorkspace {
+    let workspace = TestWorkspace::new(RECIPE);
+    workspace.train_ok(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
+    workspace
 }
 
 const KEPT: [&str; 2] = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=3"];
 
-fn resume(place: &Workplace) -> ProcessEnd {
-    place.ended(&[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat())
+fn resume(workspace: &TestWorkspace) -> ProcessEnd {
+    workspace.train_to_end(
+        &[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat(),
+    )
 }
 
-fn manifest(place: &Workplace, step: u64) -> PathBuf {
-    place.path(&format!("run/snapshots/step-{step:08}.0001.json"))
+fn manifest(workspace: &TestWorkspace, step: u64) -> PathBuf {
+    workspace.path(&format!("run/snapshots/step-{step:08}.0001.json"))
 }
 
 /// Returns the largest part of the snapshot of `step`, which is the trainer's.
-fn part(place: &Workplace, step: u64) -> PathBuf {
-    let folder = place.path(&format!("run/snapshots/step-{step:08}/0001"));
+fn part(workspace: &TestWorkspace, step: u64) -> PathBuf {
+    let folder = workspace.path(&format!("run/snapshots/step-{step:08}/0001"));
     let parts = fs::read_dir(&folder).expect("a snapshot").flatten().map(|entry| entry.path());
     parts.max_by_key(|path| fs::metadata(path).map(|file| file.len()).unwrap_or(0)).expect("parts")
 }
 
-fn steps_of_metrics(place: &Workplace) -> Vec<u64> {
-    let text = fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
+fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
+    let text = fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
     let step = |line: &str| {
         serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
     };
@@ -39,26 +41,26 @@ fn steps_of_metrics(place: &Workplace) -> Vec<u64> {
 
 /// Asserts that the newest snapshot is skipped, and that the output contains `named` and the step that the run resumes from.
 fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
-    let place = trained();
-    harm(&part(&place, 2), &manifest(&place, 2));
-    let end = resume(&place);
+    let workspace = trained_workspace();
+    harm(&part(&workspace, 2), &manifest(&workspace, 2));
+    let end = resume(&workspace);
     assert_eq!(end.code, Some(0), "{end:?}");
     let output = format!("{}{}", end.out, end.err);
     for part in named {
         assert!(output.contains(part), "`{part}` is expected in: {output}");
     }
     assert!(output.contains("resumed from step 2"), "{output}");
-    assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
-    assert_eq!(place.summary("run")["ended"], "finished");
+    assert_eq!(steps_of_metrics(&workspace), [1, 2, 3, 4]);
+    assert_eq!(workspace.summary("run")["ended"], "finished");
 }
 
 #[test]
 fn an_undamaged_snapshot_is_used() {
-    let place = trained();
-    let end = resume(&place);
+    let workspace = trained_workspace();
+    let end = resume(&workspace);
     assert_eq!(end.code, Some(0), "{end:?}");
     assert!(format!("{}{}", end.out, end.err).contains("resumed from step 3"), "{end:?}");
-    assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
+    assert_eq!(steps_of_metrics(&workspace), [1, 2, 3, 4]);
 }
 
 #[test]
@@ -88,14 +90,14 @@ fn parts_without_a_manifest_are_not_a_snapshot() {
 
 #[test]
 fn without_a_good_snapshot_all_are_named_and_nothing_is_trained() {
-    let place = trained();
+    let workspace = trained_workspace();
     for step in 0..3 {
-        fs::write(part(&place, step), b"no longer").expect("written");
+        fs::write(part(&workspace, step), b"no longer").expect("written");
     }
-    let end = resume(&place);
+    let end = resume(&workspace);
     assert!(matches!(end.code, Some(1 | 2)), "{end:?}");
     for step in 0..3 {
         assert!(end.err.contains(&format!("step-{step:08}/0001/")), "{end:?}");
     }
-    assert_eq!(steps_of_metrics(&place), [1, 2, 3]);
+    assert_eq!(steps_of_metrics(&workspace), [1, 2, 3]);
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 use serde_json::json;
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 /// Settings with more steps than any test waits for.
 pub(super) const ENDLESS: [&str; 2] =
@@ -34,32 +34,32 @@ pub(super) fn signal(child: &Child, name: &str) {
 
 #[test]
 fn a_signalled_run_ends_after_its_step_and_reports_remaining_steps() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for name in ["TERM", "INT"] {
-        let mut child = place.training(&ENDLESS).spawn().expect("the program starts");
+        let mut child = workspace.train_command(&ENDLESS).spawn().expect("the program starts");
         read_until(&mut child, "step:2 ");
         signal(&child, name);
         let end = ProcessEnd::of(child);
         assert_eq!(end.code, Some(75), "{name}: {end:?}");
         assert!(end.out.contains("a stop was requested"), "{name}: {end:?}");
         assert_eq!(end.errors(), [] as [&str; 0]);
-        let summary = place.summary("run");
+        let summary = workspace.summary("run");
         assert_eq!(summary["ended"], json!("stopped"));
         assert!(summary["steps"].as_u64().is_some_and(|steps| (2..100).contains(&steps)));
-        assert!(place.path("run/model/model.safetensors").exists());
+        assert!(workspace.path("run/model/model.safetensors").exists());
     }
 }
 
 #[test]
 fn a_second_signal_ends_a_run_at_once() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     // The step never ends by itself, because no reward ever returns.
     let stuck = "reward.options.process={command=[\"sleep\",\"600\"]}";
     let args = [stuck, "reward.routes={\"*\"=\"process\"}"];
-    let mut child = place.training(&args).spawn().expect("the program starts");
+    let mut child = workspace.train_command(&args).spawn().expect("the program starts");
     // The signal handler is installed before the run folder is created.
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
-    wait_until("the run has a folder", || place.path("run/metrics.jsonl").exists());
+    wait_until("the run has a folder", || workspace.path("run/metrics.jsonl").exists());
     signal(&child, "TERM");
     let mut output = String::new();
     err.read_line(&mut output).expect("readable");
@@ -71,19 +71,20 @@ fn a_second_signal_ends_a_run_at_once() {
 
 #[test]
 fn a_run_ends_before_its_time_limit() {
-    let place = Workplace::new(RECIPE);
-    let end = place.ended(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = workspace.train_to_end(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
     assert_eq!(end.code, Some(75), "{end:?}");
     assert!(end.out.contains("another step may not fit into trainer.max_wall_time"), "{end:?}");
-    let summary = place.summary("run");
+    let summary = workspace.summary("run");
     assert_eq!(summary["ended"], json!("out_of_time"));
     assert!(summary["steps"].as_u64() >= Some(1), "{summary}");
 }
 
 #[test]
 fn a_completed_run_is_finished_regardless_of_the_time_left() {
-    let place = Workplace::new(RECIPE);
-    let end = place.trained(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end =
+        workspace.train_ok(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
     assert!(!end.out.contains("ended after"), "{end:?}");
-    assert_eq!(place.summary("run")["ended"], json!("finished"));
+    assert_eq!(workspace.summary("run")["ended"], json!("finished"));
 }

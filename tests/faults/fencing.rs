@@ -1,16 +1,16 @@
 //! Tests of two processes on one run: the process that was presumed dead must no longer write.
 
 use super::ends::{ENDLESS, read_until, signal};
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 #[test]
 fn the_older_of_two_processes_on_one_run_ends() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let args = [&ENDLESS[..], &["trainer.save_freq=1"]].concat();
-    let mut older = place.training(&args).spawn().expect("the program starts");
+    let mut older = workspace.train_command(&args).spawn().expect("the program starts");
     read_until(&mut older, "step:2 ");
-    let mut newer = place
-        .training(&[&args[..], &["--resume", "latest"]].concat())
+    let mut newer = workspace
+        .train_command(&[&args[..], &["--resume", "latest"]].concat())
         .spawn()
         .expect("the program starts");
     // It detects the newer one by a snapshot or by the file of metrics, whichever it writes first.
@@ -24,7 +24,7 @@ fn the_older_of_two_processes_on_one_run_ends() {
     let end = ProcessEnd::of(newer);
     assert_eq!(end.code, Some(75), "{end:?}");
     // Steps that the older process trained before it detected this are not among the records of the newer one.
-    let text = std::fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
+    let text = std::fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
     let step = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect("whole lines");
         line["step"].as_u64().expect("a step")

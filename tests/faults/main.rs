@@ -8,5 +8,5 @@ mod ends;
 mod fencing;
 mod panics;
 mod stalls;
-#[path = "../workplace/mod.rs"]
-mod workplace;
+#[path = "../workspace/mod.rs"]
+mod workspace;

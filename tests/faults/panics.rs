@@ -16,15 +16,15 @@ use rollpacker::stages::torch::train::loss::{PolicyLoss, TokenLoss, Tokens};
 use rollpacker_stages::train::config::Precision;
 use tch::{Device, TchError};
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const CASE: &str = "ROLLPACKER_TEST_PANIC";
 
 fn panic_in(case: &str) -> ProcessEnd {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "panics::child", "--nocapture"]).env(CASE, case);
-    place.here(&mut command);
+    workspace.prepare(&mut command);
     ProcessEnd::of(command.spawn().expect("this program starts"))
 }
 

@@ -1,7 +1,7 @@
 //! Tests of runs that make no progress.
 
 use super::ends::{read_until, signal};
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 /// A reward that never returns.
 const STUCK: [&str; 3] = [
@@ -12,8 +12,8 @@ const STUCK: [&str; 3] = [
 
 #[test]
 fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
-    let place = Workplace::new(RECIPE);
-    let end = place.ended(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = workspace.train_to_end(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
     end.assert_failed(&[
         "watchdog, step 1: no progress for 2.",
         "reward, step 1, has waited ",
@@ -26,8 +26,8 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
 
 #[test]
 fn a_signal_ends_a_run_whose_step_is_stuck() {
-    let place = Workplace::new(RECIPE);
-    let mut child = place.training(&STUCK).spawn().expect("the program starts");
+    let workspace = TestWorkspace::new(RECIPE);
+    let mut child = workspace.train_command(&STUCK).spawn().expect("the program starts");
     read_until(&mut child, "warning: watchdog, step 1: no progress");
     signal(&child, "TERM");
     ProcessEnd::of(child).assert_failed(&[
@@ -38,12 +38,12 @@ fn a_signal_ends_a_run_whose_step_is_stuck() {
 
 #[test]
 fn a_stall_is_reported_and_the_run_continues_afterwards() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     // This reward always returns 0, but only starts after the stall timeout.
     let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
-    let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
+    let end = workspace.train_ok(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
     let warnings =
         end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: no progress"));
     assert_eq!(warnings.count(), 1, "{end:?}");
@@ -51,9 +51,9 @@ fn a_stall_is_reported_and_the_run_continues_afterwards() {
 
 #[test]
 fn a_long_rollout_is_not_a_stall() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     // All responses end in the same iteration. No data flows before, for longer than the stall timeout.
-    let end = place.trained(&[
+    let end = workspace.train_ok(&[
         "rollout.instances=1",
         "rollout.n=32",
         "schedule.name=sync",

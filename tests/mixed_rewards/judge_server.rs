@@ -86,11 +86,12 @@ impl State {
 fn answer(request: &Value) -> Value {
     assert_eq!(request["model"], "judge");
     let prompt = request["messages"][0]["content"].as_str().expect("a text");
-    let verdict_line = if verdict(judged(prompt)) { "Verdict: YES" } else { "Verdict: NO" };
+    let verdict_line =
+        if verdict(judged_response(prompt)) { "Verdict: YES" } else { "Verdict: NO" };
     json!({"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": verdict_line}}]})
 }
 
-fn judged(prompt: &str) -> &str {
+fn judged_response(prompt: &str) -> &str {
     let inner = prompt.split_once('\n').and_then(|(_, rest)| rest.rsplit_once('\n'));
     inner.expect("a response between two lines").0
 }

@@ -2,8 +2,8 @@
 #![cfg(feature = "torch")]
 
 mod judge_server;
-#[path = "../workplace/mod.rs"]
-mod workplace;
+#[path = "../workspace/mod.rs"]
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_rewards::Math;
 use rollpacker_stages::reward::{Context, Reward, Sample};
 use serde_json::{Value, json};
-use workplace::{ProcessEnd, Workplace};
+use workspace::{ProcessEnd, TestWorkspace};
 
 const STEPS: u64 = 3;
 /// The number of prompts of a domain in a step, and the number of responses to each.
@@ -100,18 +100,18 @@ fn all_rows(count: usize) -> String {
 }
 
 /// Creates the prompts of all domains and an untrained model.
-fn workplace() -> Workplace {
-    let place = Workplace::warm(RECIPE, 16, 1);
-    place.write("train.jsonl", &all_rows(12));
-    place.write("validation.jsonl", &all_rows(2));
-    place
+fn workspace() -> TestWorkspace {
+    let workspace = TestWorkspace::warm(RECIPE, 16, 1);
+    workspace.write("train.jsonl", &all_rows(12));
+    workspace.write("validation.jsonl", &all_rows(2));
+    workspace
 }
 
-impl Workplace {
+impl TestWorkspace {
     /// Trains with rewards that call `server`.
     fn train(&self, server: &JudgeServer, settings: &[&str]) -> ProcessEnd {
         let url = format!("reward.options.judge.base_url=\"{}\"", server.base_url());
-        self.ended(&[&[url.as_str()], settings].concat())
+        self.train_to_end(&[&[url.as_str()], settings].concat())
     }
 
     /// Returns the metrics of the steps, and of the validation after the last step.
@@ -204,14 +204,14 @@ fn check_group_sizes(source: &str, rows: &[Trained]) {
 
 #[test]
 fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
-    let (place, server) = (workplace(), JudgeServer::start(usize::MAX));
-    let end = place.train(&server, &[]);
+    let (workspace, server) = (workspace(), JudgeServer::start(usize::MAX));
+    let end = workspace.train(&server, &[]);
     assert_eq!(end.code, Some(0), "{end:?}");
-    let (steps, validation) = place.metrics();
+    let (steps, validation) = workspace.metrics();
     assert_eq!(steps.len() as u64, STEPS);
     let mut scores = Vec::new();
     for (step, metrics) in (1..).zip(&steps) {
-        let trained = place.rows_of(step);
+        let trained = workspace.rows_of(step);
         assert_eq!(trained.keys().collect::<Vec<_>>(), ["t/code", "t/judge", "t/math"]);
         for (source, rows) in &trained {
             check_group_sizes(source, rows);
@@ -250,17 +250,17 @@ fn check_errors(steps: &[Value], dropped: f64) {
 
 #[test]
 fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
-    let place = workplace();
+    let workspace = workspace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
-        let end = place.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
+        let end = workspace.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
         assert_eq!(end.code, Some(0), "{end:?}");
         let output = &end.out;
         assert_eq!(server.answered(), 1);
-        let (steps, validation) = place.metrics();
+        let (steps, validation) = workspace.metrics();
         check_errors(&steps, dropped);
         for step in 1..=STEPS {
-            let trained = place.rows_of(step);
+            let trained = workspace.rows_of(step);
             assert!(
                 ["t/math", "t/code"].iter().all(|source| trained[*source].len() == QUOTA * GROUP)
             );
@@ -291,8 +291,8 @@ fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
 
 #[test]
 fn a_dead_judge_ends_the_run_with_one_message_if_configured() {
-    let (place, server) = (workplace(), JudgeServer::start(1));
-    let end = place.train(&server, &["reward.options.judge.on_error=fail"]);
+    let (workspace, server) = (workspace(), JudgeServer::start(1));
+    let end = workspace.train(&server, &["reward.options.judge.on_error=fail"]);
     assert_eq!(end.code, Some(1), "{end:?}");
     let [line] = end.errors()[..] else { panic!("{end:?}") };
     let last: Vec<&str> = end.err.lines().skip_while(|other| *other != line).skip(1).collect();

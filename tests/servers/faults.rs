@@ -4,7 +4,7 @@
 use super::outcome::Outcome;
 use super::peer::Peer;
 use super::proxy::{Fault, Gate, LOAD, MODELS, SCORE, Sent, TOKENS};
-use super::world::{SLOTS, World};
+use super::server_pair::{SLOTS, ServerPair};
 
 /// The counters of faults over a whole run.
 #[derive(Debug, PartialEq)]
@@ -26,12 +26,12 @@ fn counts(outcome: &Outcome) -> Counts {
 }
 
 /// Trains with a fault of one call on each server.
-fn with_each(fault: &Fault) -> (Outcome, World) {
-    let world = World::new();
-    world.proxies.iter().for_each(|proxy| proxy.inject(TOKENS, 2, 1, fault.clone()));
-    let outcome = world.trained(&[]);
+fn with_each(fault: &Fault) -> (Outcome, ServerPair) {
+    let servers = ServerPair::new();
+    servers.proxies.iter().for_each(|proxy| proxy.inject(TOKENS, 2, 1, fault.clone()));
+    let outcome = servers.train(&[]);
     outcome.assert_canary_passed();
-    (outcome, world)
+    (outcome, servers)
 }
 
 /// Asserts that the calls with the fault, and no others, failed and were made again, and that this many tokens were discarded.
@@ -45,9 +45,9 @@ fn assert_two_failed(outcome: &Outcome, discarded: impl Fn(u64) -> bool) {
 fn a_busy_server_is_retried() {
     let (status, header) = ("429 Too Many Requests", "retry-after: 1\r\n");
     let body = r#"{"error": "too many requests"}"#;
-    let (outcome, world) = with_each(&Fault::Answer { status, header, body });
+    let (outcome, servers) = with_each(&Fault::Answer { status, header, body });
     assert_eq!(counts(&outcome), Counts { errors: 2, moved: 0, lost: 0, discarded: 0 });
-    let calls: usize = world.proxies.iter().map(|proxy| proxy.count(TOKENS)).sum();
+    let calls: usize = servers.proxies.iter().map(|proxy| proxy.count(TOKENS)).sum();
     assert_eq!(calls, outcome.rows().count() + 2);
 }
 
@@ -65,10 +65,10 @@ fn streamed_tokens_survive_a_connection_that_is_reset() {
         3 => Sent::Reset,
         _ => Sent::Data(data.to_owned()),
     };
-    let (outcome, world) = with_each(&Fault::Events(reset));
+    let (outcome, servers) = with_each(&Fault::Events(reset));
     assert_two_failed(&outcome, |discarded| discarded == 0);
     // The response goes on with the room that its first three tokens leave.
-    let bodies = world.proxies.iter().flat_map(|proxy| proxy.bodies(TOKENS));
+    let bodies = servers.proxies.iter().flat_map(|proxy| proxy.bodies(TOKENS));
     let rooms = bodies.map(|body| body["sampling_params"]["max_tokens"].as_u64().unwrap());
     assert_eq!(rooms.filter(|room| *room == 21).count(), 2);
 }
@@ -88,10 +88,10 @@ fn log_probabilities_that_are_not_numbers_are_discarded() {
     // vLLM's answers have the one or the other.
     let nan = |at: usize, data: &str| with_logprob(at, data, "NaN");
     let lowest = |at: usize, data: &str| with_logprob(at, data, "-9999.0");
-    let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Events(nan));
-    world.proxies[1].inject(TOKENS, 2, 1, Fault::Events(lowest));
-    let outcome = world.trained(&[]);
+    let servers = ServerPair::new();
+    servers.proxies[0].inject(TOKENS, 2, 1, Fault::Events(nan));
+    servers.proxies[1].inject(TOKENS, 2, 1, Fault::Events(lowest));
+    let outcome = servers.train(&[]);
     assert_two_failed(&outcome, |discarded| discarded == 6);
 }
 
@@ -127,27 +127,27 @@ fn tokens_of_another_version_are_discarded_and_the_weights_delivered_again() {
             spans.flatten().for_each(|span| span["version"] = "7777".into());
         })
     };
-    let (outcome, world) = with_each(&Fault::Events(other));
+    let (outcome, servers) = with_each(&Fault::Events(other));
     assert_two_failed(&outcome, |discarded| discarded >= 2 * 8);
-    for proxy in &world.proxies {
+    for proxy in &servers.proxies {
         assert_eq!(proxy.count(LOAD), outcome.0.len() + 1);
     }
 }
 
 #[test]
 fn a_server_with_another_model_takes_no_responses_until_it_has_the_right_one() {
-    let world = World::new();
+    let servers = ServerPair::new();
     let other = |body: &str| {
         let mut models: serde_json::Value = serde_json::from_str(body).unwrap();
         models["data"][0]["id"] = "other".into();
         models.to_string()
     };
     // The name is asked for at the start and before each delivery. The second delivery finds another one.
-    world.proxies[0].inject(MODELS, 2, 1000, Fault::Body(other));
-    let outcome = world.trained(&[]);
+    servers.proxies[0].inject(MODELS, 2, 1000, Fault::Body(other));
+    let outcome = servers.train(&[]);
     let found = counts(&outcome);
     assert_eq!((found.errors, found.lost), (0, 1), "{found:?}");
-    assert_eq!(world.proxies[0].count(LOAD), 1, "it gets no weights");
+    assert_eq!(servers.proxies[0].count(LOAD), 1, "it gets no weights");
     assert!(instances_after(&outcome, 1).all(|instance| instance == 1));
 }
 
@@ -165,10 +165,10 @@ fn lost_in(outcome: &Outcome) -> u64 {
 
 #[test]
 fn responses_of_a_dead_server_continue_elsewhere() {
-    let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Crash(3));
-    let (outcome, printed) = world.trained_and_printed(&[]);
-    let url = world.proxies[0].url();
+    let servers = ServerPair::new();
+    servers.proxies[0].inject(TOKENS, 2, 1, Fault::Crash(3));
+    let (outcome, printed) = servers.train_with_stderr(&[]);
+    let url = servers.proxies[0].url();
     let warning = format!(
         "warning: a call to an inference server failed; responses go on elsewhere (fault: {url}/"
     );
@@ -182,9 +182,9 @@ fn responses_of_a_dead_server_continue_elsewhere() {
 
 #[test]
 fn responses_of_an_unresponsive_server_continue_elsewhere() {
-    let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Unresponsive);
-    let outcome = world.trained(&["rollout.engine_options.stall_timeout=3"]);
+    let servers = ServerPair::new();
+    servers.proxies[0].inject(TOKENS, 2, 1, Fault::Unresponsive);
+    let outcome = servers.train(&["rollout.engine_options.stall_timeout=3"]);
     let found = counts(&outcome);
     assert!(found.errors >= 1 && found.moved >= 1 && found.lost >= 1, "{found:?}");
     assert!(instances_after(&outcome, lost_in(&outcome)).all(|instance| instance == 1));
@@ -192,20 +192,20 @@ fn responses_of_an_unresponsive_server_continue_elsewhere() {
 
 #[test]
 fn a_restarted_server_gets_the_weights_and_takes_responses() {
-    let world = World::new();
-    let [lost, other] = &world.proxies;
+    let servers = ServerPair::new();
+    let [lost, other] = &servers.proxies;
     let (gate, crashed) = (Gate::default(), Gate::default());
     lost.inject(TOKENS, 2, 1, Fault::Crash(3));
     // The other server answers nothing before the crash: if this one joins the rotation late, it would get too few calls otherwise.
     other.inject(TOKENS, 0, SLOTS, Fault::HeldRequest(crashed.clone()));
     // The third step begins only after the server is back.
     other.inject(LOAD, 2, 1, Fault::HeldRequest(gate.clone()));
-    let mut run = world.spawn(&[]);
+    let mut run = servers.spawn(&[]);
     run.wait_until(|| lost.is_down());
     crashed.open();
     run.wait_until(|| gate.holds(1));
     let (loads, scores) = (lost.count(LOAD), lost.count(SCORE));
-    lost.revive(Peer::start(&world.place).ready());
+    lost.revive(Peer::start(&servers.workspace).ready());
     run.wait_until(|| lost.count(LOAD) > loads && lost.count(SCORE) > scores);
     // The server has answered, but may join the rotation after the step has begun. Meanwhile, the other one must not answer the whole step.
     let (tokens, taken) = (Gate::default(), lost.count(TOKENS));
@@ -213,7 +213,7 @@ fn a_restarted_server_gets_the_weights_and_takes_responses() {
     gate.open();
     run.wait_until(|| lost.count(TOKENS) > taken);
     tokens.open();
-    let outcome = world.ended(run);
+    let outcome = servers.finish(run);
     outcome.assert_canary_passed();
     assert_eq!(counts(&outcome).lost, 1);
     let last = *outcome.0.keys().last().unwrap();
@@ -223,21 +223,21 @@ fn a_restarted_server_gets_the_weights_and_takes_responses() {
 
 #[test]
 fn a_run_whose_servers_all_died_is_resumed_once_they_are_back() {
-    let world = World::new();
+    let servers = ServerPair::new();
     let options = ["trainer.save_freq=1", "rollout.server_timeout=2"];
     // Each server dies with its delivery for the third step.
-    for proxy in &world.proxies {
+    for proxy in &servers.proxies {
         proxy.inject(LOAD, 2, 1, Fault::Crash(0));
     }
-    let end = world.spawn(&options).end();
+    let end = servers.spawn(&options).end();
     assert_eq!(end.code, Some(75), "{end:?}");
     let waits = "warning: no inference server is in rotation; waiting for one (limit: 2s)";
     for printed in [waits, "error: ", "no inference server was in rotation for 2 s"] {
         assert!(end.err.contains(printed), "{}", end.err);
     }
-    for proxy in &world.proxies {
-        proxy.revive(Peer::start(&world.place).ready());
+    for proxy in &servers.proxies {
+        proxy.revive(Peer::start(&servers.workspace).ready());
     }
-    let outcome = world.ended(world.spawn(&[&options[..], &["--resume"]].concat()));
+    let outcome = servers.finish(servers.spawn(&[&options[..], &["--resume"]].concat()));
     outcome.assert_canary_passed();
 }

@@ -12,7 +12,7 @@ mod peer;
 mod proxy;
 mod recipes;
 mod schedules;
-#[path = "../workplace/mod.rs"]
-mod workplace;
-mod world;
+mod server_pair;
+#[path = "../workspace/mod.rs"]
+mod workspace;
 mod wrong_weights;

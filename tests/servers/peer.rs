@@ -6,7 +6,7 @@ use std::process::Child;
 
 use serde_json::Value;
 
-use super::workplace::Workplace;
+use super::workspace::TestWorkspace;
 
 /// A running server. It is killed with the value.
 pub(crate) struct Peer {
@@ -19,9 +19,9 @@ pub(crate) struct StartingPeer(Child);
 
 impl Peer {
     /// Starts a server of the model in the folder `model`.
-    pub(crate) fn start(place: &Workplace) -> StartingPeer {
+    pub(crate) fn start(workspace: &TestWorkspace) -> StartingPeer {
         let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-        StartingPeer(place.command(&line).spawn().unwrap())
+        StartingPeer(workspace.command(&line).spawn().unwrap())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

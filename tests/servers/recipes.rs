@@ -1,27 +1,27 @@
 //! Recipes with servers that are not there.
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 /// No server listens at this port.
 const DEAD: &str = "rollout.servers=[\"http://127.0.0.1:9\"]";
 
-fn train(place: &Workplace, more: &[&str]) -> ProcessEnd {
+fn train(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
     let train = ["train", "--config", "recipe.toml", "schedule.name=sync"];
-    place.run(&[&train[..], more].concat())
+    workspace.run(&[&train[..], more].concat())
 }
 
 #[test]
 fn a_recipe_with_servers_is_checked_without_them() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     for engine in ["rollout.engine=vllm", "rollout.engine=sglang"] {
-        let end = train(&place, &[engine, DEAD, "--dry-run"]);
+        let end = train(&workspace, &[engine, DEAD, "--dry-run"]);
         assert_eq!(end.code, Some(0), "{end:?}");
     }
 }
 
 #[test]
 fn unsupported_settings_of_servers_are_refused_by_key() {
-    let place = Workplace::new(RECIPE);
+    let workspace = TestWorkspace::new(RECIPE);
     let vllm = "rollout.engine=vllm";
     let cases: [(&[&str], &str); 7] = [
         (&[vllm, "--dry-run"], "at least one URL in `rollout.servers`"),
@@ -39,7 +39,7 @@ fn unsupported_settings_of_servers_are_refused_by_key() {
         (&[vllm, DEAD, "trainer.deterministic=true"], "key `trainer.deterministic`"),
     ];
     for (settings, expected) in cases {
-        let end = train(&place, settings);
+        let end = train(&workspace, settings);
         assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {}", end.err);
     }
@@ -47,8 +47,8 @@ fn unsupported_settings_of_servers_are_refused_by_key() {
 
 #[test]
 fn a_run_without_any_server_can_be_started_again() {
-    let place = Workplace::new(RECIPE);
-    let end = train(&place, &["rollout.engine=vllm", DEAD, "rollout.server_timeout=0.2"]);
+    let workspace = TestWorkspace::new(RECIPE);
+    let end = train(&workspace, &["rollout.engine=vllm", DEAD, "rollout.server_timeout=0.2"]);
     assert_eq!(end.code, Some(75), "{end:?}");
     assert!(end.err.contains("no server answered for 200ms"), "{}", end.err);
 }

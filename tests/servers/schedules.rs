@@ -5,17 +5,17 @@
 
 use super::outcome::Outcome;
 use super::peer::{Peer, StartingPeer};
-use super::workplace::Workplace;
-use super::world::{PROMPTS, RECIPE, ROWS, SAMPLES, STEPS};
+use super::server_pair::{PROMPTS, RECIPE, ROWS, SAMPLES, STEPS};
+use super::workspace::TestWorkspace;
 
 /// Trains through two servers, and in process.
 fn both(schedule: &[&str]) -> [Outcome; 2] {
-    let place = Workplace::with_rows(RECIPE, ROWS);
-    let peers = [Peer::start(&place), Peer::start(&place)].map(StartingPeer::ready);
+    let workspace = TestWorkspace::with_rows(RECIPE, ROWS);
+    let peers = [Peer::start(&workspace), Peer::start(&workspace)].map(StartingPeer::ready);
     let servers = format!("rollout.servers={:?}", peers.each_ref().map(Peer::url));
     let trained = |out: &str, engine: &[&str]| {
-        place.trained(&[&["--out", out][..], schedule, engine].concat());
-        Outcome::read(&place.path(out))
+        workspace.train_ok(&[&["--out", out][..], schedule, engine].concat());
+        Outcome::read(&workspace.path(out))
     };
     let served = trained("served", &["rollout.engine=vllm", &servers]);
     let direct = trained("direct", &["rollout.instances=1", "rollout.threads_per_instance=1"]);

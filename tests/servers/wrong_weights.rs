@@ -1,7 +1,7 @@
 //! Servers that report success for a load and keep their weights.
 
 use super::proxy::{Fault, Gate, LOAD, SCORE};
-use super::world::World;
+use super::server_pair::ServerPair;
 
 const INEFFECTIVE_LOAD: Fault = Fault::Answer {
     status: "200 OK",
@@ -14,19 +14,19 @@ const ALWAYS: usize = 1000;
 
 #[test]
 fn a_server_with_wrong_weights_is_detected_before_training() {
-    let world = World::new();
-    let [faulty, correct] = &world.proxies;
+    let servers = ServerPair::new();
+    let [faulty, correct] = &servers.proxies;
     let gate = Gate::default();
     // The first load is of the weights that the server already has.
     faulty.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD);
     // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
     correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
-    let mut run = world.spawn(&[]);
+    let mut run = servers.spawn(&[]);
     run.wait_until(|| gate.holds(1));
     // The call that asks whether the server can generate counts as a score, too.
     run.wait_until(|| faulty.count(LOAD) >= 3 && faulty.count(SCORE) >= 4);
     gate.open();
-    let outcome = world.ended(run);
+    let outcome = servers.finish(run);
     for (metric, expected) in [("canary_reloads", 1.0), ("servers_lost", 1.0)] {
         let metric = format!("rollout/{metric}");
         assert_eq!(outcome.of(1, &metric), 0.0, "{metric}");
@@ -43,13 +43,13 @@ fn a_server_with_wrong_weights_is_detected_before_training() {
 
 #[test]
 fn a_run_fails_in_the_step_in_which_all_servers_have_wrong_weights() {
-    let world = World::new();
-    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD));
-    let end = world.spawn(&[]).end();
-    let urls = world.proxies.each_ref().map(|proxy| proxy.url());
+    let servers = ServerPair::new();
+    servers.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD));
+    let end = servers.spawn(&[]).end();
+    let urls = servers.proxies.each_ref().map(|proxy| proxy.url());
     let parts =
         ["cannot load policy v1", "does not use the weights of v1", "canary_kl", "canary_max"];
     end.assert_failed(&[&parts[..], &urls.each_ref().map(String::as_str)].concat());
-    let metrics = std::fs::read_to_string(world.place.path("run/metrics.jsonl")).unwrap();
+    let metrics = std::fs::read_to_string(servers.workspace.path("run/metrics.jsonl")).unwrap();
     assert_eq!(metrics.lines().count(), 1, "no step was trained with old weights: {metrics}");
 }

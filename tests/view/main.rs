@@ -1,12 +1,12 @@
 //! Tests of `rollpacker view` over run folders that the tests write themselves.
 #![cfg(feature = "view")]
 
-mod place;
+mod workspace;
 
 use std::fs;
 
-use place::{Place, line};
 use serde_json::{Value, json};
+use workspace::{TestWorkspace, line};
 
 fn names(runs: &Value) -> Vec<&str> {
     let runs = runs.as_array().expect("runs");
@@ -15,9 +15,9 @@ fn names(runs: &Value) -> Vec<&str> {
 
 #[test]
 fn a_folder_of_runs_is_listed_and_their_curves_are_laid_over_each_other() {
-    let place = Place::with_run("runs/a", 3);
-    place.run("runs/sweep/b", 2);
-    let server = place.serve("runs");
+    let workspace = TestWorkspace::with_run("runs/a", 3);
+    workspace.run("runs/sweep/b", 2);
+    let server = workspace.serve("runs");
     let runs = server.get("/api/runs");
     assert_eq!(names(&runs), ["a", "sweep/b"]);
     assert_eq!((&runs[0]["steps"], &runs[0]["rollouts"]), (&3.into(), &json!([[1, 3]])));
@@ -41,17 +41,21 @@ fn a_folder_of_runs_is_listed_and_their_curves_are_laid_over_each_other() {
 
 #[test]
 fn a_round_lists_its_responses_with_times_and_outcomes() {
-    let place = Place::with_run("run", 2);
-    let round = place.serve("run").get("/api/runs/run/steps/2");
-    let outcomes: Vec<_> =
-        round["responses"].as_array().expect("responses").iter().map(|one| &one["fate"]).collect();
+    let workspace = TestWorkspace::with_run("run", 2);
+    let round = workspace.serve("run").get("/api/runs/run/steps/2");
+    let outcomes: Vec<_> = round["responses"]
+        .as_array()
+        .expect("responses")
+        .iter()
+        .map(|one| &one["outcome"])
+        .collect();
     assert_eq!(outcomes, ["trained", "trained", "aborted", "untrained", "untrained"]);
     assert_eq!(round["responses"][0]["started"], 0.0);
     assert_eq!(round["responses"][1]["finished"], 2.0);
     assert_eq!(round["responses"][0]["score"], 1.0);
     // The only prompt that is not trained on is deferred, because the step has deferred one and rejected none.
     let outcomes: Vec<_> =
-        round["prompts"].as_array().expect("prompts").iter().map(|one| &one["fate"]).collect();
+        round["prompts"].as_array().expect("prompts").iter().map(|one| &one["outcome"]).collect();
     assert_eq!(outcomes, ["trained", "deferred"]);
     // The last response ends at 4 s and the rollout took 3.5 s.
     let stages = &round["stages"];
@@ -62,8 +66,8 @@ fn a_round_lists_its_responses_with_times_and_outcomes() {
 
 #[test]
 fn a_group_and_a_response_have_their_texts_and_values_per_token() {
-    let place = Place::with_run("run", 1);
-    let server = place.serve("run");
+    let workspace = TestWorkspace::with_run("run", 1);
+    let server = workspace.serve("run");
     let group = server.get("/api/runs/run/steps/1/prompts/10");
     assert_eq!(group["text"], "user: <b>1 + 1?</b>");
     assert_eq!((&group["ground_truth"], &group["prompts"]), (&"2".into(), &json!([10, 11])));
@@ -88,8 +92,8 @@ fn a_group_and_a_response_have_their_texts_and_values_per_token() {
 
 #[test]
 fn scores_and_lengths_are_counted_by_data_source() {
-    let place = Place::with_run("run", 3);
-    let server = place.serve("run");
+    let workspace = TestWorkspace::with_run("run", 3);
+    let server = workspace.serve("run");
     let found = server.get("/api/runs/run/distributions?from=2");
     assert_eq!(found["steps"], json!([2, 3]));
     let source = &found["sources"][0];
@@ -112,36 +116,36 @@ fn scores_and_lengths_are_counted_by_data_source() {
 
 #[test]
 fn a_page_is_notified_of_steps_while_the_run_writes_them() {
-    let place = Place::with_run("runs/a", 1);
-    let server = place.serve("runs");
+    let workspace = TestWorkspace::with_run("runs/a", 1);
+    let server = workspace.serve("runs");
     let mut events = server.events();
     let steps = |runs: &Value| runs[0]["steps"].as_u64().expect("steps");
     assert_eq!(steps(&events.next_data()), 1);
     // Half a line is no step until the line is complete.
     let text = line(2);
     let (begin, end) = text.split_at(text.len() / 2);
-    place.append("runs/a/metrics.jsonl", begin);
+    workspace.append("runs/a/metrics.jsonl", begin);
     assert_eq!(steps(&server.get("/api/runs")), 1);
-    place.append("runs/a/metrics.jsonl", end);
+    workspace.append("runs/a/metrics.jsonl", end);
     assert_eq!(steps(&events.next_data()), 2);
-    place.run("runs/b", 1);
+    workspace.run("runs/b", 1);
     assert_eq!(names(&events.next_data()), ["a", "b"]);
-    place.write("runs/a/summary.json", r#"{"ended": "finished"}"#);
+    workspace.write("runs/a/summary.json", r#"{"ended": "finished"}"#);
     assert_eq!(events.next_data()[0]["ended"], "finished");
 }
 
 #[test]
 fn everything_that_a_killed_run_leaves_can_be_shown() {
-    let place = Place::with_run("run", 2);
-    place.append("run/metrics.jsonl", "not a line\n");
-    place.append("run/metrics.jsonl", &line(3));
-    place.append("run/metrics.jsonl", "{\"step\":4,\"da");
-    place.write("run/summary.json", "{\"end");
-    place.write("run/recipe.toml", "[model\n");
-    place.write("run/rollouts/.step_00004.parquet.tmp", "half");
-    place.write("run/rollouts/step_00003.parquet", "half");
-    fs::create_dir(place.path("run/model")).expect("made");
-    let server = place.serve("run");
+    let workspace = TestWorkspace::with_run("run", 2);
+    workspace.append("run/metrics.jsonl", "not a line\n");
+    workspace.append("run/metrics.jsonl", &line(3));
+    workspace.append("run/metrics.jsonl", "{\"step\":4,\"da");
+    workspace.write("run/summary.json", "{\"end");
+    workspace.write("run/recipe.toml", "[model\n");
+    workspace.write("run/rollouts/.step_00004.parquet.tmp", "half");
+    workspace.write("run/rollouts/step_00003.parquet", "half");
+    fs::create_dir(workspace.path("run/model")).expect("made");
+    let server = workspace.serve("run");
     let run = server.get("/api/runs/run");
     assert_eq!((&run["steps"], &run["ended"]), (&3.into(), &Value::Null));
     let warnings = run["warnings"].to_string();
@@ -153,18 +157,18 @@ fn everything_that_a_killed_run_leaves_can_be_shown() {
     let damaged = server.request("GET", "/api/runs/run/steps/3");
     assert!(damaged.status == 500 && damaged.body.contains("step_00003.parquet"), "{damaged:?}");
     // The run starts anew in its folder.
-    fs::remove_dir_all(place.path("run")).expect("removed");
+    fs::remove_dir_all(workspace.path("run")).expect("removed");
     assert_eq!(server.request("GET", "/api/runs/run").status, 404);
-    place.run("run", 1);
+    workspace.run("run", 1);
     assert_eq!(server.get("/api/runs/run")["steps"], 1);
 }
 
 #[test]
 fn only_runs_can_be_read_and_nothing_can_be_written() {
-    let place = Place::with_run("runs/a", 1);
-    place.run("outside", 1);
-    place.write("secret.parquet", "secret");
-    let server = place.serve("runs");
+    let workspace = TestWorkspace::with_run("runs/a", 1);
+    workspace.run("outside", 1);
+    workspace.write("secret.parquet", "secret");
+    let server = workspace.serve("runs");
     for path in [
         "/api/runs/..%2Foutside",
         "/api/runs/a%2F..%2F..%2Foutside",
@@ -199,8 +203,8 @@ fn only_runs_can_be_read_and_nothing_can_be_written() {
 
 #[test]
 fn the_page_is_complete_and_loads_nothing_else() {
-    let place = Place::with_run("run", 1);
-    let server = place.serve("run");
+    let workspace = TestWorkspace::with_run("run", 1);
+    let server = workspace.serve("run");
     let page = server.request("GET", "/");
     assert!(
         page.head.contains("text/html") && page.head.contains("default-src 'none'"),
@@ -216,9 +220,9 @@ fn the_page_is_complete_and_loads_nothing_else() {
 
 #[test]
 fn a_folder_that_is_not_a_run_is_refused() {
-    let place = Place::with_run("run", 1);
-    fs::create_dir(place.path("empty")).expect("made");
-    assert!(place.refused("empty").contains("metrics.jsonl"));
-    assert!(place.refused("absent").contains("it is no folder"));
-    assert!(place.refused("run/metrics.jsonl").contains("it is no folder"));
+    let workspace = TestWorkspace::with_run("run", 1);
+    fs::create_dir(workspace.path("empty")).expect("made");
+    assert!(workspace.run_refused("empty").contains("metrics.jsonl"));
+    assert!(workspace.run_refused("absent").contains("it is no folder"));
+    assert!(workspace.run_refused("run/metrics.jsonl").contains("it is no folder"));
 }

@@ -17,8 +17,8 @@ pub(super) type Canceller = Arc<dyn Cancel>;
 pub(super) trait Cancel: Send + Sync {
     /// Drops the future immediately. If a thread is polling the future at this moment, that thread drops it as soon as the poll returns.
     ///
-    /// A runtime that aborts a task drops it later, on one of its own threads. The caller could then not rely on the task's resources being
-    /// released when `cancel` returns.
+    /// Aborting a task of a tokio runtime is not enough: the runtime drops the task later, on one of its own threads, so the resources of
+    /// the task could outlive the call.
     fn cancel(&self);
 }
 
@@ -28,7 +28,7 @@ struct SharedFuture<R> {
 }
 
 struct CancelState<R> {
-    /// `None` once the future has ended.
+    /// `None` once the future has completed or was cancelled.
     work: Option<BoxFuture<'static, R>>,
     waker: Option<Waker>,
 }

@@ -13,7 +13,7 @@ pub enum CallError<E> {
     /// The work returned an error.
     #[error(transparent)]
     Failed(E),
-    /// The work did not return.
+    /// The thread or task that ran the work panicked.
     #[error(transparent)]
     Panicked(#[from] Panicked),
 }

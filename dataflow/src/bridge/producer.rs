@@ -16,7 +16,7 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
 
-/// The sending end that a producer thread uses to hand over its batches.
+/// The handle through which a producer thread sends its batches.
 pub struct Emitter {
     sender: mpsc::Sender<Batch>,
     budget: Budget,
@@ -41,11 +41,14 @@ impl Emitter {
     }
 }
 
-/// Streams the batches that a thread produces, at step 0, which is the first step that may use any of them.
+/// Starts a thread that produces batches and streams them, all at step 0, so that every step may use them.
 ///
 /// The thread runs ahead of its consumers by at most `budget`; consumers release the rows that they have finished with. The output ends
-/// when the thread ends. An error that the thread returns becomes a row on the second stream. On a cluster, the thread runs on worker 0
-/// only.
+/// when the thread ends. An error that the thread returns, or a panic of the thread, becomes a row on the second stream. On a cluster, the
+/// thread runs on worker 0 only.
+///
+/// # Panics
+/// If the system cannot start the thread.
 pub fn produce<'scope, E>(
     scope: Scope<'scope, Step>,
     name: &'static str,
@@ -78,7 +81,8 @@ where
     (stream, error_stream)
 }
 
-/// Streams the batches of an iterator, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it grows.
+/// Streams the batches of an iterator, all at step 0, on the worker's own thread. Sends as many rows as `budget` allows, and continues
+/// whenever rows are released. The output ends when the iterator ends or the budget is closed.
 ///
 /// For runs in virtual time, where a producer thread would be a race. The second stream carries errors and is always empty.
 pub fn produce_inline<'scope>(

@@ -28,7 +28,7 @@ pub struct Tasks<K, R> {
     wanted: BTreeMap<K, Canceller>,
     replies: Arc<Replies<K, R>>,
     /// Replies that were taken from `replies` and not returned yet.
-    taken: VecDeque<Reply<K, R>>,
+    taken: VecDeque<TaskReply<K, R>>,
     running: TaskRunner,
 }
 
@@ -70,16 +70,16 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         }
     }
 
-    /// Cancels a task and discards its result if that was not yet taken. The future is dropped immediately, unless a thread is polling it.
-    /// Does nothing if there is no such task.
+    /// Cancels a task and discards its result if the result was not yet taken. The future is dropped immediately, unless a thread is
+    /// polling it. Does nothing if there is no such task.
     pub fn cancel(&mut self, key: &K) {
         let Some(canceller) = self.wanted.remove(key) else { return };
         let _entered = self.running.enter();
         canceller.cancel();
     }
 
-    /// Returns the next result if one is ready. Call it until it returns `None`: the operator is woken only for results that arrive after
-    /// all earlier ones were taken.
+    /// Returns the key and the result of the next task that has ended, if any; the result is [`Panicked`] if the task panicked. Call it
+    /// until it returns `None`: the operator is woken only for results that arrive after all earlier results were taken.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Panicked>)> {
         if let TaskRunner::Inline(futures, waker) = &mut self.running {
             let mut context = Context::from_waker(waker);
@@ -116,21 +116,21 @@ impl TaskRunner {
 }
 
 /// The key of a task, and its result.
-type Reply<K, R> = (K, Result<R, Panicked>);
+type TaskReply<K, R> = (K, Result<R, Panicked>);
 
 /// The replies that the operator has not taken.
 struct Replies<K, R> {
-    arrived: Mutex<VecDeque<Reply<K, R>>>,
-    /// Wakes the operator.
+    arrived: Mutex<VecDeque<TaskReply<K, R>>>,
+    /// Wakes the operator. `None` for inline tasks, which reply only while the operator polls them.
     activator: Option<SyncActivator>,
 }
 
 impl<K, R> Replies<K, R> {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Reply<K, R>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<TaskReply<K, R>>> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, reply: Reply<K, R>) {
+    fn send(&self, reply: TaskReply<K, R>) {
         let mut arrived = self.lock();
         // The operator takes all replies at once. Only the first reply after that has to wake it.
         let wakes = arrived.is_empty();
@@ -153,8 +153,8 @@ impl Wake for Activate {
     }
 }
 
-/// A sender of exactly one reply, which also wakes the operator: the result, or `Panicked` if the task unwinds first. A cancelled task
-/// sends none.
+/// The sender of a task's reply, which also wakes the operator. It sends the result of the task, or `Panicked` if the sender is dropped
+/// before the task completes. A cancelled task sends nothing.
 struct ReplySender<K, R> {
     key: Option<K>,
     replies: Arc<Replies<K, R>>,

@@ -16,7 +16,7 @@ use crate::clock::{Clock, Nanos, WallClock};
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 
-/// The time limit for a caller to introduce itself. A stranger, such as a port scanner, may send nothing, or very slowly.
+/// The time limit for the [`Hello`] of a caller. A stranger, such as a port scanner, may send nothing, or send very slowly.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections to another process.
@@ -33,7 +33,7 @@ pub(super) struct Connected {
     pub(super) peers: Vec<Option<Peer>>,
     /// The clock of process 0, up to the delay of one message.
     pub(super) clock: WallClock,
-    /// The note that process 0 sends to the others.
+    /// The note of process 0; see [`Cluster::run`](super::Cluster::run).
     pub(super) note: String,
 }
 
@@ -82,7 +82,7 @@ impl PartialPeer {
         }
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.data.is_some() && self.control.is_some()
     }
 }
@@ -91,9 +91,9 @@ impl ConnectionPhase<'_> {
     /// Connects to all processes.
     ///
     /// The order prevents lost connections and deadlocks. The process listens before it connects to others, so that processes with higher
-    /// indices can already queue at its address. It then connects to all lower indices, each of which replies only after it has finished
-    /// its own connections, and accepts the higher ones last. Process 0 connects to none and replies immediately. By induction every
-    /// process gets its replies.
+    /// indices can already queue at its address. Then it connects to the processes with lower indices, and last it accepts the processes
+    /// with higher indices. A process replies to its callers only after it has made its own connections. Process 0 has no connections to
+    /// make and replies immediately, so by induction every process gets its replies.
     fn run(&self) -> Result<Connected, ClusterError> {
         let listener = self.listen()?;
         let (mut clock, mut note) = (self.clock, self.note.clone());
@@ -110,7 +110,7 @@ impl ConnectionPhase<'_> {
             partial_peers.push(partial);
         }
         partial_peers.resize_with(self.hosts.len(), PartialPeer::default);
-        self.answer(&listener, &mut partial_peers)?;
+        self.accept_all(&listener, &mut partial_peers)?;
         let peers = partial_peers.into_iter().map(PartialPeer::peer).collect();
         Ok(Connected { peers, clock, note: note.unwrap_or_default() })
     }
@@ -126,7 +126,7 @@ impl ConnectionPhase<'_> {
         Ok(listener)
     }
 
-    fn left(&self) -> Option<Duration> {
+    fn remaining_time(&self) -> Option<Duration> {
         let timeout = Nanos::from_secs_f64(self.timeout.as_secs_f64());
         let left = timeout.since(self.clock.now());
         (left.0 > 0).then(|| Duration::from_nanos(left.0))
@@ -149,25 +149,25 @@ impl ConnectionPhase<'_> {
         }
     }
 
-    /// Connects to a process and repeats until the process answers or the time limit passes.
+    /// Connects to a process and exchanges [`Hello`]s. Retries until the process listens or the time limit passes.
     fn call(&self, process: usize, role: Role) -> Result<(TcpStream, Hello), ClusterError> {
         let address = self.hosts.address(process);
         loop {
-            let left = self.left().ok_or_else(|| self.missing([process]))?;
+            let left = self.remaining_time().ok_or_else(|| self.missing([process]))?;
             match connect_any(address, left) {
                 Ok(mut stream) => {
                     let hello = self.exchange_hello(&mut stream, role, left);
                     let hello: Hello = match hello {
                         Ok(hello) => hello,
-                        // The process is itself waiting for others and ran out of time, or this process did.
-                        Err(error) if is_late(&error) => return Err(self.missing([process])),
+                        // The process did not reply in time, perhaps because it is itself waiting for others.
+                        Err(error) if is_timeout(&error) => return Err(self.missing([process])),
                         Err(error) => {
                             let peer = self.hosts.name(process);
                             let reason = error.to_string();
                             return Err(ClusterError::Connection { peer, reason });
                         }
                     };
-                    self.agree(process, &hello)?;
+                    self.check_agreement(process, &hello)?;
                     return Ok((stream, hello));
                 }
                 Err(_) => std::thread::park_timeout(RETRY_INTERVAL.min(left)),
@@ -187,17 +187,20 @@ impl ConnectionPhase<'_> {
     }
 
     /// Accepts the connections of all processes with a higher index.
-    fn answer(
+    fn accept_all(
         &self,
         listener: &TcpListener,
         partial_peers: &mut [PartialPeer],
     ) -> Result<(), ClusterError> {
         let absent = |partial_peers: &[PartialPeer]| -> Vec<usize> {
             let after = partial_peers.iter().enumerate().skip(self.process + 1);
-            after.filter(|(_, partial)| !partial.is_whole()).map(|(process, _)| process).collect()
+            after
+                .filter(|(_, partial)| !partial.is_complete())
+                .map(|(process, _)| process)
+                .collect()
         };
         while !absent(partial_peers).is_empty() {
-            let left = self.left().ok_or_else(|| self.missing(absent(partial_peers)))?;
+            let left = self.remaining_time().ok_or_else(|| self.missing(absent(partial_peers)))?;
             match listener.accept() {
                 Ok((stream, _)) => {
                     if let Some((stream, hello)) = self.admit(stream)? {
@@ -218,7 +221,7 @@ impl ConnectionPhase<'_> {
         Ok(())
     }
 
-    /// Reads the introduction of a caller. Returns `None` for a stranger and for a caller that hung up.
+    /// Reads the [`Hello`] of a caller and replies to it. Returns `None` for a stranger and for a caller that hung up.
     fn admit(&self, mut stream: TcpStream) -> Result<Option<(TcpStream, Hello)>, ClusterError> {
         let Ok(hello) = self.greet(&mut stream) else { return Ok(None) };
         if hello.process <= self.process || hello.process >= self.hosts.len() {
@@ -230,7 +233,7 @@ impl ConnectionPhase<'_> {
                 there: hello.process.to_string(),
             });
         }
-        self.agree(hello.process, &hello)?;
+        self.check_agreement(hello.process, &hello)?;
         Ok(Some((stream, hello)))
     }
 
@@ -243,7 +246,7 @@ impl ConnectionPhase<'_> {
     }
 
     /// Rejects a process whose protocol, position or facts differ.
-    fn agree(&self, process: usize, hello: &Hello) -> Result<(), ClusterError> {
+    fn check_agreement(&self, process: usize, hello: &Hello) -> Result<(), ClusterError> {
         let differs = |name: &str, here: &str, there: &str| ClusterError::Mismatch {
             peer: self.hosts.name(process),
             name: name.to_owned(),
@@ -280,6 +283,6 @@ fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-fn is_late(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

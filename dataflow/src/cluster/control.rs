@@ -40,7 +40,7 @@ impl ControlConnections {
             streams.push(Mutex::new(control));
         }
         let (streams, run_state) = (Arc::new(streams), run_state.clone());
-        // If a thread cannot be started, the connections are dropped, which ends the others.
+        // If a thread cannot be started, `connections` is dropped, which ends the threads that already run.
         let mut connections = Self { streams, run_state, threads: Vec::new() };
         for (process, stream) in incoming {
             let run_state = connections.run_state.clone();
@@ -63,7 +63,7 @@ impl ControlConnections {
     }
 
     /// Reports to the other processes that the workers of this process have run to the end.
-    pub(super) fn done(&self) {
+    pub(super) fn report_done(&self) {
         broadcast(&self.streams, &ControlMessage::Done);
     }
 }
@@ -95,7 +95,7 @@ fn broadcast(streams: &[Mutex<TcpStream>], message: &ControlMessage) {
 }
 
 fn send_loop(streams: &[Mutex<TcpStream>], run_state: &RunState) {
-    while let Some(fault) = run_state.wait_beat() {
+    while let Some(fault) = run_state.wait_for_heartbeat() {
         match fault {
             Some(fault) => broadcast(streams, &ControlMessage::Fault(fault)),
             None => broadcast(streams, &ControlMessage::Beat(run_state.progress_count())),
@@ -110,17 +110,17 @@ fn receive_loop(mut stream: TcpStream, process: usize, run_state: &RunState) {
         match message::read(&mut stream) {
             Ok(ControlMessage::Beat(count)) => {
                 if std::mem::replace(&mut beats, count) != count {
-                    run_state.record_progress_elsewhere();
+                    run_state.record_remote_progress();
                 }
             }
             Ok(ControlMessage::Fault(fault)) => return run_state.fail_reported(fault),
             Ok(ControlMessage::Done) => return,
-            Err(error) => return run_state.fail_lost(process, &why(&error)),
+            Err(error) => return run_state.fail_lost(process, &describe_loss(&error)),
         }
     }
 }
 
-fn why(error: &std::io::Error) -> String {
+fn describe_loss(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             format!("it sent nothing for {} s", PEER_TIMEOUT.as_secs())
@@ -131,20 +131,20 @@ fn why(error: &std::io::Error) -> String {
 
 thread_local! {
     /// The role of this thread if a panic in it is expected when a process is lost.
-    static DUTY: RefCell<Option<ThreadRole>> = const { RefCell::new(None) };
+    static THREAD_ROLE: RefCell<Option<ThreadRole>> = const { RefCell::new(None) };
 }
 
 /// The role of a thread in which a panic is expected when a process is lost.
 enum ThreadRole {
-    /// A network thread of timely: the outcome of its run, and the process on the other side.
-    Wire(Arc<RunState>, usize),
+    /// A network thread of timely, with the state of its run and the index of the process that it connects to.
+    Network(Arc<RunState>, usize),
     /// A thread that joins timely's network threads.
-    Settling,
+    Joining,
 }
 
 /// Marks this thread as one that joins timely's network threads.
 pub(super) fn mark_joining_thread() {
-    DUTY.with_borrow_mut(|own| *own = Some(ThreadRole::Settling));
+    THREAD_ROLE.with_borrow_mut(|own| *own = Some(ThreadRole::Joining));
 }
 
 /// Returns hooks that identify timely's network threads, and installs the panic hook that handles their panics.
@@ -158,22 +158,24 @@ pub(super) fn network_hooks(run_state: &Arc<RunState>) -> Hooks {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| match DUTY.with_borrow_mut(Option::take) {
-            None => before(panic),
-            Some(ThreadRole::Settling) => {}
-            Some(ThreadRole::Wire(run_state, process)) => {
-                if !run_state.wait_over(DRAIN_TIMEOUT) {
-                    run_state.fail_lost(process, "the connection to it broke");
+        std::panic::set_hook(Box::new(move |panic| {
+            match THREAD_ROLE.with_borrow_mut(Option::take) {
+                None => before(panic),
+                Some(ThreadRole::Joining) => {}
+                Some(ThreadRole::Network(run_state, process)) => {
+                    if !run_state.wait_for_end(DRAIN_TIMEOUT) {
+                        run_state.fail_lost(process, "the connection to it broke");
+                    }
+                    run_state.wait_closed();
                 }
-                run_state.wait_closed();
             }
         }));
     });
     let run_state = run_state.clone();
     Hooks {
         log_fn: Arc::new(move |setup| {
-            let wire = setup.remote.map(|process| ThreadRole::Wire(run_state.clone(), process));
-            DUTY.with_borrow_mut(|own| *own = wire);
+            let role = setup.remote.map(|process| ThreadRole::Network(run_state.clone(), process));
+            THREAD_ROLE.with_borrow_mut(|own| *own = role);
             None
         }),
         ..Hooks::default()

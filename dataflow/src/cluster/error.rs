@@ -61,7 +61,7 @@ pub enum ClusterError {
         /// The time limit.
         waited: Duration,
     },
-    /// Another process has different settings.
+    /// Another process has different settings, another version of the protocol, or an unexpected position in the hostfile.
     #[error("{peer} has a different {name}: `{there}`; this process has `{here}`")]
     Mismatch {
         /// The name of the other process.

@@ -12,7 +12,7 @@ impl Hosts {
     /// Reads a hostfile with one address per line. Empty lines and text after a `#` are ignored.
     ///
     /// # Errors
-    /// If the file cannot be read, a line is not an address, or an address occurs twice.
+    /// If the file cannot be read, a line is not an address, an address occurs twice, or the file lists no address.
     pub fn read(path: &Path) -> Result<Self, ClusterError> {
         let text = std::fs::read_to_string(path).map_err(|error| ClusterError::Read {
             path: path.to_owned(),

@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{Clock, Nanos, WallClock};
 use crate::fault::Fault;
 
-/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
+/// Settings on which all processes of a run must agree, as pairs of name and value. If the values of two processes differ, the error reads
+/// "has a different NAME".
 pub type RunFacts = Vec<(String, String)>;
 
-/// Identifies the messages of this module and the framing of timely. Another version of the program may have another protocol.
+/// The version of the messages of this module and of timely's framing. Processes with different versions reject each other.
 pub(super) const PROTOCOL: &str = "rollpacker 1, timely 0.31";
 
 /// The maximum length of a line, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,14 +29,19 @@ pub(super) enum Role {
     Control,
 }
 
-/// The first line that each side sends on each connection.
+/// The first line that each process sends on each connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
+    /// The [`PROTOCOL`] of the sender.
     pub(super) protocol: String,
+    /// The purpose of the connection.
     pub(super) role: Role,
+    /// The index of the sender, from 0.
     pub(super) process: usize,
+    /// The facts of the sender's run.
     pub(super) facts: RunFacts,
-    /// The note that process 0 sends to the others.
+    /// The note of process 0, which the workers of all processes can read; see [`Cluster::run`](super::Cluster::run). `None` if another
+    /// process is the sender and does not know the note yet.
     pub(super) note: Option<String>,
     /// The current time of the sender's clock.
     pub(super) now: Nanos,
@@ -96,7 +102,7 @@ fn read_line<M: DeserializeOwned>(
             return Ok(serde_json::from_slice(&line)?);
         }
         line.push(byte[0]);
-        if line.len() > LONGEST {
+        if line.len() > MAX_LINE_BYTES {
             return Err(io::Error::new(ErrorKind::InvalidData, "the line exceeds 1 MiB"));
         }
     }

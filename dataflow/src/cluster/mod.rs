@@ -54,7 +54,7 @@ enum Topology {
 }
 
 impl Cluster {
-    /// Creates a cluster of `threads` workers in this process; at least one.
+    /// Creates a cluster of `threads` workers in this process; 0 counts as 1.
     #[must_use]
     pub fn with_threads(threads: usize) -> Self {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
@@ -66,7 +66,7 @@ impl Cluster {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: true } }
     }
 
-    /// Creates a cluster of `threads` workers in each process of `hosts`; this process has the index `process`.
+    /// Creates a cluster of `threads` workers in each process of `hosts`; 0 counts as 1. This process has the index `process`.
     ///
     /// # Errors
     /// If `process` is not an index of `hosts`.
@@ -82,7 +82,8 @@ impl Cluster {
         Ok(Self { threads: threads.max(1), topology: place })
     }
 
-    /// Sets how long to wait for the other processes at the start. Default: [`CONNECT_TIMEOUT`], 60 s.
+    /// Sets the time to wait for the other processes at the start. Default: [`CONNECT_TIMEOUT`], 60 s. Has no effect on a cluster of a
+    /// single process.
     #[must_use]
     pub fn with_connect_timeout(mut self, wait: Duration) -> Self {
         if let Topology::Among { timeout, .. } = &mut self.topology {
@@ -124,13 +125,13 @@ impl Cluster {
     /// Runs `body` on each worker of this process, each on a thread of its own. Waits for all and returns their results in the order of
     /// workers.
     ///
-    /// Processes start together, once all have connected and agree on `facts`. `note` is a text that process 0 sends to the others; the
-    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](WorkerHandle::run)
-    /// a graph abandon it.
+    /// Processes start together, once all have connected and agree on `facts`. Process 0 sends its `note`, a text of any content, to the
+    /// others; every worker reads it with [`WorkerHandle::note`]. The notes of other processes are ignored. If a worker of any process
+    /// fails, panics or is lost, all workers that [run](WorkerHandle::run) a graph abandon it.
     ///
     /// # Errors
-    /// If a process does not connect in time or has different `facts`; the first fault of any worker of any process; or the loss of a
-    /// process.
+    /// If the processes cannot connect in time, have different `facts`, or cannot start their threads; the first fault of any worker of any
+    /// process; or the loss of a process.
     pub fn run<R: Send + 'static>(
         &self,
         facts: &RunFacts,
@@ -171,14 +172,14 @@ impl Cluster {
         let inner = ProcessBuilder::new_typed_vector(self.threads, hooks.refill.clone(), None);
         let (builders, guard) =
             initialize_networking_from_sockets(inner, data, process, self.threads, hooks)
-                .map_err(|error| refused(&run_state, error.to_string()))?;
+                .map_err(|error| start_failed(&run_state, error.to_string()))?;
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
         let results = start(builders, &run_state, connected.clock, &connected.note, body)
             .and_then(|workers| join_workers(workers, &run_state));
         // `Done` goes out only on success, because it ends the monitoring of this process by the others. The control connections stay open
         // while the data connections drain: a peer that is lost meanwhile must still be detected.
         if results.is_ok() {
-            connections.done();
+            connections.report_done();
         }
         settle(guard, &run_state);
         drop(connections);
@@ -230,12 +231,12 @@ fn start<R: Send + 'static>(
         }
         result
     });
-    started.map_err(|reason| refused(run_state, reason))
+    started.map_err(|reason| start_failed(run_state, reason))
 }
 
-/// Fails the run because the system refused to start its threads, and returns the error. The other processes receive the fault when the
+/// Fails the run because the system could not start its threads, and returns the error. The other processes receive the fault when the
 /// control connections are dropped.
-fn refused(run_state: &RunState, reason: String) -> ClusterError {
+fn start_failed(run_state: &RunState, reason: String) -> ClusterError {
     let error = ClusterError::System { reason };
     run_state.fail(Fault::of(NAME, &error));
     error

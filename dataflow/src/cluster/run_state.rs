@@ -1,4 +1,4 @@
-//! The outcome of a run, shared by all workers of a process.
+//! The state of a run, shared by all workers of a process.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,24 @@ use crate::step::Step;
 use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 
 /// The maximum interval between the heartbeats that processes send to each other.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
 /// from the control connection.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The outcome of a run: open, failed, or closed.
+/// The state of a run: running, failed or closed.
 pub(crate) struct RunState {
     threads: usize,
     /// The position of this process among the processes of the cluster; `None` if it is the only one.
     position: Option<(Hosts, usize)>,
-    over: AtomicBool,
+    failed: AtomicBool,
     /// The latest step of which a worker has seen rows.
     step: AtomicU64,
     /// The progress that the workers of this process have recorded, in the graph and outside of it.
-    moved: AtomicU64,
+    progress: AtomicU64,
     /// The progress of other processes.
-    elsewhere: ProgressCounter,
+    remote_progress: ProgressCounter,
     state: Mutex<LockedState>,
     changed: Condvar,
 }
@@ -44,24 +44,28 @@ struct LockedState {
     /// The worker threads, which park while they have nothing to do.
     workers: Vec<Thread>,
     /// The progress counters of the workers' watchdogs, which count progress outside of the graph and in it.
-    pulses: Vec<ProgressCounter>,
-    /// The interval between progress reports to other processes, well below the stall limit of their watchdogs.
-    beat: Duration,
+    progress_counters: Vec<ProgressCounter>,
+    /// The interval between heartbeats: at most a quarter of the stall limit of the watchdogs, so that progress of other processes arrives
+    /// in time.
+    heartbeat_interval: Duration,
     /// `true` once all sent data has arrived.
     settled: bool,
     closed: bool,
 }
 
 impl RunState {
-    pub(super) fn new(threads: usize, place: Option<(Hosts, usize)>) -> Self {
+    pub(super) fn new(threads: usize, position: Option<(Hosts, usize)>) -> Self {
         Self {
             threads,
-            position: place,
-            over: AtomicBool::new(false),
+            position,
+            failed: AtomicBool::new(false),
             step: AtomicU64::new(0),
-            moved: AtomicU64::new(0),
-            elsewhere: ProgressCounter::default(),
-            state: Mutex::new(LockedState { beat: BEAT, ..LockedState::default() }),
+            progress: AtomicU64::new(0),
+            remote_progress: ProgressCounter::default(),
+            state: Mutex::new(LockedState {
+                heartbeat_interval: HEARTBEAT_INTERVAL,
+                ..LockedState::default()
+            }),
             changed: Condvar::new(),
         }
     }
@@ -84,40 +88,47 @@ impl RunState {
         index % self.threads
     }
 
-    /// Registers this thread to be woken when the run fails. Connects its watchdog with the other processes: progress there counts here,
-    /// and the progress that the watchdog counts is reported there.
+    /// Registers this thread to be woken when the run fails. Connects its watchdog with the other processes: their progress counts for this
+    /// watchdog, and the progress that this watchdog counts is reported to them.
     pub(super) fn register_worker(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());
         if let Some(watchdog) = &watchdog {
-            state.pulses.push(watchdog.pulse().clone());
-            state.beat = state.beat.min(watchdog.stall_limit() / 4).max(Duration::from_millis(1));
+            state.progress_counters.push(watchdog.progress().clone());
+            state.heartbeat_interval = state
+                .heartbeat_interval
+                .min(watchdog.stall_limit() / 4)
+                .max(Duration::from_millis(1));
         }
-        watchdog.map(|watchdog| watchdog.with_other_processes(&self.elsewhere))
+        watchdog.map(|watchdog| watchdog.with_other_processes(&self.remote_progress))
     }
 
     /// Records that another process has made progress.
-    pub(super) fn record_progress_elsewhere(&self) {
-        self.elsewhere.record();
+    pub(super) fn record_remote_progress(&self) {
+        self.remote_progress.record();
     }
 
     /// Records the progress of this thread's worker; `seen` holds the count at the previous call.
     pub(super) fn record_progress(&self, seen: &mut u64) {
-        let WorkerProgress { moved, step } = watchdog::progress();
+        let WorkerProgress { count, step } = watchdog::progress();
         self.step.fetch_max(step.0, Ordering::Relaxed);
-        let more = moved.wrapping_sub(std::mem::replace(seen, moved));
-        self.moved.fetch_add(more, Ordering::Relaxed);
+        let more = count.wrapping_sub(std::mem::replace(seen, count));
+        self.progress.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Returns a wrapping count of the progress of this process's workers, in the graph and outside of it.
     pub(super) fn progress_count(&self) -> u64 {
-        let moved = self.moved.load(Ordering::Relaxed);
-        self.state().pulses.iter().map(ProgressCounter::count).fold(moved, u64::wrapping_add)
+        let progress = self.progress.load(Ordering::Relaxed);
+        self.state()
+            .progress_counters
+            .iter()
+            .map(ProgressCounter::count)
+            .fold(progress, u64::wrapping_add)
     }
 
     /// Returns `true` if the run has failed.
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Returns the fault that ended the run, if it has failed.
@@ -154,7 +165,7 @@ impl RunState {
         // Only the first fault counts: later ones are usually its consequences.
         if state.fault.is_none() {
             (state.fault, state.reported) = (Some(fault), reported);
-            self.over.store(true, Ordering::Release);
+            self.failed.store(true, Ordering::Release);
             state.workers.iter().for_each(Thread::unpark);
             self.changed.notify_all();
         }
@@ -162,12 +173,12 @@ impl RunState {
 
     /// Waits for the next message to the other processes: `Some(Some(fault))` once the run has failed and the fault is not yet reported,
     /// `Some(None)` when a heartbeat is due, and `None` once this process is closed.
-    pub(super) fn wait_beat(&self) -> Option<Option<Fault>> {
-        let at_most = self.state().beat;
+    pub(super) fn wait_for_heartbeat(&self) -> Option<Option<Fault>> {
+        let at_most = self.state().heartbeat_interval;
         self.wait(at_most)
     }
 
-    /// Like [`wait_beat`](Self::wait_beat), with `at_most` as the longest wait.
+    /// Like [`wait_for_heartbeat`](Self::wait_for_heartbeat), but waits at most `at_most`.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Option<Fault>> {
         let due =
             |state: &mut LockedState| !state.closed && (state.reported || state.fault.is_none());
@@ -189,8 +200,8 @@ impl RunState {
         self.changed.notify_all();
     }
 
-    /// Waits up to `at_most` for the run to fail, settle or close. Returns `true` if it has.
-    pub(super) fn wait_over(&self, at_most: Duration) -> bool {
+    /// Waits up to `at_most` for the run to fail, settle or close. Returns `false` if none of these has happened.
+    pub(super) fn wait_for_end(&self, at_most: Duration) -> bool {
         let pending =
             |state: &mut LockedState| state.fault.is_none() && !state.settled && !state.closed;
         let waited = self.changed.wait_timeout_while(self.state(), at_most, pending);
@@ -249,17 +260,18 @@ mod tests {
 
     #[test]
     fn external_progress_is_shared_with_other_processes() {
-        let (run_state, clock, pulse) =
+        let (run_state, clock, progress) =
             (RunState::new(1, None), VirtualClock::default(), ProgressCounter::default());
-        let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {}).with(&pulse);
+        let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {})
+            .with_shared_progress(&progress);
         let mut watchdog = run_state.register_worker(Some(watchdog.fail_on_stall())).expect("one");
         let before = run_state.progress_count();
-        pulse.record();
+        progress.record();
         assert_ne!(run_state.progress_count(), before, "the other processes see progress");
         assert_eq!(watchdog.check(), None);
         let before = run_state.progress_count();
         clock.advance_to(Nanos(9));
-        run_state.record_progress_elsewhere();
+        run_state.record_remote_progress();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
         assert_eq!(watchdog.check(), None, "the other processes reported progress at 9");

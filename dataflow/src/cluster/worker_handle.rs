@@ -42,7 +42,7 @@ impl WorkerHandle {
         self.run_state.local(self.index())
     }
 
-    /// Returns the note that process 0 sent to the others at the start.
+    /// Returns the note of process 0; see [`Cluster::run`](super::Cluster::run).
     #[must_use]
     pub fn note(&self) -> &str {
         &self.note
@@ -54,7 +54,8 @@ impl WorkerHandle {
         self.allocator.peers()
     }
 
-    /// Returns the clock that all workers share: that of process 0. In the other processes it is off by at most the delay of one message.
+    /// Returns the clock that all workers share, which is the clock of process 0. In the other processes it is behind by at most the delay
+    /// of one message.
     #[must_use]
     pub fn clock(&self) -> WallClock {
         self.clock
@@ -86,7 +87,7 @@ impl WorkerHandle {
         let result = runtime::run_with(allocator, watchdog, build, failing, |worker, watchdog| {
             worker.step_or_park(watchdog.map(Watchdog::park_timeout));
             run_state.record_progress(&mut seen);
-            !run_state.is_over()
+            !run_state.has_failed()
         });
         match run_state.fault() {
             Some(fault) => Err(fault),

@@ -1,8 +1,8 @@
 //! Errors as rows on separate streams, and how they end a run.
 //!
 //! An operator that fails emits an error row at the step that failed and keeps its capability, so that no frontier reports the step as
-//! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error
-//! would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
+//! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first error. Dropping the capability on an
+//! error would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
 
 pub(crate) mod origin;
 pub(crate) mod record;
@@ -24,8 +24,8 @@ use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
-/// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none. The step of a fault is the time of the
-/// batch.
+/// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none. [`Fault::step`] is ignored: the receiver
+/// takes the step from the timestamp of the batch.
 #[must_use]
 pub fn faults_batch(faults: &[Fault]) -> Batch {
     batch(faults, true)
@@ -60,7 +60,7 @@ fn batch(faults: &[Fault], in_step: bool) -> Batch {
     )
 }
 
-/// The faults that have reached the end of this worker's error streams.
+/// The faults that this worker has received on the streams given to [`raise`], in the order of arrival.
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<FaultState>>);
 
@@ -80,8 +80,9 @@ impl Faults {
         self.0.borrow().faults.first().cloned()
     }
 
-    /// Sets a callback for the fault that ends the run. It runs before the graph is torn down, because the teardown waits for threads that
-    /// operators own, and one of them may be what failed. Replaces an earlier callback.
+    /// Sets the callback for the fault of this worker that ends the run. Replaces an earlier callback. A fault of another worker does not
+    /// call it. The callback runs before the graph is torn down, because the teardown waits for threads that operators own, and the failed
+    /// thread may be one of these threads.
     pub fn on_fault(&self, callback: impl FnOnce(&Fault) + 'static) {
         self.0.borrow_mut().callback = Some(Box::new(callback));
     }
@@ -94,14 +95,14 @@ impl Faults {
     }
 }
 
-/// Ends the run at the first row of `errors`.
+/// Adds the rows of `errors` to `faults`. The run ends at the first row.
 pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     let faults = faults.clone();
-    each("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
+    for_each_fault("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
 }
 
-/// Returns a stream with one fault, which belongs to no step. It holds the first step open. For a graph that turns out to be invalid while
-/// it is built.
+/// Returns a stream that carries one fault, which belongs to no step, and keeps the first step open. Use it for a graph that turns out to
+/// be invalid while it is built.
 #[must_use]
 pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);
@@ -119,10 +120,14 @@ pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
 
 /// Calls `callback` for each row of `warnings`, which are faults that do not end the run.
 pub fn warn(warnings: BatchStream<'_>, callback: impl FnMut(Fault) + 'static) {
-    each("warnings", warnings, callback);
+    for_each_fault("warnings", warnings, callback);
 }
 
-fn each(name: &'static str, errors: BatchStream<'_>, mut callback: impl FnMut(Fault) + 'static) {
+fn for_each_fault(
+    name: &'static str,
+    errors: BatchStream<'_>,
+    mut callback: impl FnMut(Fault) + 'static,
+) {
     let mut operator = Operator::new(name, errors.scope());
     let mut input = operator.input(errors, Pipeline, &schema::ERRORS);
     operator.build(move |_capabilities| {
@@ -142,7 +147,7 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     (0..batch.num_rows()).map(move |row| Fault {
         step: in_step.value(row).then_some(step),
         operator: operators.value(row).to_owned(),
-        // Only this module writes the column.
+        // Only this module writes the column, with names that parse.
         origin: origins.value(row).parse().unwrap_or(Origin::Program),
         prompt: prompts.is_valid(row).then(|| PromptId(prompts.value(row))),
         sample: samples.is_valid(row).then(|| samples.value(row)),
@@ -152,7 +157,7 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
 
 /// Makes a panic in any thread end the process with exit status 101, after the panic is reported.
 ///
-/// For binaries: a worker that unwinds would leave its peers waiting forever.
+/// Binaries call this function, because a worker that unwinds would leave its peers waiting forever.
 pub fn stop_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

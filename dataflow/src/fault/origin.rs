@@ -1,4 +1,4 @@
-//! The origin of an error: who can mend its cause, and whether a retry can help.
+//! The origin of an error, which decides who can fix its cause and whether a retry can help.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BoxError;
 
-/// The origin of an error.
+/// The origin of an error: the user's input, the environment or the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -16,7 +16,8 @@ pub enum Origin {
     User,
     /// The surroundings of the process: files and disks, memory, the network, servers, other processes. A retry can help.
     Environment,
-    /// This program, or a stage that violates its contract. Also errors of unknown origin, such as those of libtorch.
+    /// This program, or a stage that violates its contract. Errors of unknown origin count as errors of the program, for example errors of
+    /// libtorch.
     Program,
 }
 
@@ -34,7 +35,7 @@ impl Origin {
         }
     }
 
-    /// Returns `true` if another attempt with the same input can succeed.
+    /// Returns `true` for [`Environment`](Self::Environment): another attempt with the same input can succeed.
     #[must_use]
     pub fn retry_can_help(self) -> bool {
         self == Self::Environment
@@ -47,7 +48,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The text is not the name of an origin.
+/// The error for a text that is not the name of an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected `user`, `environment` or `program`, found `{0}`")]
 pub struct UnknownOrigin(String);
@@ -93,7 +94,7 @@ pub trait HasOrigin: fmt::Display {
     fn origin(&self) -> Origin;
 }
 
-/// An error with its origin, for results of type [`BoxError`].
+/// An error with its origin. Convert an error to this type before it becomes a [`BoxError`], which otherwise loses the origin.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct WithOrigin {
@@ -107,7 +108,8 @@ impl<E: HasOrigin + std::error::Error + Send + Sync + 'static> From<E> for WithO
     }
 }
 
-/// The origin of a [`WithOrigin`]. Other errors count as the user's, because only functions of users return errors of any type.
+/// Returns the origin of a [`WithOrigin`]. Any other error has the origin [`Origin::User`], because only functions of users return errors
+/// of any type.
 impl HasOrigin for BoxError {
     fn origin(&self) -> Origin {
         self.downcast_ref::<WithOrigin>().map_or(Origin::User, |error| error.origin)

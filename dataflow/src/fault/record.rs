@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use super::origin::{HasOrigin, Origin};
 use crate::step::{PromptId, Step};
 
-/// An error with its location.
+/// An error of an operator, with the step, prompt and response that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The step; set when the error row is received.
+    /// The step at which the operator failed; `None` for a fault that belongs to no step. The receiver of the error row sets this field.
     pub step: Option<Step>,
     /// The operator that failed.
     pub operator: String,
     /// The origin of the error.
     pub origin: Origin,
-    /// The prompt concerned, if any.
+    /// The prompt that the fault concerns, if any.
     pub prompt: Option<PromptId>,
-    /// The sample concerned, if any.
+    /// The index of the response among the responses to the prompt, from 0; `None` if the fault does not concern a single response.
     pub sample: Option<u32>,
     /// A description of the error.
     pub message: String,
@@ -44,7 +44,7 @@ impl Fault {
         Self::new(operator, error.origin(), error.to_string())
     }
 
-    /// Sets the response that the fault concerns.
+    /// Sets the prompt and the index of the response that the fault concerns.
     #[must_use]
     pub fn about(mut self, prompt: PromptId, sample: u32) -> Self {
         (self.prompt, self.sample) = (Some(prompt), Some(sample));

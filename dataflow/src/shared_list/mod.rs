@@ -1,15 +1,17 @@
 //! Columns of lists whose items are shared, not copied, when rows move from one batch to another.
 //!
 //! Token ids, log-probabilities and advantages are most of the data of a step, and operators gather rows of many batches into new ones
-//! several times between the engine and the trainer. An Arrow `List` column holds the items of all its rows in one buffer, so a gathering
-//! copies them. A `BinaryView` column refers to any number of buffers with 16 bytes per row, so a gathering copies these 16 bytes.
+//! several times between the engine and the trainer. An Arrow `List` column holds the items of all its rows in one buffer, so gathering
+//! rows copies their items. A `BinaryView` column has a view of 16 bytes per row, which refers to one of any number of buffers, so
+//! gathering rows copies only the views.
 //!
 //! A shared list is a row of a `BinaryView` column: the bytes of its items, in the byte order of the machine. The metadata of the field
-//! names the type of the items. Items have four bytes, because Arrow stores up to twelve bytes of a row at an offset of four in the view.
+//! names the type of the items. Items have four bytes: Arrow stores rows of up to twelve bytes in the view itself, at an offset of four
+//! bytes, which would not align larger items.
 //!
 //! [`Batch::lists`](crate::batch::Batch::lists) reads shared lists as it reads `List` columns. [`unshared`] copies them into `List`
-//! columns, which files have, and [`shared`] back. Small lists are copied into common buffers, so a batch refers to few of them; a row that
-//! is kept may therefore keep the lists of its neighbors alive.
+//! columns, the format of files, and [`shared`] copies them back. Small lists are copied into common buffers, so that a batch refers to few
+//! buffers; a small list that is kept therefore keeps the memory of its neighbors alive.
 
 mod builder;
 
@@ -27,11 +29,12 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 pub use self::builder::{SharedListBuilder, repeated_lists, shared_texts};
 
-/// The bytes of an item.
+/// The size of an item in bytes.
 const ITEM: usize = 4;
 
-/// The size of a view in bytes, and the largest size of a row that is stored in the view itself.
+/// The size of a view in bytes.
 const VIEW: usize = 16;
+/// The maximum size in bytes of a row that is stored in the view itself.
 const INLINE: usize = 12;
 
 /// The key of the metadata that names the type of the items.
@@ -64,8 +67,8 @@ pub(crate) fn items<T: ArrowPrimitiveType>(lists: &BinaryViewArray, row: usize) 
     &words[offset / ITEM..][..items]
 }
 
-/// Returns the four numbers of a view: the length in bytes, the first four bytes, the index of the buffer, and the offset in it. The last
-/// two have another meaning in short views.
+/// Returns the four numbers of a view: the length in bytes, the first four bytes, the index of the buffer, and the offset in that buffer.
+/// In a view whose length is at most [`INLINE`], the last two numbers are part of the content.
 fn parts(view: u128) -> [usize; 4] {
     [0, 32, 64, 96].map(|shift| ((view >> shift) & u128::from(u32::MAX)) as usize)
 }
@@ -92,8 +95,8 @@ static LIST_ITEMS: LazyLock<[FieldRef; 4]> = LazyLock::new(|| {
         .map(|item| Arc::new(Field::new_list_field(item, false)))
 });
 
-/// Returns the field of the items of a list column. Items are never null. The lists of all streams share it, so that no batch allocates it
-/// and comparing its type is comparing addresses.
+/// Returns the field of the items of a list column. Items are never null. Lists of the item types of the streams (`Int32`, `UInt32`,
+/// `UInt64`, `Float32`) share one field per type, so that no batch allocates a field and their types compare by address.
 #[must_use]
 pub fn list_item(item: DataType) -> FieldRef {
     let shared = LIST_ITEMS.iter().find(|field| *field.data_type() == item).cloned();
@@ -114,7 +117,7 @@ pub fn unshared_field(field: &FieldRef) -> FieldRef {
 /// Copies shared lists into `List` columns and shared texts into `Utf8` columns.
 ///
 /// # Panics
-/// If the lists of a column have 2^31 items or more together, or its texts 2^31 bytes.
+/// If the lists of a column have 2^31 items or more in total, or the texts of a column have 2^31 bytes or more in total.
 #[must_use]
 pub fn unshared(rows: &RecordBatch) -> RecordBatch {
     let fields = rows.schema_ref().fields();
@@ -176,7 +179,7 @@ fn copied<T: ArrowPrimitiveType>(lists: &BinaryViewArray) -> ArrayRef {
     Arc::new(ListArray::new(list_item(T::DATA_TYPE), offsets, values, None))
 }
 
-/// Copies shared lists and texts into buffers that hold nothing else, as another process or a file needs them.
+/// Copies shared lists and texts into buffers that hold nothing else, before they are sent to another process or written to a file.
 pub(crate) fn compacted(rows: &RecordBatch) -> RecordBatch {
     let columns = rows.columns().iter().map(|column| -> ArrayRef {
         match column.data_type() {

@@ -10,15 +10,15 @@ use crate::step::Step;
 #[derive(Clone, Debug)]
 pub struct Cadence {
     every: u64,
-    holds: bool,
-    agenda: Arc<Mutex<Agenda>>,
+    holds_states: bool,
+    state: Arc<Mutex<CadenceState>>,
 }
 
 #[derive(Debug, Default)]
-struct Agenda {
+struct CadenceState {
     /// The last step for which an operator has called `is_due`.
     last_queried: Option<Step>,
-    /// The requested steps. Kept, because some operators query them late.
+    /// The steps of which a snapshot was requested. They are kept, because some operators query them late.
     requested: BTreeSet<Step>,
     /// The number of workers of this process that have an operator which takes part in snapshots.
     workers: usize,
@@ -49,17 +49,18 @@ impl Wakes {
 }
 
 impl Cadence {
-    /// Takes snapshots after every `steps`-th step, counted from the start of the run; 0 for never.
+    /// Creates a cadence that takes a snapshot after every `steps`-th step, counted from the start of the run. With 0, snapshots are taken
+    /// only on request and at the end of the run.
     #[must_use]
     pub fn every(steps: u64) -> Self {
-        Self { every: steps, holds: false, agenda: Arc::default() }
+        Self { every: steps, holds_states: false, state: Arc::default() }
     }
 
     /// Lets every operator hold its state at the end of the last step in memory, so that [`Parts::save_held`](super::Parts::save_held) can
-    /// take a snapshot of that step after the next one has begun. For runs whose steps may fail for a temporary reason.
+    /// take a snapshot of that step after the next step has begun. Use it for runs whose steps may fail for a temporary reason.
     #[must_use]
-    pub fn holding(self) -> Self {
-        Self { holds: true, ..self }
+    pub fn with_held_states(self) -> Self {
+        Self { holds_states: true, ..self }
     }
 
     /// Returns a handle that requests additional snapshots.
@@ -68,30 +69,32 @@ impl Cadence {
         SnapshotRequest(self.clone())
     }
 
-    /// Registers a worker; the graph begins after the step `resumed`.
+    /// Registers a worker of a graph with `peers` workers. The graph begins after the step `resumed`, or with the first step if it is
+    /// `None`.
     pub(crate) fn join(&self, peers: usize, resumed: Option<Step>) {
-        let mut agenda = self.lock();
-        agenda.workers += 1;
-        agenda.peers = peers;
-        agenda.last_queried = agenda.last_queried.max(resumed);
-        agenda.settled = agenda.settled.max(resumed);
+        let mut state = self.lock();
+        state.workers += 1;
+        state.peers = peers;
+        state.last_queried = state.last_queried.max(resumed);
+        state.settled = state.settled.max(resumed);
     }
 
     pub(crate) fn leave(&self) {
         self.lock().workers -= 1;
     }
 
-    /// Returns `true` if a snapshot is taken at the end of `step`. The answer changes at most once, from `false` to `true`, when
-    /// [`is_settled`](Self::is_settled) requests a snapshot of a step that operators hold.
+    /// Returns `true` if a snapshot is taken at the end of `step`, and records the query, so that later requests apply to a later step. The
+    /// answer changes at most once, from `false` to `true`, when [`is_settled`](Self::is_settled) requests a snapshot of a step that
+    /// operators hold.
     pub(crate) fn is_due(&self, step: Step) -> bool {
-        let mut agenda = self.lock();
-        agenda.last_queried = agenda.last_queried.max(Some(step));
+        let mut state = self.lock();
+        state.last_queried = state.last_queried.max(Some(step));
         let regular = self.every > 0 && step.next().0.is_multiple_of(self.every);
-        regular || agenda.requested.contains(&step)
+        regular || state.requested.contains(&step)
     }
 
-    pub(crate) fn holds(&self) -> bool {
-        self.holds
+    pub(crate) fn holds_states(&self) -> bool {
+        self.holds_states
     }
 
     /// Registers an operator that holds its state.
@@ -104,52 +107,52 @@ impl Cadence {
         self.lock().requested.contains(&step)
     }
 
-    /// Requests the snapshot of a completed step. Returns `true` once it is committed or was given up; the registered operators are woken
-    /// then.
+    /// Returns `true` if the snapshot of `step` or of a later step is committed or was given up. Otherwise requests the snapshot of `step`,
+    /// a completed step, and returns `false`; the registered operators are woken when the snapshot is committed or given up.
     pub(crate) fn is_settled(&self, step: Step) -> bool {
-        let mut agenda = self.lock();
-        if agenda.settled >= Some(step) {
+        let mut state = self.lock();
+        if state.settled >= Some(step) {
             return true;
         }
-        let wakes = agenda.requested.insert(step).then(|| agenda.wakes.clone());
-        drop(agenda);
+        let wakes = state.requested.insert(step).then(|| state.wakes.clone());
+        drop(state);
         wakes.unwrap_or_default().call();
         false
     }
 
     /// Records that the snapshot of `step` is committed, or that the run continues without it.
     pub(crate) fn settle(&self, step: Step) {
-        let mut agenda = self.lock();
-        agenda.settled = agenda.settled.max(Some(step));
-        let wakes = agenda.wakes.clone();
-        drop(agenda);
+        let mut state = self.lock();
+        state.settled = state.settled.max(Some(step));
+        let wakes = state.wakes.clone();
+        drop(state);
         wakes.call();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Agenda> {
+    fn lock(&self) -> MutexGuard<'_, CadenceState> {
         // No code panics while it holds the lock, so a poisoned lock is still usable.
-        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Requests snapshots from any thread, for example on a signal or when a time budget is exhausted.
+/// A handle that requests snapshots from any thread, for example on a signal or when a time budget is exhausted.
 #[derive(Clone, Debug)]
 pub struct SnapshotRequest(Cadence);
 
 impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
-    /// Returns `None` if some workers run in other processes, which do not receive the request. Such runs take snapshots only by the
-    /// cadence and at the end of the run.
+    /// Returns `None` if not all workers of the graph have registered with this cadence. This is always the case if some workers run in
+    /// other processes, which do not receive the request. Such runs take snapshots only by the cadence and at the end of the run.
     #[must_use]
     pub fn now(&self) -> Option<Step> {
-        let mut agenda = self.0.lock();
-        if agenda.workers < agenda.peers {
+        let mut state = self.0.lock();
+        if state.workers < state.peers {
             return None;
         }
         // If a snapshot for `next` is already requested, this request shares it.
-        let next = agenda.last_queried.map_or(Step(0), Step::next);
-        agenda.requested.insert(next);
+        let next = state.last_queried.map_or(Step(0), Step::next);
+        state.requested.insert(next);
         Some(next)
     }
 }
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_completed_step_settles_with_its_snapshot() {
-        let cadence = Cadence::every(0).holding();
+        let cadence = Cadence::every(0).with_held_states();
         cadence.join(1, Some(Step(3)));
         let (sender, woken) = std::sync::mpsc::channel();
         cadence.wake_by(Arc::new(move || sender.send(()).expect("a receiver")));

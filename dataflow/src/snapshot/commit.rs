@@ -24,8 +24,8 @@ use crate::step::Step;
 use crate::watchdog::WaitHandle;
 
 const NAME: &str = "snapshots";
-/// The maximum number of incomplete snapshots. More of them mean that an operator does not report its parts.
-const INCOMPLETE: usize = 64;
+/// The maximum number of snapshots that wait for parts. If more snapshots wait, an operator does not report its parts.
+const MAX_INCOMPLETE: usize = 64;
 
 /// The output streams of a graph's snapshots.
 pub struct Commits<'scope> {
@@ -33,8 +33,8 @@ pub struct Commits<'scope> {
     pub errors: BatchStream<'scope>,
     /// Batches of [`schema::ERRORS`] that do not end the run. For [`fault::warn`](crate::fault::warn).
     pub warnings: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`] with `snapshot/bytes` and `snapshot/parts`, at the step of each committed snapshot. Those of the last
-    /// snapshot are at [`Step::END`].
+    /// Batches of [`schema::METRICS`] with `snapshot/bytes` and `snapshot/parts`, at the step of each committed snapshot. The metrics of
+    /// the snapshot at the end of the run are at [`Step::END`].
     pub metrics: BatchStream<'scope>,
 }
 
@@ -65,7 +65,7 @@ type CommitFailure = (Fault, OnError);
 
 type CommitResult = Result<Committed, CommitFailure>;
 
-/// Installs the operator, which acts on worker 0.
+/// Installs the commit operator, which acts on worker 0. `names` are the operators that report parts, one part per worker and snapshot.
 pub(crate) fn commit<'scope>(
     parts: BatchStream<'scope>,
     names: &[&'static str],
@@ -123,7 +123,7 @@ struct Committer {
     running: Vec<CommitInFlight>,
     /// The last step of the last committed snapshot.
     committed: Option<Step>,
-    /// Kept forever once the run has failed, so that the step never completes.
+    /// The capabilities of the failed snapshot, kept forever so that its step never completes. `None` unless the run has failed.
     failed: Option<CommitCapabilities>,
     outputs: [Output; 3],
 }
@@ -145,11 +145,11 @@ impl Committer {
     /// Starts to commit the snapshots that are complete by `frontier`, in the order of steps.
     ///
     /// A snapshot is complete once the frontier of the parts has passed its step. Two cases need care at the end of a run. First, a
-    /// snapshot whose parts include no new step (that of the end, or of a step without rounds) can duplicate the snapshot that is being
-    /// committed, so it waits for that commit. Second, an operator whose inputs have ended goes straight to the end and reports no part for
-    /// earlier steps. The snapshot of such a step is incomplete without a bug, and the snapshot of the end replaces it. Until the frontier
-    /// shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports a later one, the
-    /// incomplete snapshot is started anyway and fails in `check`.
+    /// snapshot whose parts include no new step (the snapshot of the end, or of a step without rounds) can duplicate the snapshot that is
+    /// being committed, so it waits for that commit. Second, an operator whose inputs have ended reports its next part at [`Step::END`] and
+    /// no parts for earlier steps. The snapshot of such an earlier step is incomplete without a bug, and the snapshot of the end replaces
+    /// it. Until the frontier shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports
+    /// a part of a later snapshot, the incomplete snapshot is started anyway and fails in `check`.
     fn start_complete(&mut self, frontier: &MutableAntichain<Step>) {
         while self.failed.is_none()
             && let Some(first) = self.open.first_entry()
@@ -172,12 +172,12 @@ impl Committer {
     }
 
     /// Returns `true` if the first snapshot is incomplete for a reason other than the end of the run: an operator without a part in it has
-    /// reported a later one, or too many snapshots wait.
+    /// reported a part of a later snapshot, or too many snapshots wait.
     fn has_missing_part(&self) -> bool {
         let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);
         let Some((_, first)) = later.next() else { return false };
         let lacks = |key: &&(String, u32)| !first.parts.contains_key(*key);
-        self.open.len() > INCOMPLETE
+        self.open.len() > MAX_INCOMPLETE
             || later.any(|(_, later)| later.parts.keys().any(|key| lacks(&key)))
     }
 
@@ -257,8 +257,9 @@ impl Committer {
     }
 }
 
-/// Commits the parts of a complete snapshot, or removes the parts of one that failed. `folder` is the step for which the parts were
-/// written, `step` the last step that they include.
+/// Commits the parts of a complete snapshot. If a part could not be written or the commit fails, removes the parts, but only with
+/// [`OnError::Warn`] and while no newer generation is claimed. `folder` is the step for which the parts were written, and `step` is the
+/// last step that they include.
 fn commit_or_discard(
     store: &SnapshotStore,
     folder: Step,

@@ -15,9 +15,9 @@ use crate::step::Step;
 pub(crate) struct Descriptor {
     pub(crate) operator: String,
     pub(crate) worker: u32,
-    /// The last step that is included in the operator's state.
+    /// The last step that is included in the operator's state; `None` if there is none.
     pub(crate) reached: Option<Step>,
-    /// The file, `None` if the worker has none, or the reason why it could not be written.
+    /// `Ok` with the file, or with `None` if the worker has no file; `Err` with the reason why the file could not be written.
     pub(crate) outcome: Result<Option<PartRecord>, String>,
 }
 

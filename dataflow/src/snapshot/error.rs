@@ -57,7 +57,7 @@ pub enum SnapshotError {
         /// The message of the writer.
         message: String,
     },
-    /// A file differs from its record in the manifest.
+    /// A file differs from its record in the manifest, or is not an Arrow IPC file although rows were requested.
     #[error(transparent)]
     Damaged(#[from] Damage),
     /// A restored snapshot has no part of the requested operator.
@@ -67,7 +67,7 @@ pub enum SnapshotError {
         step: Step,
         /// The requested operator.
         operator: String,
-        /// The operators that have parts.
+        /// The names of the operators that have parts, separated by commas; `none` if there are none.
         found: String,
     },
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 
-/// The part of a file system that snapshots need. Tests use one in memory that crashes or loses power at any operation.
+/// The part of a file system that snapshots need. Tests use an implementation in memory that crashes or loses power at any operation.
 pub(crate) trait Files: Send + Sync {
     /// Creates a folder and its parents.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
@@ -19,13 +19,13 @@ pub(crate) trait Files: Send + Sync {
         fill: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()>;
 
-    /// Makes the content of a file durable that another writer has written.
+    /// Makes the content of a file durable. Used for files that another writer has written.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Renames a file atomically and replaces an existing one.
+    /// Renames a file atomically and replaces an existing file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file. Succeeds if the file does not exist.
@@ -34,7 +34,7 @@ pub(crate) trait Files: Send + Sync {
     /// Removes a folder with its content. Succeeds if the folder does not exist.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns the sorted names in a folder, or none if the folder does not exist.
+    /// Returns the names in a folder in sorted order; an empty list if the folder does not exist.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 
     /// Returns the length of a file in bytes.
@@ -79,11 +79,11 @@ impl Files for Disk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        absent_is_fine(fs::remove_file(path))
+        ignore_not_found(fs::remove_file(path))
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir_all(path))
+        ignore_not_found(fs::remove_dir_all(path))
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -107,7 +107,7 @@ impl Files for Disk {
     }
 }
 
-fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -1,4 +1,4 @@
-//! Generations: decide which of several processes that opened a run may write.
+//! Generations, which decide which of several processes may write into the folder of a run.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -6,10 +6,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of times that a run's folder had been opened when a process opened it, from 1.
+/// The number of a process among the processes that have claimed the folder of a run, from 1 in the order of the claims. 0 means that no
+/// generation was claimed.
 ///
-/// A process claims the next generation by creating a file exclusively, so no two processes have the same. Before a process commits, it
-/// checks that no newer generation was claimed. A process that was presumed dead but still runs thus detects its successor and ends.
+/// A process claims the next generation by creating a file exclusively, so no two processes claim the same generation. The other processes
+/// of a cluster join the generation of the first process. Before a process commits, it checks that no newer generation was claimed. A
+/// process that was presumed dead but still runs thus detects its successor and ends.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

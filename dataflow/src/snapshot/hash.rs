@@ -11,20 +11,20 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 /// Returns the length and SHA-256 of the remaining input.
-pub(crate) fn measure(reader: &mut dyn Read) -> io::Result<(u64, String)> {
-    let mut hashing = Hashing::new(io::sink());
+pub(crate) fn length_and_sha256(reader: &mut dyn Read) -> io::Result<(u64, String)> {
+    let mut hashing = HashingWriter::new(io::sink());
     io::copy(reader, &mut hashing)?;
     Ok(hashing.finish())
 }
 
 /// A writer that forwards its input and computes length and SHA-256.
-pub(crate) struct Hashing<W> {
+pub(crate) struct HashingWriter<W> {
     inner: W,
     length: u64,
     digest: Sha256,
 }
 
-impl<W: Write> Hashing<W> {
+impl<W: Write> HashingWriter<W> {
     pub(crate) fn new(inner: W) -> Self {
         Self { inner, length: 0, digest: Sha256::new() }
     }
@@ -35,7 +35,7 @@ impl<W: Write> Hashing<W> {
     }
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.digest.update(&bytes[..written]);

@@ -11,8 +11,8 @@ pub(crate) struct SnapshotLayout {
     pub(crate) root: PathBuf,
 }
 
-/// The identity of a snapshot: a generation and a step. Ordered by generation first: the snapshots of a newer process descend from the one
-/// that it restored, even if an older process got further.
+/// The identity of a snapshot: a generation and a step. Ordered by generation first: the snapshots of a newer process descend from the
+/// snapshot that this process restored, even if an older process got further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SnapshotId {
     pub(crate) generation: Generation,
@@ -45,31 +45,31 @@ impl SnapshotLayout {
     }
 }
 
-/// The extension and prefix of temporary files.
+/// The extension of temporary manifests, and the prefix of temporary parts.
 pub(crate) const TEMPORARY: &str = "tmp";
 
 fn folder_of(step: Step) -> String {
     if step == Step::END { "end".to_owned() } else { format!("step-{:08}", step.0) }
 }
 
-/// Returns the generation that a file claims.
+/// Returns the generation that a file claims; `None` for other files.
 pub(crate) fn claim_of(name: &str) -> Option<Generation> {
     name.strip_prefix("generation-")?.parse().ok()
 }
 
-/// Returns the snapshot of which a file is the manifest.
+/// Returns the snapshot of which a file is the manifest; `None` for other files.
 pub(crate) fn manifest_of(name: &str) -> Option<SnapshotId> {
     let (step, generation) = name.strip_suffix(".json")?.split_once('.')?;
     Some(SnapshotId { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
-/// Returns the snapshot for which a temporary manifest was written.
+/// Returns the snapshot for which a temporary manifest was written; `None` for other files.
 pub(crate) fn draft_of(name: &str) -> Option<SnapshotId> {
     let (step, generation) = name.strip_suffix(TEMPORARY)?.strip_suffix('.')?.split_once('.')?;
     Some(SnapshotId { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
-/// Returns the step whose parts a folder holds.
+/// Returns the step whose parts a folder holds; `None` for other folders.
 pub(crate) fn step_of(name: &str) -> Option<Step> {
     if name == "end" {
         return Some(Step::END);

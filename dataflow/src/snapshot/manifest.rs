@@ -33,9 +33,9 @@ pub struct Manifest {
     pub identity: Identity,
     /// The generation of the process that wrote the snapshot.
     pub generation: Generation,
-    /// The last step that is included. A resumed run begins with the next.
+    /// The last step that the snapshot includes. A resumed run begins with the next step.
     pub step: Step,
-    /// The number of workers of the graph. Parts are read back by key, so the resumed run may have a different number.
+    /// The number of workers of the graph. Parts are read back by key, so the resumed run may have a different number of workers.
     pub workers: u32,
     /// The files, in the order of operator and worker.
     pub parts: Vec<PartRecord>,
@@ -49,7 +49,8 @@ pub struct PartRecord {
     pub operator: String,
     /// The worker that wrote the part.
     pub worker: u32,
-    /// The path relative to the snapshot folder of the run, which it cannot leave. An unchanged part may belong to an earlier snapshot.
+    /// The path of the file, relative to the folder of the run's snapshots. A path that could leave the folder is rejected. An unchanged
+    /// part may belong to an earlier snapshot.
     pub path: String,
     /// The length in bytes.
     pub length: u64,

@@ -1,9 +1,9 @@
 //! Snapshots: the state from which a run that was killed at any instant resumes.
 //!
-//! A snapshot holds the state of every operator at the end of a step: with everything of that step and nothing of the next. The frontier
-//! decides when that is, so there are no barriers, and no operator waits for another. An operator hands its [`Part`] to a writer thread and
-//! continues with the next step, but holds a capability for the old step until the part is on disk. When the frontier of all parts has
-//! passed the step, all parts exist, and the manifest is committed.
+//! A snapshot holds the state of every operator at the end of a step: everything of that step is included, and nothing of the next step.
+//! The frontier determines when a step ends, so there are no barriers, and no operator waits for another. An operator hands its [`Part`] to
+//! a writer thread and continues with the next step, but holds a capability for the old step until the part is on disk. When the frontier
+//! of all parts has passed the step, all parts exist, and the manifest is committed.
 //!
 //! ```text
 //!              step 4                step 5 …
@@ -21,9 +21,9 @@
 //! manifest are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation
 //! can no longer commit.
 //!
-//! With [`Cadence::holding`], every operator also holds the state of its last step in memory. If the next step fails for a temporary
-//! reason, [`Parts::save_held`] still takes a snapshot of the step before. An operator holds a capability of that step until it begins the
-//! next one.
+//! With [`Cadence::with_held_states`], every operator also holds the state of its last step in memory. If the next step fails for a
+//! temporary reason, [`Parts::save_held`] still takes a snapshot of the step before. An operator holds a capability of that step until it
+//! begins the next step.
 //!
 //! If a snapshot cannot be written, the run either ends, or continues with a warning and retries ([`OnError`]). Earlier snapshots are not
 //! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`SearchResult`] reports the
@@ -33,11 +33,11 @@
 
 mod cadence;
 mod claim;
+mod cleanup;
 mod commit;
 mod descriptor;
 mod error;
 mod files;
-mod garbage;
 mod generation;
 mod hash;
 mod layout;

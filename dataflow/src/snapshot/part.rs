@@ -17,7 +17,7 @@ use crate::BoxError;
 use crate::shared_list::unshared;
 use crate::step::Step;
 
-/// The contribution of one operator on one worker to a snapshot: one file with metadata.
+/// The contribution of one operator on one worker to a snapshot: at most one file, with metadata.
 pub struct Part {
     pub(crate) content: PartContent,
     pub(crate) version: u32,
@@ -27,7 +27,7 @@ pub struct Part {
 pub(crate) enum PartContent {
     Nothing,
     Written { extension: String, write: WriteOnce },
-    External { extension: String, draft: PathBuf, wait: Wait },
+    External { extension: String, draft: PathBuf, wait: WaitForFile },
     Failed(SnapshotError),
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum PartContent {
 type WriteOnce = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A function that waits until another writer has written a file.
-type Wait = Box<dyn FnOnce() -> Result<(), BoxError> + Send>;
+type WaitForFile = Box<dyn FnOnce() -> Result<(), BoxError> + Send>;
 
 impl Part {
     /// Creates a part without a file, for a worker that has no state of its own. For example, if all workers hold the same state, only the
@@ -48,24 +48,25 @@ impl Part {
     /// Creates a part with the given bytes; `extension` is the extension of the file.
     #[must_use]
     pub fn bytes(extension: &str, bytes: Vec<u8>) -> Self {
-        Self::written(extension, move |file| file.write_all(&bytes))
+        Self::from_writer(extension, move |file| file.write_all(&bytes))
     }
 
     /// Creates a part with rows, as an Arrow IPC file.
     ///
     /// The format is not Parquet, because the program that wrote the state reads it back as a whole: compression and column selection gain
-    /// nothing, and reading an IPC file only copies buffers. [Shared](crate::shared_list) columns are written as plain ones.
+    /// nothing, and reading an IPC file only copies buffers. [Shared](crate::shared_list) lists and texts are written as `List` and `Utf8`
+    /// columns.
     #[must_use]
     pub fn rows(rows: RecordBatch) -> Self {
-        Self::written("arrow", move |file| {
+        Self::from_writer("arrow", move |file| {
             let rows = unshared(&rows);
-            let mut writer = FileWriter::try_new(file, &rows.schema()).map_err(unpack)?;
-            writer.write(&rows).and_then(|()| writer.finish()).map_err(unpack)
+            let mut writer = FileWriter::try_new(file, &rows.schema()).map_err(into_io_error)?;
+            writer.write(&rows).and_then(|()| writer.finish()).map_err(into_io_error)
         })
     }
 
     /// Creates a part whose file `write` fills on the writer thread.
-    pub fn written(
+    pub fn from_writer(
         extension: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
     ) -> Self {
@@ -92,7 +93,7 @@ impl Part {
 }
 
 /// Unwraps the system error inside an Arrow error, so that a full disk is reported as such.
-fn unpack(error: ArrowError) -> io::Error {
+fn into_io_error(error: ArrowError) -> io::Error {
     match error {
         ArrowError::IoError(_, source) => source,
         other => io::Error::other(other),
@@ -127,8 +128,8 @@ impl Draft<'_> {
     /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
     /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
     ///
-    /// If the part is only [held](super::Cadence::holding), `begin` is not called; the operator is asked for the part again if it is
-    /// needed.
+    /// If the part is only [held](super::Cadence::with_held_states), `begin` is not called; the operator is asked for the part again if it
+    /// is needed. If the folder of the part cannot be created, `begin` is not called either, and the part fails.
     pub fn external<W, E>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
     where
         W: FnOnce() -> Result<(), E> + Send + 'static,
@@ -143,7 +144,7 @@ impl Draft<'_> {
             Ok(()) => {
                 let draft = temporary(&folder, self.operator, self.worker, extension);
                 let wait = begin(&draft);
-                let wait: Wait = Box::new(move || wait().map_err(Into::into));
+                let wait: WaitForFile = Box::new(move || wait().map_err(Into::into));
                 PartContent::External { extension: extension.to_owned(), draft, wait }
             }
             Err(error) => PartContent::Failed(error),

@@ -1,4 +1,4 @@
-//! The operator's side of the protocol: its parts, and the capability it holds until they are on disk.
+//! The parts that an operator contributes to snapshots, and the capability that it holds until they are on disk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use super::manifest::PartRecord;
 use super::part::{Draft, Part};
 use super::plan::{OnError, SnapshotPlan};
 use super::store::SnapshotStore;
-use crate::bridge::{Owner, Reply};
+use crate::bridge::{Reply, Service};
 use crate::operator::Output;
 use crate::step::Step;
 use crate::watchdog::WaitHandle;
@@ -23,18 +23,22 @@ use crate::watchdog::WaitHandle;
 /// The writer of a worker's parts. Writes them in the order in which they are handed over.
 pub(crate) struct Writer {
     pub(crate) plan: SnapshotPlan,
-    owner: Owner<Arc<SnapshotStore>>,
-    /// The number of files being written, for each snapshot that has any.
+    service: Service<Arc<SnapshotStore>>,
+    /// The number of files being written, for each snapshot with at least one such file.
     writing: RefCell<BTreeMap<Step, usize>>,
     /// Wakers of the operators that wait until fewer snapshots are being written.
     waiting: RefCell<Vec<Wake>>,
 }
 
 impl Writer {
-    pub(crate) fn new(peers: usize, plan: &SnapshotPlan, owner: Owner<Arc<SnapshotStore>>) -> Self {
+    pub(crate) fn new(
+        peers: usize,
+        plan: &SnapshotPlan,
+        service: Service<Arc<SnapshotStore>>,
+    ) -> Self {
         plan.cadence.join(peers, plan.resumed);
         let (writing, waiting) = (RefCell::default(), RefCell::default());
-        Self { plan: plan.clone(), owner, writing, waiting }
+        Self { plan: plan.clone(), service, writing, waiting }
     }
 
     /// Counts a file of the snapshot of `step` that will be written.
@@ -60,7 +64,7 @@ impl Writer {
         wake: impl Fn() + Send + Sync + 'static,
         work: impl FnOnce(&SnapshotStore) -> R + Send + 'static,
     ) -> Reply<R> {
-        self.owner.call(wake, move |store| work(store))
+        self.service.call(wake, move |store| work(store))
     }
 }
 
@@ -73,7 +77,7 @@ impl Drop for Writer {
 /// The parts of one operator on one worker.
 ///
 /// It holds a capability for the first step at whose end a part may still be written. The frontier of its output therefore passes a step
-/// only when the part of that step is on disk, or when the step has none.
+/// only when the part of that step is on disk or has failed, or when no part of that step is due.
 pub struct Parts {
     name: &'static str,
     worker: u32,
@@ -85,7 +89,7 @@ pub struct Parts {
     /// The last step that is included in the state.
     reached: Option<Step>,
     /// The last step at whose end the state was handed to the writer.
-    handed: Option<Step>,
+    last_handed_over: Option<Step>,
     pending: VecDeque<PendingPart>,
     /// The state at the end of the last step, if it is held.
     held: Option<HeldPart>,
@@ -122,7 +126,7 @@ impl Parts {
         writer: Rc<Writer>,
     ) -> Self {
         let (wake, cadence): (Wake, _) = (Arc::new(wake), &writer.plan.cadence);
-        if cadence.holds() {
+        if cadence.holds_states() {
             cadence.wake_by(wake.clone());
         }
         Self {
@@ -134,14 +138,14 @@ impl Parts {
             writer,
             capability: None,
             reached: None,
-            handed: None,
+            last_handed_over: None,
             pending: VecDeque::new(),
             held: None,
             written: Ok(None),
         }
     }
 
-    /// Takes its capability from the initial capabilities of the operator. Call it first.
+    /// Takes the capability for parts from the initial capabilities of the operator. Call this before all other methods.
     pub fn start(&mut self, capabilities: &[Capability<Step>]) {
         let mut capability = capabilities[self.output.index()].clone();
         if let Some(resumed) = self.writer.plan.resumed {
@@ -162,34 +166,38 @@ impl Parts {
         is_behind
     }
 
-    /// Must be called before any data of `step` changes the state, when all earlier steps are included in it. Writes the result of `state`
-    /// for each step before `step` at whose end a snapshot is taken.
+    /// Announces that data of `step` is about to change the state, which includes all earlier steps. Writes the result of `state` for each
+    /// step before `step` at whose end a snapshot is taken.
     ///
     /// # Contract
-    /// Steps are announced in order, and every step that changes the state is announced.
-    pub fn before(&mut self, step: Step, state: impl FnMut(&Draft<'_>) -> Part) {
+    /// The calls are in the order of steps, and every step that changes the state is announced before its first change.
+    pub fn begin_step(&mut self, step: Step, state: impl FnMut(&Draft<'_>) -> Part) {
         debug_assert!(self.reached <= Some(step), "steps are applied in order");
         self.hand_over(step, state);
         self.reached = Some(step);
     }
 
-    /// Must be called at the end of each activation, when the state includes everything that is complete by `frontiers`, the frontiers of
-    /// the inputs that determine the state. Calls [`closed`](Self::closed) with the least of them.
-    pub fn passed(
+    /// Calls [`advance_to`](Self::advance_to) with the earliest of `frontiers`, the frontiers of the inputs that determine the state. Call
+    /// this at the end of each activation, when the state includes everything that is complete by them.
+    pub fn advance_to_earliest(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
         state: impl FnMut(&Draft<'_>) -> Part,
     ) {
-        self.closed(
+        self.advance_to(
             frontiers.iter().filter_map(|input| input.frontier().first().copied()).min(),
             state,
         );
     }
 
-    /// Must be called at the end of each activation, when the state includes everything before `frontier`. Writes the result of `state` for
-    /// each step before `frontier` at whose end a snapshot is taken and not yet written, and for the end of the run when `frontier` is
-    /// `None`.
-    pub fn closed(&mut self, frontier: Option<Step>, mut state: impl FnMut(&Draft<'_>) -> Part) {
+    /// Writes the result of `state` for each step before `frontier` at whose end a snapshot is taken and not yet written, and for the end
+    /// of the run if `frontier` is `None`. Writes the held state if a snapshot of its step was requested. Then reports the parts that are
+    /// on disk or have failed. Call this at the end of each activation, when the state includes everything before `frontier`.
+    pub fn advance_to(
+        &mut self,
+        frontier: Option<Step>,
+        mut state: impl FnMut(&Draft<'_>) -> Part,
+    ) {
         match frontier {
             Some(step) => self.hand_over(step, &mut state),
             None => self.end(&mut state),
@@ -198,15 +206,16 @@ impl Parts {
         self.emit_written();
     }
 
-    /// Requests a snapshot of the completed step before `step`, from the states that all operators [hold](super::Cadence::holding). Returns
-    /// `false` until the snapshot is committed or given up; the operator is activated then. Returns `true` immediately if no state is held.
+    /// Requests a snapshot of the completed step before `step`, from the states that all operators
+    /// [hold](super::Cadence::with_held_states). Returns `false` until the snapshot is committed or given up; the operator is activated
+    /// then. Returns `true` immediately if no state is held.
     ///
     /// # Contract
     /// No operator has completed `step`.
     #[must_use]
     pub fn save_held(&self, step: Step) -> bool {
         let cadence = &self.writer.plan.cadence;
-        let before = step.0.checked_sub(1).filter(|_| cadence.holds()).map(Step);
+        let before = step.0.checked_sub(1).filter(|_| cadence.holds_states()).map(Step);
         before.is_none_or(|step| cadence.is_settled(step))
     }
 
@@ -222,8 +231,8 @@ impl Parts {
             self.held = None;
             if self.writer.plan.cadence.is_due(step) {
                 self.write_or_keep(step, &mut state);
-                self.handed = Some(step);
-            } else if step.next() == to && self.writer.plan.cadence.holds() {
+                self.last_handed_over = Some(step);
+            } else if step.next() == to && self.writer.plan.cadence.holds_states() {
                 self.hold(step, &mut state);
             }
             if let Some(capability) = &mut self.capability {
@@ -248,24 +257,24 @@ impl Parts {
     /// Hands the state to the writer, or reuses the previous part if the state has not changed since.
     fn write_or_keep(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
         if self.is_unchanged() {
-            self.pend(None);
+            self.push_pending(None);
         } else {
             self.write(step, state);
         }
     }
 
-    /// Returns `true` if the state is the one that was handed to the writer last. With [`OnError::Warn`] always `false`, because the parts
-    /// of a failed snapshot are removed.
+    /// Returns `true` if the state has not changed since it was last handed to the writer. With [`OnError::Warn`], always returns `false`,
+    /// because the parts of a failed snapshot are removed.
     fn is_unchanged(&self) -> bool {
         self.writer.plan.on_error == OnError::Fail
             && self.reached.is_some()
-            && self.reached <= self.handed
+            && self.reached <= self.last_handed_over
     }
 
     fn write(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
         let part = state(&self.draft(step, None));
         let reply = self.send(step, part);
-        self.pend(Some(reply));
+        self.push_pending(Some(reply));
     }
 
     fn draft(&self, step: Step, held: Option<Cell<bool>>) -> Draft<'_> {
@@ -299,19 +308,19 @@ impl Parts {
         let step = *capability.time();
         let part = part.unwrap_or_else(|| state(&self.draft(step, None)));
         let reply = Some(self.send(step, part));
-        self.handed = Some(step);
+        self.last_handed_over = Some(step);
         self.waiting.begin(step, "the disk to take its part of a snapshot");
         self.pending.push_back(PendingPart { capability, reached, reply });
     }
 
-    fn pend(&mut self, reply: Option<PartReply>) {
+    fn push_pending(&mut self, reply: Option<PartReply>) {
         if let Some(capability) = self.capability.clone() {
             self.waiting.begin(*capability.time(), "the disk to take its part of a snapshot");
             self.pending.push_back(PendingPart { capability, reached: self.reached, reply });
         }
     }
 
-    /// Emits the descriptors of parts that are on disk, in order, and drops their capabilities.
+    /// Emits the descriptors of parts that are on disk or have failed, in order, and drops their capabilities.
     fn emit_written(&mut self) {
         while let Some(first) = self.pending.front() {
             // A part without a reply reuses the result of the part before it, which is why the order matters.

@@ -12,11 +12,11 @@ use crate::step::Step;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// End the run, because its further progress could not be resumed.
+    /// Ends the run, because its further progress could not be resumed. The default.
     #[default]
     Fail,
-    /// Warn, and retry at the end of the next step; if workers run in several processes, at the next step of the cadence. The run still
-    /// ends if a newer process has opened the folder.
+    /// Warns and retries at the end of the next step or, if workers run in several processes, at the next step of the cadence. The run
+    /// still ends if a newer process has opened the folder.
     Warn,
 }
 

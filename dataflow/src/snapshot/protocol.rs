@@ -13,7 +13,7 @@ use super::parts::{Parts, Writer};
 use super::plan::SnapshotPlan;
 use super::store::SnapshotStore;
 use crate::batch::BatchStream;
-use crate::bridge::{Owner, OwnerThread};
+use crate::bridge::{Service, ServiceThread};
 use crate::clock::VirtualClock;
 use crate::operator::Operator;
 use crate::schema;
@@ -29,10 +29,10 @@ use crate::step::Step;
 ///     parts.start(&capabilities);
 ///     move |frontiers| {
 ///         // … for each step that is complete, in order:
-///         parts.before(step, |_| state.part());
+///         parts.begin_step(step, |_| state.part());
 ///         state.apply(step, …);
 ///         // … and at the end of each activation:
-///         parts.passed(frontiers, |_| state.part());
+///         parts.advance_to_earliest(frontiers, |_| state.part());
 ///     }
 /// });
 /// // last:
@@ -55,11 +55,14 @@ type Registered<'scope> = Vec<(&'static str, BatchStream<'scope>)>;
 
 impl<'scope> Snapshots<'scope> {
     /// Creates the snapshots of a graph; a thread of this worker writes them.
+    ///
+    /// # Panics
+    /// If the system cannot start the thread.
     #[must_use]
     pub fn new(scope: Scope<'scope, Step>, plan: &SnapshotPlan) -> Self {
         let store = plan.store.clone();
-        let Ok(thread) = OwnerThread::spawn("snapshots", move || Ok::<_, Infallible>(store));
-        Self::on(scope, plan, Owner::Thread(thread))
+        let Ok(thread) = ServiceThread::spawn("snapshots", move || Ok::<_, Infallible>(store));
+        Self::on(scope, plan, Service::Thread(thread))
     }
 
     /// Creates the snapshots of a graph in virtual time. Writes happen immediately and take no virtual time.
@@ -69,15 +72,15 @@ impl<'scope> Snapshots<'scope> {
         plan: &SnapshotPlan,
         clock: VirtualClock,
     ) -> Self {
-        Self::on(scope, plan, Owner::in_virtual_time(clock, plan.store.clone()))
+        Self::on(scope, plan, Service::in_virtual_time(clock, plan.store.clone()))
     }
 
     fn on(
         scope: Scope<'scope, Step>,
         plan: &SnapshotPlan,
-        owner: Owner<Arc<SnapshotStore>>,
+        service: Service<Arc<SnapshotStore>>,
     ) -> Self {
-        let writer = Rc::new(Writer::new(scope.peers(), plan, owner));
+        let writer = Rc::new(Writer::new(scope.peers(), plan, service));
         let registered = Rc::new(RefCell::new(Some(Vec::new())));
         Self { scope, plan: plan.clone(), writer, registered }
     }
@@ -93,8 +96,8 @@ impl<'scope> Snapshots<'scope> {
     /// An operator that writes several files registers once for each, such as `weights` and `optimizer`.
     ///
     /// # Panics
-    /// If the name is taken or contains characters other than lower-case letters, digits and `_`, because it becomes a file name; or if
-    /// [`commit`](Self::commit) was already called.
+    /// If the name is taken, is empty, or contains characters other than lower-case letters, digits and `_`, because it becomes a file
+    /// name; or if [`commit`](Self::commit) was already called.
     pub fn parts(&self, name: &'static str, operator: &mut Operator<'scope>) -> Parts {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(
@@ -124,7 +127,7 @@ impl<'scope> Snapshots<'scope> {
     /// Installs the operator that commits complete snapshots. Call it once, after all operators have been [registered](Self::parts).
     ///
     /// # Panics
-    /// If it was already called.
+    /// If it was already called, on this value or on a clone.
     #[must_use]
     pub fn commit(self) -> Commits<'scope> {
         let registered = self.registered.take().expect("invariant: snapshots are committed once");

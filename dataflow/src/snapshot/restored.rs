@@ -10,7 +10,7 @@ use arrow_schema::ArrowError;
 
 use super::error::{Damage, SnapshotError};
 use super::files::{Files, read_all};
-use super::hash::{measure, sha256};
+use super::hash::{length_and_sha256, sha256};
 use super::layout::{SnapshotId, SnapshotLayout};
 use super::manifest::{Manifest, PartRecord};
 use crate::step::Step;
@@ -20,8 +20,8 @@ use crate::step::Step;
 pub struct SearchResult {
     /// The snapshot; `None` if there is none that can be trusted.
     pub restored: Option<RestoredSnapshot>,
-    /// The damaged snapshots that were skipped or removed, with reasons. First those that were removed when the folder was opened, the
-    /// newest last; then those that were skipped, the newest first.
+    /// The damaged snapshots that were skipped or removed, with reasons. The snapshots that were removed when the folder was opened come
+    /// first. The skipped snapshots follow, the newest first. See also [`SnapshotStore::at`](super::SnapshotStore::at).
     pub damage: Vec<Damage>,
 }
 
@@ -44,14 +44,14 @@ impl RestoredSnapshot {
         &self.manifest
     }
 
-    /// Returns the last step that is included. The run continues with the next.
+    /// Returns the last step that the snapshot includes. A resumed run continues with the next step.
     #[must_use]
     pub fn step(&self) -> Step {
         self.manifest.step
     }
 
-    /// Returns the records of an operator's parts, in the order of the workers that wrote them. Their number may differ from that of the
-    /// current workers.
+    /// Returns the records of an operator's parts, in the order of the workers that wrote them. The number of parts may differ from the
+    /// number of workers of the current run.
     pub fn records<'a>(&'a self, operator: &'a str) -> impl Iterator<Item = &'a PartRecord> {
         self.manifest.parts.iter().filter(move |part| part.operator == operator)
     }
@@ -66,7 +66,7 @@ impl RestoredSnapshot {
     /// keys from all parts.
     ///
     /// # Errors
-    /// If the operator has no part, or a file has changed since the snapshot was found.
+    /// If the operator has no part, or a file cannot be read or has changed since the snapshot was found.
     pub fn parts(&self, operator: &str) -> Result<Vec<(u32, Vec<u8>)>, SnapshotError> {
         let read = |record: &PartRecord| Ok((record.worker, self.content(record)?));
         let parts: Vec<_> =
@@ -115,7 +115,7 @@ fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
     FileReader::try_new(Cursor::new(bytes), None)?.collect()
 }
 
-/// Reads a manifest and verifies every file that it lists.
+/// Reads a manifest, checks that it belongs to the run `run`, and verifies every file that it lists.
 pub(crate) fn verify(
     files: &dyn Files,
     layout: &SnapshotLayout,
@@ -132,14 +132,14 @@ pub(crate) fn verify(
         let path = layout.root.join(&part.path);
         let measured = files
             .open(&path)
-            .and_then(|mut file| measure(&mut *file))
+            .and_then(|mut file| length_and_sha256(&mut *file))
             .map_err(|error| unreadable(&path, &format!("{} bytes", part.length), &error))?;
         compare(&path, part, measured)?;
     }
     Ok(manifest)
 }
 
-/// Reads a manifest.
+/// Reads a manifest and checks that its step and generation are those of `id`.
 pub(crate) fn read(
     files: &dyn Files,
     layout: &SnapshotLayout,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::claim::{claim, newest};
+use super::cleanup;
 use super::error::{Damage, SnapshotError};
 use super::files::{Disk, Files};
-use super::garbage;
 use super::generation::Generation;
 use super::layout::{SnapshotId, SnapshotLayout, claim_of, manifest_of};
 use super::manifest::{Identity, LAYOUT, Manifest, PartRecord};
@@ -18,7 +18,7 @@ use crate::step::Step;
 pub struct StoreOptions {
     /// The run that the folder belongs to, and the program. Snapshots of other runs are not restored.
     pub identity: Identity,
-    /// The number of good snapshots to keep, counted from the newest; at least 1.
+    /// The number of good snapshots to keep, counted from the newest; 0 counts as 1.
     pub keep: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct SnapshotStore {
     pub(crate) generation: Generation,
     pub(crate) keep: usize,
     identity: Identity,
-    swept: Vec<Damage>,
+    removed_at_claim: Vec<Damage>,
 }
 
 /// The result of a commit.
@@ -79,22 +79,22 @@ impl SnapshotStore {
     /// Opens a folder as a new generation and creates it if necessary. Removes what older generations have left unfinished.
     ///
     /// # Errors
-    /// If the folder cannot be written.
+    /// If the folder cannot be read or written, or an unfinished file cannot be removed.
     pub fn open(folder: impl Into<PathBuf>, options: StoreOptions) -> Result<Self, SnapshotError> {
         Self::open_on(Arc::new(Disk), folder.into(), options)
     }
 
-    /// Opens an existing folder to look for snapshots. [Claims](Self::claim) no generation, so that a process that writes into the folder
-    /// goes on. A commit to this store is refused, since the process that wrote a snapshot has a newer generation.
+    /// Opens an existing folder to read its snapshots. Does not [claim](Self::claim) a generation, so a process that writes into the folder
+    /// can continue. A commit to this store fails with [`SnapshotError::Fenced`] if any process has claimed a generation.
     #[must_use]
-    pub fn to_read(folder: impl Into<PathBuf>, options: StoreOptions) -> Self {
+    pub fn read_only(folder: impl Into<PathBuf>, options: StoreOptions) -> Self {
         Self::of(Arc::new(Disk), folder.into(), Generation::default(), options)
     }
 
     /// Opens a folder in the generation that another process of the same cluster has claimed.
     ///
     /// # Errors
-    /// If the folder does not contain the generation, or a newer one was claimed.
+    /// If the folder cannot be read or does not contain the generation, or a newer generation was claimed.
     pub fn join(
         folder: impl Into<PathBuf>,
         generation: Generation,
@@ -108,7 +108,8 @@ impl SnapshotStore {
         Ok(store)
     }
 
-    /// Returns the steps of the snapshots in a folder, the newest first, without opening it. Returns none if there is no such folder.
+    /// Returns the steps of the snapshots in a folder, the newest first, without claiming a generation. Returns an empty list if there is
+    /// no such folder.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -126,7 +127,7 @@ impl SnapshotStore {
     /// still runs detects that another one has opened the folder.
     ///
     /// # Errors
-    /// If something cannot be removed.
+    /// If the folder cannot be read, or something in it cannot be removed.
     pub fn clear(folder: &Path) -> Result<(), SnapshotError> {
         let names = Disk.list(folder).map_err(SnapshotError::io("list", folder))?;
         for name in names.iter().filter(|name| claim_of(name).is_none()) {
@@ -149,17 +150,18 @@ impl SnapshotStore {
     /// Claims a new generation and creates the folder if necessary. Removes what older generations have left unfinished.
     ///
     /// # Errors
-    /// If the folder cannot be written.
+    /// If the folder cannot be read or written, or an unfinished file cannot be removed.
     pub fn claim(self) -> Result<Self, SnapshotError> {
         let generation = claim(&*self.files, &self.layout)?;
         let store = Self { generation, ..self };
-        Ok(Self { swept: garbage::sweep(&store)?, ..store })
+        Ok(Self { removed_at_claim: cleanup::remove_unfinished(&store)?, ..store })
     }
 
-    /// Returns the unfinished snapshots of older generations that were removed when this one was claimed.
+    /// Returns the unfinished snapshots of older generations that were removed when this generation was claimed. Empty for a store that has
+    /// claimed no generation.
     #[must_use]
-    pub fn swept(&self) -> &[Damage] {
-        &self.swept
+    pub fn removed_at_claim(&self) -> &[Damage] {
+        &self.removed_at_claim
     }
 
     fn of(
@@ -174,17 +176,17 @@ impl SnapshotStore {
             generation,
             keep: options.keep.max(1),
             identity: options.identity,
-            swept: Vec::new(),
+            removed_at_claim: Vec::new(),
         }
     }
 
-    /// Returns the generation of this process.
+    /// Returns the generation of this process; 0 if the store was opened only for reading.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Returns the newest snapshot whose files are all intact, with the reasons why newer ones were skipped.
+    /// Returns the newest snapshot whose files are all intact, with the reasons why newer snapshots were skipped.
     ///
     /// # Errors
     /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.
@@ -192,7 +194,8 @@ impl SnapshotStore {
         self.find(|_| true)
     }
 
-    /// Like [`latest`](Self::latest), for snapshots of `step` only.
+    /// Like [`latest`](Self::latest), for snapshots of `step` only. If there is no such snapshot and [`SearchResult::damage`] would be
+    /// empty, it gets one entry that lists the steps of all snapshots.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -214,15 +217,15 @@ impl SnapshotStore {
     /// [`latest`](Self::latest) would find them first.
     ///
     /// # Errors
-    /// If one cannot be removed, or a newer generation was claimed.
+    /// If the folder cannot be read, a snapshot cannot be removed, or a newer generation was claimed.
     pub fn rewind_to(&self, restored: &RestoredSnapshot) -> Result<(), SnapshotError> {
         self.fence()?;
         let Manifest { generation, step, .. } = restored.manifest();
-        garbage::abandon(self, SnapshotId { generation: *generation, step: *step })
+        cleanup::remove_newer(self, SnapshotId { generation: *generation, step: *step })
     }
 
     fn find(&self, wanted: impl Fn(&SnapshotId) -> bool) -> Result<SearchResult, SnapshotError> {
-        let mut found = SearchResult { restored: None, damage: self.swept.clone() };
+        let mut found = SearchResult { restored: None, damage: self.removed_at_claim.clone() };
         for id in self.manifests()?.into_iter().filter(wanted) {
             match verify(&*self.files, &self.layout, id, &self.identity.run) {
                 Ok(manifest) => {
@@ -252,15 +255,16 @@ impl SnapshotStore {
         self.layout.folder(SnapshotId { generation: self.generation, step })
     }
 
-    /// Commits a snapshot whose parts are on disk, and removes the oldest snapshots. `step` is the last step that it includes, `workers`
-    /// the number of workers of the graph.
+    /// Commits a snapshot whose parts are on disk, and removes the oldest snapshots. `step` is the last step that the snapshot includes,
+    /// and `workers` is the number of workers of the graph.
     ///
     /// The order of operations makes a commit atomic and keeps a superseded process from committing. The manifest is written to a temporary
     /// file and synced, the fence is checked, and only then is the file renamed. Old snapshots are removed after the rename, and only after
     /// another check of the fence: a newer process may be restoring one of them.
     ///
     /// # Errors
-    /// If the manifest cannot be written, or a newer generation was claimed. The snapshot then does not exist.
+    /// If the manifest cannot be written, or a newer generation was claimed. The snapshot then does not exist, unless only the last sync of
+    /// the folder failed.
     pub fn commit(
         &self,
         step: Step,
@@ -278,13 +282,13 @@ impl SnapshotStore {
             workers,
             parts,
         };
-        self.unless_fenced(self.put(&manifest))?;
+        self.unless_fenced(self.write_manifest(&manifest))?;
         let bytes = manifest.parts.iter().map(|part| part.length).sum();
-        let untidy = self.fence().and_then(|()| garbage::retain(self, step)).err();
+        let untidy = self.fence().and_then(|()| cleanup::remove_surplus(self, step)).err();
         Ok(Committed { step, bytes, parts: manifest.parts.len(), cleanup_error: untidy })
     }
 
-    fn put(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
+    fn write_manifest(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
         let id = SnapshotId { generation: self.generation, step: manifest.step };
         let draft = self.layout.draft(id);
         let encoded = manifest.encode();
@@ -297,7 +301,7 @@ impl SnapshotStore {
         written.inspect_err(|_| drop(self.files.remove(&draft)))
     }
 
-    /// Removes the parts of a failed snapshot.
+    /// Removes the parts of a failed snapshot. `step` is the step for which this process wrote the parts.
     ///
     /// # Errors
     /// If the parts cannot be removed.
@@ -309,7 +313,7 @@ impl SnapshotStore {
     /// Checks that this process may still write.
     ///
     /// # Errors
-    /// If a newer generation was claimed.
+    /// If a newer generation was claimed, or the folder cannot be read.
     pub fn fence(&self) -> Result<(), SnapshotError> {
         let newest = newest(&*self.files, &self.layout)?;
         if newest > self.generation {

@@ -1,10 +1,10 @@
-//! Writes files: under a temporary name first, then synced, then renamed.
+//! Writes files under a temporary name, syncs them and renames them.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::SnapshotError;
-use super::hash::{Hashing, measure};
+use super::hash::{HashingWriter, length_and_sha256};
 use super::manifest::PartRecord;
 use super::part::{self, Part, PartContent};
 use super::store::SnapshotStore;
@@ -40,9 +40,9 @@ impl SnapshotStore {
         };
         let draft = part::temporary(&folder, operator, worker, &extension);
         let path = part::path(&folder, operator, worker, &extension);
-        let placed = self.place(&folder, &draft, &path, write);
+        let published = self.fill_and_publish(&folder, &draft, &path, write);
         let (length, sha256) =
-            self.unless_fenced(placed.inspect_err(|_| drop(self.files.remove(&draft))))?;
+            self.unless_fenced(published.inspect_err(|_| drop(self.files.remove(&draft))))?;
         Ok(Some(PartRecord {
             operator: operator.to_owned(),
             worker,
@@ -54,8 +54,8 @@ impl SnapshotStore {
         }))
     }
 
-    /// Fills `draft`, unless an external writer has, and renames it to `path`. Returns its length and SHA-256.
-    fn place(
+    /// Fills `draft`, unless an external writer has filled it, and renames it to `path`. Returns the length and SHA-256 of the file.
+    fn fill_and_publish(
         &self,
         folder: &Path,
         draft: &Path,
@@ -68,7 +68,7 @@ impl SnapshotStore {
         } else {
             self.files.sync(draft).map_err(SnapshotError::io("sync", draft))?;
             let mut file = self.files.open(draft).map_err(SnapshotError::io("read", draft))?;
-            measure(&mut *file).map_err(SnapshotError::io("read", draft))?
+            length_and_sha256(&mut *file).map_err(SnapshotError::io("read", draft))?
         };
         self.publish(draft, path)?;
         Ok(measured)
@@ -82,7 +82,7 @@ impl SnapshotStore {
         let (mut write, mut measured) = (Some(write), None);
         self.files
             .write(path, &mut |file| {
-                let mut hashing = Hashing::new(file);
+                let mut hashing = HashingWriter::new(file);
                 if let Some(write) = write.take() {
                     write(&mut hashing)?;
                 }
@@ -93,7 +93,7 @@ impl SnapshotStore {
         Ok(measured.expect("invariant: a file is filled before it is written"))
     }
 
-    /// Creates a durable folder below the root.
+    /// Creates a folder below the root and makes its name durable.
     pub(crate) fn prepare(&self, folder: &Path) -> Result<(), SnapshotError> {
         self.files.create_folder(folder).map_err(SnapshotError::io("make the folder", folder))?;
         // Sync the parents: the name of a new folder is durable only with the folder that contains it.

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub(crate) use progress::{WorkerProgress, count_progress, moved, moved_at, progress};
+pub(crate) use progress::{WorkerProgress, count_progress, progress, record_event, record_rows};
 use serde::{Deserialize, Serialize};
 pub use stall::{Stall, Wait};
 pub(crate) use waits::OperatorWaits;
 pub use waits::{WaitGuard, WaitHandle, WaitKey};
 
-use self::progress::counted;
+use self::progress::total_progress;
 use crate::clock::{Clock, Nanos};
 use crate::fault::record::Fault;
 
@@ -41,29 +41,29 @@ pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStall {
-    /// Report the stall once. The default.
+    /// Reports the stall once and continues. The default.
     #[default]
     Warn,
-    /// Report the stall and end the run.
+    /// Reports the stall and ends the run.
     Fail,
 }
 
 /// The watchdog settings of a run. Every worker of a process gets a clone.
 #[derive(Clone, Debug)]
 pub struct WatchdogSettings {
-    /// The time without progress after which a graph counts as stalled.
+    /// The time without progress after which a graph counts as stalled. Default: 5 minutes.
     pub after: Nanos,
     /// The reaction to a stall.
     pub on_stall: OnStall,
     /// The progress that the workers of the process share. Threads that no worker owns may record progress in it, too.
-    pub pulse: ProgressCounter,
+    pub progress: ProgressCounter,
 }
 
 impl Default for WatchdogSettings {
     /// Returns settings that report a stall after 5 minutes.
     fn default() -> Self {
         let after = Nanos::from_secs_f64(300.0);
-        Self { after, on_stall: OnStall::Warn, pulse: ProgressCounter::default() }
+        Self { after, on_stall: OnStall::Warn, progress: ProgressCounter::default() }
     }
 }
 
@@ -81,12 +81,14 @@ impl WatchdogSettings {
                 on_stall(stall)
             }
         };
-        let watchdog = Watchdog::new(clock, self.after, on_stall).with(&self.pulse);
+        let watchdog =
+            Watchdog::new(clock, self.after, on_stall).with_shared_progress(&self.progress);
         if warns { watchdog } else { watchdog.fail_on_stall() }
     }
 }
 
-/// The shared progress of several workers of a process. A worker without work is not stalled while others make progress.
+/// A counter of the progress of several workers of a process. The workers share the counter, so that a worker without work does not count
+/// as stalled while other workers make progress.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressCounter(Arc<AtomicU64>);
 
@@ -110,19 +112,19 @@ pub struct Watchdog {
     /// Returns `true` if the run was asked to end. A stall then ends the run.
     end_requested: Box<dyn Fn() -> bool>,
     on_stall: Box<dyn FnMut(&Stall)>,
-    pulse: ProgressCounter,
+    progress: ProgressCounter,
     /// The progress of other processes.
-    elsewhere: ProgressCounter,
+    remote_progress: ProgressCounter,
     /// The progress of this thread at the last check.
-    counted: u64,
+    last_own: u64,
     /// The progress of all workers at the last check.
-    beats: u64,
+    last_total: u64,
     since: Nanos,
     reported: bool,
 }
 
 impl Watchdog {
-    /// Creates a watchdog that calls `on_stall` once for each period of `after` without progress.
+    /// Creates a watchdog that calls `on_stall` once per stall, when `after` has passed without progress.
     #[must_use]
     pub fn new(
         clock: Arc<dyn Clock>,
@@ -136,10 +138,10 @@ impl Watchdog {
             ends_run: false,
             end_requested: Box::new(|| false),
             on_stall: Box::new(on_stall),
-            pulse: ProgressCounter::default(),
-            elsewhere: ProgressCounter::default(),
-            counted: counted(),
-            beats: 0,
+            progress: ProgressCounter::default(),
+            remote_progress: ProgressCounter::default(),
+            last_own: total_progress(),
+            last_total: 0,
             reported: false,
         }
     }
@@ -151,8 +153,8 @@ impl Watchdog {
         self
     }
 
-    /// Ends the run on a stall if `end_requested` returns `true`, which means that the run was asked to end; the stall may have begun
-    /// earlier.
+    /// Makes a stall end the run if `end_requested` returns `true`, which means that the run was asked to end. The stall may have begun,
+    /// and been reported, earlier.
     ///
     /// A run that was asked to end first completes its open step. If that step is stuck, nothing else would end the run.
     #[must_use]
@@ -160,21 +162,21 @@ impl Watchdog {
         Self { end_requested: Box::new(end_requested), ..self }
     }
 
-    /// Counts the progress of all workers whose watchdogs share `pulse`, in addition to that of this worker.
+    /// Counts the progress of all workers whose watchdogs share `progress`, in addition to the progress of this worker.
     #[must_use]
-    pub fn with(mut self, pulse: &ProgressCounter) -> Self {
-        self.pulse = pulse.clone();
+    pub fn with_shared_progress(mut self, progress: &ProgressCounter) -> Self {
+        self.progress = progress.clone();
         self
     }
 
-    /// Counts the progress of other processes in addition to that of this one. It is not reported back to them.
-    pub(crate) fn with_other_processes(mut self, elsewhere: &ProgressCounter) -> Self {
-        self.elsewhere = elsewhere.clone();
+    /// Counts the progress of other processes in addition to the progress of this process. Their progress is not reported back to them.
+    pub(crate) fn with_other_processes(mut self, remote_progress: &ProgressCounter) -> Self {
+        self.remote_progress = remote_progress.clone();
         self
     }
 
-    pub(crate) fn pulse(&self) -> &ProgressCounter {
-        &self.pulse
+    pub(crate) fn progress(&self) -> &ProgressCounter {
+        &self.progress
     }
 
     /// Returns the time without progress after which the graph counts as stalled.
@@ -189,7 +191,7 @@ impl Watchdog {
     /// Checks for a stall; call it between activations. Returns the fault if the run must end.
     pub fn check(&mut self) -> Option<Fault> {
         let now = self.clock.now();
-        if self.has_moved() {
+        if self.has_progressed() {
             (self.since, self.reported) = (now, false);
             return None;
         }
@@ -209,19 +211,19 @@ impl Watchdog {
 
     /// Returns `true` if there was progress since the last check, on this worker or on another.
     ///
-    /// The worker adds its own progress to the shared counter and compares the total with that of its last check. Progress of other
+    /// The worker adds its own progress to the shared counter and compares the total with the total at its last check. Progress of other
     /// processes is compared, too, but is not added to the counter: the counter is what this process reports to them, and two idle
     /// processes would otherwise echo each other's progress forever and hide a stall.
-    fn has_moved(&mut self) -> bool {
-        let counted = counted();
-        let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));
-        let here = self.pulse.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
-        let beats = here.wrapping_add(self.elsewhere.count());
-        std::mem::replace(&mut self.beats, beats) != beats
+    fn has_progressed(&mut self) -> bool {
+        let current = total_progress();
+        let own = current.wrapping_sub(std::mem::replace(&mut self.last_own, current));
+        let here = self.progress.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
+        let total = here.wrapping_add(self.remote_progress.count());
+        std::mem::replace(&mut self.last_total, total) != total
     }
 
-    /// Returns the time that a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the
-    /// graph for this worker becomes visible to other workers only through its checks.
+    /// Returns the time that a worker may park before the next [`check`](Self::check). The time is at least 1 ms, and otherwise at most a
+    /// quarter of the stall limit, because other workers see the progress of this worker's work outside of the graph only after its checks.
     #[must_use]
     pub fn park_timeout(&self) -> Duration {
         let waited = self.clock.now().since(self.since);
@@ -264,7 +266,7 @@ mod tests {
         ] {
             clock.advance_to(Nanos(now));
             if moves {
-                moved();
+                record_event();
             }
             assert_eq!(watchdog.check(), None);
             assert_eq!(reports.borrow().len(), stalls, "at {now}");
@@ -357,11 +359,11 @@ mod tests {
 
     #[test]
     fn a_worker_is_not_stuck_while_another_works() {
-        let pulse = ProgressCounter::default();
+        let progress = ProgressCounter::default();
         let (clock, watchdog, reports) = watched();
-        let mut watchdog = watchdog.with(&pulse);
+        let mut watchdog = watchdog.with_shared_progress(&progress);
         clock.advance_to(Nanos(9));
-        pulse.record();
+        progress.record();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
         assert_eq!(watchdog.check(), None);

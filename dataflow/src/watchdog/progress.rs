@@ -12,37 +12,37 @@ thread_local! {
     /// The counters of work done outside of the graph for this worker.
     static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
     /// The number of rows and frontier changes that this worker has processed.
-    static MOVED: Cell<u64> = const { Cell::new(0) };
+    static EVENTS: Cell<u64> = const { Cell::new(0) };
     /// The latest step of which this worker has processed rows.
-    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
+    static LATEST_STEP: Cell<Step> = const { Cell::new(Step(0)) };
     /// The clock for wait times, if a watchdog runs.
     static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
 }
 
 /// Counts one event of progress.
-pub(crate) fn moved() {
-    MOVED.set(MOVED.get().wrapping_add(1));
+pub(crate) fn record_event() {
+    EVENTS.set(EVENTS.get().wrapping_add(1));
 }
 
 /// Counts progress with rows of a step.
-pub(crate) fn moved_at(step: Step) {
-    moved();
+pub(crate) fn record_rows(step: Step) {
+    record_event();
     if step != Step::END {
-        REACHED.set(REACHED.get().max(step));
+        LATEST_STEP.set(LATEST_STEP.get().max(step));
     }
 }
 
 /// The progress of this worker.
 pub(crate) struct WorkerProgress {
     /// A wrapping count of progress on the worker and of reported work outside.
-    pub(crate) moved: u64,
+    pub(crate) count: u64,
     /// The latest step of which rows were processed.
     pub(crate) step: Step,
 }
 
 /// Returns the progress of this worker.
 pub(crate) fn progress() -> WorkerProgress {
-    WorkerProgress { moved: counted(), step: REACHED.get() }
+    WorkerProgress { count: total_progress(), step: LATEST_STEP.get() }
 }
 
 pub(crate) fn count_progress(count: impl Fn() -> u64 + 'static) {
@@ -54,15 +54,15 @@ pub(super) fn now() -> Option<Nanos> {
 }
 
 /// Returns the progress on this worker plus the reported work outside.
-pub(super) fn counted() -> u64 {
+pub(super) fn total_progress() -> u64 {
     let outside =
         |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
-    MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
+    EVENTS.get().wrapping_add(COUNTS.with_borrow(outside))
 }
 
 /// Starts to count the progress of a new dataflow. Waits are measured by `clock`; `None` if no watchdog runs.
 pub(super) fn begin(clock: Option<Arc<dyn Clock>>) {
     COUNTS.with_borrow_mut(Vec::clear);
     CLOCK.replace(clock);
-    REACHED.set(Step(0));
+    LATEST_STEP.set(Step(0));
 }

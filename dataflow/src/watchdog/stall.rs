@@ -20,9 +20,10 @@ pub struct Wait {
     pub step: Step,
     /// The awaited thing, as a noun phrase.
     pub what: Cow<'static, str>,
-    /// The time waited so far; the longest of several.
+    /// The time waited so far; the maximum if the operator waits for the same thing several times.
     pub waited: Nanos,
-    /// The prompts and samples concerned; empty if the wait concerns none in particular.
+    /// The prompts that the wait concerns, each with the index of a response or with `None` for the whole prompt. Empty if the wait
+    /// concerns no prompt in particular.
     pub ids: Vec<(PromptId, Option<u32>)>,
 }
 
@@ -49,8 +50,8 @@ impl Stall {
         }
     }
 
-    /// Converts the report to a fault, which is used as a warning or to end the run. The origin is the environment: of what can block a
-    /// step, a call that hangs is most frequent.
+    /// Converts the report to a fault at the earliest awaited step, or without a step if no operator waits. It is used as a warning or to
+    /// end the run. The origin is the environment, because the most frequent cause of a stall is a call that hangs.
     #[must_use]
     pub fn fault(&self) -> Fault {
         let step = self.waits.iter().map(|wait| wait.step).min();
@@ -82,7 +83,7 @@ fn waits(operator: &OperatorWaits, now: Nanos) -> Vec<Wait> {
     waits.into_values().collect()
 }
 
-/// The number of ids that a message lists; the others are counted.
+/// The maximum number of ids that a message lists; the others are counted.
 const NAMED: usize = 8;
 
 impl fmt::Display for Wait {

@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use timely::progress::frontier::MutableAntichain;
 
-use super::progress::{moved, now};
+use super::progress::{now, record_event};
 use crate::clock::Nanos;
 use crate::step::{PromptId, SampleId, Step};
 
-/// The awaited things of an operator, with the start of each wait.
+/// The waits of one handle: the awaited thing and the start of each wait.
 pub(super) type WaitMap = BTreeMap<WaitKey, (Cow<'static, str>, Nanos)>;
 
 thread_local! {
@@ -24,7 +24,7 @@ pub(super) fn clear() {
     OPERATORS.with_borrow_mut(Vec::clear);
 }
 
-/// Calls `read` with the operators of this thread, as they were built.
+/// Calls `read` with the operators of this thread, in the order in which they were built.
 pub(super) fn with_operators<R>(read: impl FnOnce(&[Rc<OperatorWaits>]) -> R) -> R {
     OPERATORS.with_borrow(|operators| read(operators))
 }
@@ -53,7 +53,7 @@ impl OperatorWaits {
         if !now.clone().eq(seen.iter().copied()) {
             seen.clear();
             seen.extend(now);
-            moved();
+            record_event();
         }
     }
 
@@ -69,9 +69,9 @@ impl OperatorWaits {
 pub struct WaitKey {
     /// The step.
     pub step: Step,
-    /// The prompt, if the wait concerns one.
+    /// The prompt, if the wait concerns a single prompt.
     pub prompt: Option<PromptId>,
-    /// The sample of the prompt, if the wait concerns one.
+    /// The index of the response among the responses to the prompt, if the wait concerns a single response.
     pub sample: Option<u32>,
 }
 
@@ -100,7 +100,8 @@ impl From<SampleId> for WaitKey {
 pub struct WaitHandle(Rc<RefCell<WaitMap>>);
 
 impl WaitHandle {
-    /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...".
+    /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...". Replaces a wait of this handle
+    /// with the same key.
     pub fn begin(&self, awaited: impl Into<WaitKey>, what: &'static str) {
         self.begin_with(awaited, || Cow::Borrowed(what));
     }

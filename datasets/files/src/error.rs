@@ -37,7 +37,7 @@ pub enum FileError {
     /// A file operation failed.
     #[error("cannot {operation} {}: {error}", path.display())]
     Io {
-        /// The path of the output file.
+        /// The file or folder.
         path: PathBuf,
         /// The operation: `create`, `write`, `rename`, ...
         operation: &'static str,
@@ -47,7 +47,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Returns a function that turns an error of the system into one of this file and operation.
+    /// Returns a function that turns an error of the system into an error of this file and operation.
     pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |error| Self::Io { path, operation, error }

@@ -11,7 +11,7 @@ use crate::FileError;
 #[derive(Clone, Debug, Default)]
 pub struct Inputs(Vec<(FileId, PathBuf)>);
 
-/// Device and inode.
+/// The identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId(u64, u64);
 
@@ -26,7 +26,7 @@ impl FileId {
 }
 
 impl Inputs {
-    /// Returns the inputs at these paths, as [`add`](Self::add) takes them.
+    /// Creates the set of inputs at these paths; [`add`](Self::add) adds each of them.
     pub fn of<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Self {
         let mut inputs = Self::default();
         paths.into_iter().for_each(|path| inputs.add(path.as_ref()));
@@ -41,26 +41,26 @@ impl Inputs {
         self.0.extend(paths.filter_map(|path| Some((FileId::at(&path)?, path))));
     }
 
-    /// Returns the path under which the file at `place` is read, if it is one of the inputs.
+    /// Returns the path under which the file at `path` is read, if it is one of the inputs.
     #[must_use]
-    pub fn find(&self, place: &Path) -> Option<&Path> {
-        self.named(FileId::at(place)?)
+    pub fn find(&self, path: &Path) -> Option<&Path> {
+        self.named(FileId::at(path)?)
     }
 
-    /// Rejects an output at `place` if the file there is one of the inputs.
+    /// Rejects an output at `path` if the file there is one of the inputs.
     ///
     /// # Errors
     ///
-    /// [`FileError::IsInput`] if it is.
-    pub fn check_output(&self, place: &Path) -> Result<(), FileError> {
-        self.find(place).map_or(Ok(()), |input| Err(is_input(place, input)))
+    /// [`FileError::IsInput`] if the file is one of the inputs.
+    pub fn check_output(&self, path: &Path) -> Result<(), FileError> {
+        self.find(path).map_or(Ok(()), |input| Err(is_input(path, input)))
     }
 
-    /// Rejects a folder that is about to be emptied if one of the inputs lies in it.
+    /// Rejects a folder that is about to be emptied if one of the inputs lies in it. A folder that does not exist is accepted.
     ///
     /// # Errors
     ///
-    /// [`FileError::IsInput`] if one does.
+    /// [`FileError::IsInput`] if an input lies in the folder.
     pub fn check_folder(&self, folder: &Path) -> Result<(), FileError> {
         let Ok(resolved) = folder.canonicalize() else { return Ok(()) };
         let lies_in =
@@ -73,7 +73,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// [`FileError::IsInput`] if it is, [`FileError::Io`] if the file cannot be examined.
+    /// [`FileError::IsInput`] if the file is one of the inputs, [`FileError::Io`] if the file cannot be examined.
     pub fn check_open(&self, name: &str, file: &File) -> Result<(), FileError> {
         let name = Path::new(name);
         let metadata = file.metadata().map_err(FileError::io(name, "examine"))?;
@@ -87,8 +87,8 @@ impl Inputs {
     }
 }
 
-fn is_input(place: &Path, input: &Path) -> FileError {
-    FileError::IsInput { path: place.to_owned(), input: input.to_owned() }
+fn is_input(path: &Path, input: &Path) -> FileError {
+    FileError::IsInput { path: path.to_owned(), input: input.to_owned() }
 }
 
 /// Returns `true` if two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
@@ -96,13 +96,15 @@ fn is_input(place: &Path, input: &Path) -> FileError {
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     match (FileId::at(one), FileId::at(other)) {
         (Some(one), Some(other)) => one == other,
-        (None, None) => place_of(one).is_some_and(|one| place_of(other) == Some(one)),
+        (None, None) => {
+            with_resolved_folder(one).is_some_and(|one| with_resolved_folder(other) == Some(one))
+        }
         _ => false,
     }
 }
 
-/// Returns the path with its folder resolved.
-fn place_of(path: &Path) -> Option<PathBuf> {
+/// Returns the path with its folder resolved; `None` if the folder does not exist.
+fn with_resolved_folder(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
     Some(folder.join(path.file_name()?))

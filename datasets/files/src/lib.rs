@@ -1,9 +1,9 @@
 //! Output files that appear when they are complete, and never replace a device, a link or an input.
 //!
-//! Every command writes its files through this crate. A [`NewFile`] is written next to its place under a temporary name, and renamed to
-//! its place when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it was.
-//! The place must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the command
-//! can refuse to replace one of them, whatever path leads to it. [`open`] and [`read`] refuse what is not a regular file.
+//! Every command writes its files through this crate. A [`NewFile`] is written next to its final path under a temporary name, and renamed
+//! to the final path when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it
+//! was. The path must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the
+//! command can refuse to replace one of them, whatever path leads to it. [`open`] and [`read`] refuse what is not a regular file.
 //!
 //! ```
 //! use std::io::Write;
@@ -32,5 +32,5 @@ mod regular;
 
 pub use error::FileError;
 pub use inputs::{Inputs, is_same_file};
-pub use new_file::{NewFile, check_place, copy, remove_abandoned, write};
+pub use new_file::{NewFile, check_replaceable, copy, remove_abandoned, write};
 pub use regular::{kind, open, read, read_to_string};

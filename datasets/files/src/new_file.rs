@@ -13,29 +13,31 @@ use crate::{FileError, is_same_file};
 const PREFIX: &str = ".rollpacker-";
 const SUFFIX: &str = ".partial";
 
-/// A file that is written next to its place and renamed to it by [`finish`](Self::finish). It is removed if it is dropped before.
+/// A file that is written under a temporary name in the folder of its final path, and renamed by [`finish`](Self::finish). If the value is
+/// dropped before that, the temporary file is removed.
 ///
 /// A process that is killed leaves the temporary file behind: see [`remove_abandoned`].
 #[derive(Debug)]
 pub struct NewFile {
-    place: PathBuf,
+    path: PathBuf,
     file: NamedTempFile,
 }
 
 impl NewFile {
-    /// Creates an empty file next to `place`, with the permissions of the file that it will replace.
+    /// Creates an empty file next to `path`, with the permissions of the file that it will replace, or with default permissions if there is
+    /// no such file.
     ///
     /// # Errors
     ///
-    /// As [`check_place`], and if the file cannot be created in the folder.
-    pub fn create(place: &Path) -> Result<Self, FileError> {
-        check_place(place)?;
-        let folder = folder_of(place);
+    /// As [`check_replaceable`], and if the file cannot be created in the folder.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        check_replaceable(path)?;
+        let folder = folder_of(path);
         if !folder.is_dir() {
-            let (path, folder) = (place.to_owned(), folder.to_owned());
+            let (path, folder) = (path.to_owned(), folder.to_owned());
             return Err(FileError::NoFolder { path, folder });
         }
-        let replaced = fs::metadata(place).map(|replaced| replaced.permissions());
+        let replaced = fs::metadata(path).map(|replaced| replaced.permissions());
         let created = tempfile::Builder::new()
             .prefix(PREFIX)
             .suffix(SUFFIX)
@@ -46,17 +48,17 @@ impl NewFile {
                 replaced.map_or(Ok(()), |kept| file.as_file().set_permissions(kept))?;
                 Ok(file)
             });
-        let file = created.map_err(FileError::io(place, "create"))?;
+        let file = created.map_err(FileError::io(path, "create"))?;
         // The lock tells `remove_abandoned` that the file is still being written. On a file system without locks, the attempt fails and
         // nothing is removed.
         drop(file.as_file().try_lock());
-        Ok(Self { place: place.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// Returns the final path of the file.
     #[must_use]
-    pub fn place(&self) -> &Path {
-        &self.place
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the path of the file until it is finished, for writers that open files themselves.
@@ -65,35 +67,36 @@ impl NewFile {
         self.file.path()
     }
 
-    /// Syncs the content to disk and renames the file to its place.
+    /// Syncs the content to disk and renames the file to its final path.
     ///
     /// # Errors
     ///
-    /// If the system reports an error, or the place was meanwhile taken by something that must not be replaced.
+    /// If the system reports an error, or the path was meanwhile taken by something that must not be replaced.
     pub fn finish(self) -> Result<(), FileError> {
         self.finish_open().map(drop)
     }
 
-    /// Like [`finish`](Self::finish), but returns the file, open for appending.
+    /// Like [`finish`](Self::finish), but returns the open file, positioned after its content.
     ///
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
     pub fn finish_open(self) -> Result<File, FileError> {
-        self.file.as_file().sync_all().map_err(FileError::io(&self.place, "write"))?;
+        self.file.as_file().sync_all().map_err(FileError::io(&self.path, "write"))?;
         self.rename()
     }
 
-    /// Renames the file to its place immediately and returns it, open for appending. The caller must sync its content.
+    /// Renames the file to its final path without syncing its content, which the caller must do. Returns the open file, positioned after
+    /// its content.
     ///
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
     pub fn rename(self) -> Result<File, FileError> {
-        check_place(&self.place)?;
+        check_replaceable(&self.path)?;
         self.file
-            .persist(&self.place)
-            .map_err(|error| FileError::io(&self.place, "rename")(error.error))
+            .persist(&self.path)
+            .map_err(|error| FileError::io(&self.path, "rename")(error.error))
     }
 }
 
@@ -132,49 +135,49 @@ pub fn remove_abandoned(folder: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Writes a whole file.
+/// Writes a whole file, which appears at `path` when it is complete.
 ///
 /// # Errors
 ///
 /// As [`NewFile::create`] and [`NewFile::finish`].
-pub fn write(place: &Path, contents: &[u8]) -> Result<(), FileError> {
-    let mut file = NewFile::create(place)?;
-    file.write_all(contents).map_err(FileError::io(place, "write"))?;
+pub fn write(path: &Path, contents: &[u8]) -> Result<(), FileError> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(contents).map_err(FileError::io(path, "write"))?;
     file.finish()
 }
 
-/// Copies a file, unless `from` and `place` are the same file.
+/// Copies a file to `path`, unless `from` and `path` are the same file.
 ///
 /// # Errors
 ///
 /// If `from` cannot be read, and as [`write()`].
-pub fn copy(from: &Path, place: &Path) -> Result<(), FileError> {
-    if is_same_file(from, place) {
+pub fn copy(from: &Path, path: &Path) -> Result<(), FileError> {
+    if is_same_file(from, path) {
         return Ok(());
     }
     let mut source = File::open(from).map_err(FileError::io(from, "open"))?;
-    let mut file = NewFile::create(place)?;
-    io::copy(&mut source, &mut file).map_err(FileError::io(place, "write"))?;
+    let mut file = NewFile::create(path)?;
+    io::copy(&mut source, &mut file).map_err(FileError::io(path, "write"))?;
     file.finish()
 }
 
-/// Checks that `place` is free or holds a regular file. A symbolic link is rejected, regardless of its target, because a rename would
+/// Checks that `path` is free or holds a regular file. A symbolic link is rejected, regardless of its target, because a rename would
 /// replace the link.
 ///
 /// # Errors
 ///
-/// [`FileError::NotRegular`] if it holds something else, [`FileError::Io`] if it cannot be examined.
-pub fn check_place(place: &Path) -> Result<(), FileError> {
-    match fs::symlink_metadata(place) {
+/// [`FileError::NotRegular`] if `path` holds something else, [`FileError::Io`] if `path` cannot be examined.
+pub fn check_replaceable(path: &Path) -> Result<(), FileError> {
+    match fs::symlink_metadata(path) {
         Ok(found) => kind(found.file_type())
-            .map_or(Ok(()), |found| Err(FileError::NotRegular { path: place.to_owned(), found })),
+            .map_or(Ok(()), |found| Err(FileError::NotRegular { path: path.to_owned(), found })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(FileError::io(place, "examine")(error)),
+        Err(error) => Err(FileError::io(path, "examine")(error)),
     }
 }
 
-fn folder_of(place: &Path) -> &Path {
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
 }
 
@@ -193,18 +196,18 @@ mod tests {
     #[test]
     fn a_file_appears_when_it_is_complete() {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = folder.path().join("out");
-        fs::write(&place, "before").expect("written");
-        fs::set_permissions(&place, Permissions::from_mode(0o640)).expect("set");
-        let mut file = NewFile::create(&place).expect("created");
+        let path = folder.path().join("out");
+        fs::write(&path, "before").expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("set");
+        let mut file = NewFile::create(&path).expect("created");
         file.write_all(b"after").expect("written");
-        assert_eq!(fs::read(&place).expect("read"), b"before");
+        assert_eq!(fs::read(&path).expect("read"), b"before");
         drop(file);
         assert_eq!(names(folder.path()), ["out"], "a dropped file is removed");
 
-        write(&place, b"after").expect("written");
-        assert_eq!(fs::read(&place).expect("read"), b"after");
-        assert_eq!(fs::metadata(&place).expect("there").mode() & 0o777, 0o640);
+        write(&path, b"after").expect("written");
+        assert_eq!(fs::read(&path).expect("read"), b"after");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o640);
         assert_eq!(names(folder.path()), ["out"]);
     }
 
@@ -244,7 +247,7 @@ mod tests {
         let _socket = UnixListener::bind(path("socket")).expect("bound");
         let made = std::process::Command::new("mkfifo").arg(path("pipe")).status();
         assert!(made.expect("mkfifo runs").success());
-        let refused = |place: &Path| write(place, b"lost").expect_err("refused").to_string();
+        let refused = |path: &Path| write(path, b"lost").expect_err("refused").to_string();
         for (name, found) in [
             ("link", "a symbolic link"),
             ("dangling", "a symbolic link"),
@@ -265,23 +268,23 @@ mod tests {
     #[test]
     fn the_target_is_checked_again_on_finish() {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = folder.path().join("out");
-        let file = NewFile::create(&place).expect("created");
-        symlink("elsewhere", &place).expect("linked");
+        let path = folder.path().join("out");
+        let file = NewFile::create(&path).expect("created");
+        symlink("elsewhere", &path).expect("linked");
         assert!(matches!(file.finish(), Err(FileError::NotRegular { .. })));
     }
 
     #[test]
     fn a_hard_link_to_the_replaced_file_keeps_its_content() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (place, copied) = (folder.path().join("out"), folder.path().join("copy"));
-        fs::write(&place, "before").expect("written");
-        fs::hard_link(&place, &copied).expect("linked");
-        copy(&copied, &place).expect("nothing to do");
+        let (path, copied) = (folder.path().join("out"), folder.path().join("copy"));
+        fs::write(&path, "before").expect("written");
+        fs::hard_link(&path, &copied).expect("linked");
+        copy(&copied, &path).expect("nothing to do");
         assert_eq!(fs::read(&copied).expect("read"), b"before");
-        write(&place, b"after").expect("written");
+        write(&path, b"after").expect("written");
         assert_eq!(fs::read(&copied).expect("read"), b"before");
-        copy(&copied, &place).expect("copied");
-        assert_eq!(fs::read(&place).expect("read"), b"before");
+        copy(&copied, &path).expect("copied");
+        assert_eq!(fs::read(&path).expect("read"), b"before");
     }
 }

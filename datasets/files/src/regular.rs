@@ -5,7 +5,7 @@ use std::io::{self, Error, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Opens a regular file to read.
+/// Opens a regular file for reading.
 ///
 /// # Errors
 ///
@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a regular file of at most `most` bytes.
+/// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
 ///
@@ -34,28 +34,28 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// );
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
-    let mut bytes = Vec::with_capacity(usize::try_from(length.min(most)).unwrap_or(0));
-    // One byte more shows that there are more, whatever the length says: that of files in /proc is 0.
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(invalid(format!("expected at most {most} bytes, found more")));
+    let mut bytes = Vec::with_capacity(usize::try_from(length.min(max)).unwrap_or(0));
+    // Read one byte more than allowed to detect a larger file. The reported length does not suffice: it is 0 for files in /proc.
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(invalid(format!("expected at most {max} bytes, found more")));
     }
     Ok(bytes)
 }
 
-/// Reads a regular file of at most `most` bytes that is UTF-8.
+/// Reads a regular file of at most `max` bytes as UTF-8 text.
 ///
 /// # Errors
 ///
 /// As [`read`], and if the file is not UTF-8.
-pub fn read_to_string(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|error| invalid(error.to_string()))
+pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
+    String::from_utf8(read(path, max)?).map_err(|error| invalid(error.to_string()))
 }
 
-/// Names a file type; `None` for a regular file.
+/// Returns the name of a file type for messages, such as `a pipe`; `None` for a regular file.
 #[must_use]
 pub fn kind(found: FileType) -> Option<&'static str> {
     Some(match found {

@@ -20,17 +20,17 @@ pub const ANSWER: &str = "A:";
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChainLengths {
-    /// The median. From 1 to `most`; default: 6.
+    /// The median number of maps. From 1 to `max`; default: 6.
     pub median: f64,
-    /// The standard deviation of the logarithm. From 0 to 3; default: 0.8.
+    /// The standard deviation of the natural logarithm of the number of maps. From 0 to 3; default: 0.8.
     pub sigma: f64,
-    /// The maximum. From 1 to 4,096; default: 96.
-    pub most: u32,
+    /// The maximum number of maps. From 1 to 4,096; default: 96.
+    pub max: u32,
 }
 
 impl Default for ChainLengths {
     fn default() -> Self {
-        Self { median: 6.0, sigma: 0.8, most: 96 }
+        Self { median: 6.0, sigma: 0.8, max: 96 }
     }
 }
 
@@ -40,7 +40,7 @@ impl ChainLengths {
             .expect("invariant: sigma was checked to be finite");
         loop {
             let maps = lengths.sample(random).round().max(1.0);
-            if maps <= f64::from(self.most) {
+            if maps <= f64::from(self.max) {
                 return maps as u32;
             }
         }
@@ -131,7 +131,7 @@ impl Chain {
 
     /// Returns the worked solution, such as `3+4=7,7*7=9,A:9`.
     #[must_use]
-    pub fn worked(&self) -> String {
+    pub fn worked_solution(&self) -> String {
         let mut solution = String::new();
         let mut digit = self.start;
         for map in &self.maps {
@@ -139,12 +139,12 @@ impl Chain {
             solution.push_str(&format!("{digit}{map}={next},"));
             digit = next;
         }
-        solution + &self.direct()
+        solution + &self.direct_solution()
     }
 
     /// Returns the direct solution, such as `A:9`.
     #[must_use]
-    pub fn direct(&self) -> String {
+    pub fn direct_solution(&self) -> String {
         format!("{ANSWER}{}", self.answer())
     }
 
@@ -152,8 +152,8 @@ impl Chain {
     #[must_use]
     pub fn demonstration(&self, kind: Demonstration) -> String {
         match kind {
-            Demonstration::Worked => self.worked(),
-            Demonstration::Direct => self.direct(),
+            Demonstration::Worked => self.worked_solution(),
+            Demonstration::Direct => self.direct_solution(),
         }
     }
 }
@@ -168,8 +168,8 @@ mod tests {
     fn a_chain_is_evaluated_from_left_to_right() {
         let chain = Chain { start: 3, maps: vec![DigitMap::Add(4), DigitMap::Multiply(7)] };
         assert_eq!(chain.prompt(), "3+4*7");
-        assert_eq!(chain.worked(), "3+4=7,7*7=9,A:9");
-        assert_eq!(chain.direct(), "A:9");
+        assert_eq!(chain.worked_solution(), "3+4=7,7*7=9,A:9");
+        assert_eq!(chain.direct_solution(), "A:9");
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         for _ in 0..100 {
             let chain = Chain::draw(&mut random, ChainLengths::default());
             assert!(
-                (chain.prompt() + &chain.worked())
+                (chain.prompt() + &chain.worked_solution())
                     .chars()
                     .all(|character| ALPHABET.contains(character))
             );

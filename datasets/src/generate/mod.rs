@@ -25,7 +25,7 @@ pub const DATA_SOURCE: &str = "rollpacker/chain";
 pub const DOMAIN: &str = "chain";
 
 /// The maximum number of prompts per file: the digests of all drawn prompts are held in memory.
-const MOST_ROWS: u64 = 100_000_000;
+const MAX_ROWS: u64 = 100_000_000;
 
 /// The configuration of the generator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,8 @@ pub struct Generated {
 /// # Errors
 ///
 /// If a setting is out of bounds, there are not enough different prompts, the path of a file holds something that is not a regular file, or
-/// a file cannot be written. In these cases no file is replaced.
+/// a file cannot be written. In these cases, neither file is replaced, with one exception: `validation.parquet` is replaced first and stays
+/// replaced if only the replacement of `train.parquet` fails.
 pub fn generate(
     config: &ChainConfig,
     folder: &Path,
@@ -99,14 +100,14 @@ pub fn generate(
     let mut lengths = std::collections::BTreeMap::new();
 
     let mut choice = ChaCha8Rng::seed_from_u64(config.seed);
-    choice.set_stream(HOLD_OUT);
+    choice.set_stream(HOLD_OUT_STREAM);
     let mut held_out = HeldOut::choose(config, &mut choice);
     let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
     let mut index = 0;
     while index < config.rows || held_out.is_incomplete() {
         let chain = source.draw()?;
         let Some(chain) = held_out.take(chain) else { continue };
-        *lengths.entry(chain.worked().len() as u64).or_insert(0) += 1;
+        *lengths.entry(chain.worked_solution().len() as u64).or_insert(0) += 1;
         let demonstration = Demonstration::draw(&mut source.random, config.direct_share);
         writer.write(row(&chain, index, "train", Some(demonstration)))?;
         index += 1;
@@ -119,13 +120,13 @@ pub fn generate(
     Ok(Generated { train, validation, rows, median_solution_chars, longest_solution_chars })
 }
 
-/// The stream of the generator that chooses the held-out prompts.
-const HOLD_OUT: u64 = 1;
+/// The stream of the random number generator that chooses the held-out prompts.
+const HOLD_OUT_STREAM: u64 = 1;
 
 /// The prompts of the validation file.
 struct HeldOut {
     /// The indices of the held-out draws.
-    places: HashSet<usize>,
+    held_indices: HashSet<usize>,
     drawn: usize,
     chains: Vec<Chain>,
 }
@@ -135,17 +136,17 @@ impl HeldOut {
         let size = |rows: u64| usize::try_from(rows).unwrap_or(usize::MAX);
         let held_out = size(config.validation_rows);
         let all = size(config.rows).saturating_add(held_out);
-        let places = index::sample(random, all, held_out).into_iter().collect();
-        Self { places, drawn: 0, chains: Vec::new() }
+        let held_indices = index::sample(random, all, held_out).into_iter().collect();
+        Self { held_indices, drawn: 0, chains: Vec::new() }
     }
 
     fn is_incomplete(&self) -> bool {
-        self.chains.len() < self.places.len()
+        self.chains.len() < self.held_indices.len()
     }
 
     /// Stores `chain` if it is held out, and returns it otherwise.
     fn take(&mut self, chain: Chain) -> Option<Chain> {
-        let is_held_out = self.places.contains(&self.drawn);
+        let is_held_out = self.held_indices.contains(&self.drawn);
         self.drawn += 1;
         if !is_held_out {
             return Some(chain);
@@ -176,8 +177,8 @@ impl ChainConfig {
             true => Ok(()),
             false => Err(DatasetError::Setting { key, expected, found }),
         };
-        let ChainLengths { median, sigma, most } = self.lengths;
-        let within = 1..=MOST_ROWS;
+        let ChainLengths { median, sigma, max } = self.lengths;
+        let within = 1..=MAX_ROWS;
         bound("rows", self.rows >= 1, "at least 1", self.rows.to_string())?;
         bound("rows", within.contains(&self.rows), "at most 100000000", self.rows.to_string())?;
         bound(
@@ -200,12 +201,12 @@ impl ChainConfig {
         )?;
         bound(
             "lengths.median",
-            median >= 1.0 && median <= f64::from(most),
-            "1 to `lengths.most`",
+            median >= 1.0 && median <= f64::from(max),
+            "1 to `lengths.max`",
             format!("{median:?}"),
         )?;
         bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", format!("{sigma:?}"))?;
-        bound("lengths.most", (1..=4096).contains(&most), "1 to 4096", most.to_string())
+        bound("lengths.max", (1..=4096).contains(&max), "1 to 4096", max.to_string())
     }
 }
 
@@ -216,13 +217,13 @@ struct ChainSource<'a> {
     seen: HashSet<u64>,
 }
 
-/// The number of consecutive known prompts after which drawing fails.
-const PATIENCE: u32 = 10_000;
+/// The number of consecutive draws of known prompts after which drawing fails.
+const MAX_REDRAWS: u32 = 10_000;
 
 impl ChainSource<'_> {
     /// Draws a prompt that has not been drawn before.
     fn draw(&mut self) -> Result<Chain, DatasetError> {
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_REDRAWS {
             let chain = Chain::draw(&mut self.random, self.config.lengths);
             let mut hasher = DefaultHasher::new();
             chain.hash(&mut hasher);

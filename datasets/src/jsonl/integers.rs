@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::JsonObject;
 
-/// Replaces integers of `object` that were rounded by text with all their digits, as `line` has them.
+/// Restores the integers of `object` that serde_json has rounded: each becomes text with all its digits, which are taken from `line`.
 pub(super) fn restore(line: &[u8], object: &mut JsonObject) {
     if !object.values().any(may_be_rounded) {
         return;

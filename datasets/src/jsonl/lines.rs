@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::DatasetError;
 
-/// Some programs write it at the start of a file.
+/// The UTF-8 byte order mark, which some programs write at the start of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A reader of the non-blank lines of a file.
@@ -45,7 +45,7 @@ impl<R: Read> Lines<R> {
         Self { path: path.clone(), reader, line: Vec::new(), end: 0 }
     }
 
-    /// Reads the next line into `line` and returns its byte offset.
+    /// Reads the next non-blank line into `line` and returns its byte offset; `None` at the end of the file.
     pub(super) fn next_line(&mut self) -> Result<Option<u64>, DatasetError> {
         loop {
             let start = self.end;

@@ -19,7 +19,7 @@ use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::jsonl::lines::Lines;
 use crate::jsonl::rows::ChunkBuilder;
-use crate::messages::shown;
+use crate::messages::describe;
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use records::JsonlRecords;
@@ -36,21 +36,21 @@ pub(crate) struct JsonlFile {
     plan: Arc<ColumnRoles>,
     columns: Vec<(String, String)>,
     /// The byte offsets of rows 0, 64, 128, ...
-    places: Arc<[u64]>,
+    offsets: Arc<[u64]>,
     segments: Vec<Segment>,
 }
 
 impl JsonlFile {
     pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
         let mut lines = Lines::open(&path, 0)?;
-        let (mut places, mut rows) = (Vec::new(), 0);
+        let (mut offsets, mut rows) = (Vec::new(), 0);
         let mut first = JsonObject::new();
-        while let Some(place) = lines.next_line()? {
+        while let Some(offset) = lines.next_line()? {
             if rows == 0 {
                 first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
             }
             if rows % STRIDE == 0 {
-                places.push(place);
+                offsets.push(offset);
             }
             rows += 1;
         }
@@ -60,8 +60,8 @@ impl JsonlFile {
         let plan = Arc::new(ColumnRoles::resolve(&path, &first, config)?);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
-        let segments = segments(rows, &places, lines.end);
-        Ok(Self { path, plan, columns, places: places.into(), segments })
+        let segments = segments(rows, &offsets, lines.end);
+        Ok(Self { path, plan, columns, offsets: offsets.into(), segments })
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
@@ -91,7 +91,7 @@ impl JsonlFile {
     fn chunks(&self, ranges: Vec<Range<u64>>, first_row: u64) -> Result<JsonlChunks, DatasetError> {
         Ok(JsonlChunks {
             plan: self.plan.clone(),
-            places: self.places.clone(),
+            offsets: self.offsets.clone(),
             lines: Lines::open(&self.path, 0)?,
             next_line: 0,
             rows: RowNumbers::new(ranges),
@@ -102,13 +102,13 @@ impl JsonlFile {
 }
 
 /// Returns one segment for each recorded position.
-fn segments(rows: u64, places: &[u64], end: u64) -> Vec<Segment> {
-    let ends = places.iter().skip(1).copied().chain([end]);
+fn segments(rows: u64, offsets: &[u64], end: u64) -> Vec<Segment> {
+    let ends = offsets.iter().skip(1).copied().chain([end]);
     let segment = |((index, start), end): ((u64, &u64), u64)| Segment {
         rows: index * STRIDE..rows.min((index + 1) * STRIDE),
         bytes: end - start,
     };
-    (0..).zip(places).zip(ends).map(segment).collect()
+    (0..).zip(offsets).zip(ends).map(segment).collect()
 }
 
 fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
@@ -124,14 +124,15 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
-/// Reads an object. Integers of more than 64 bits become text with the same digits.
+/// Parses a JSON object. Integers of more than 64 bits become text with the same digits. If there is no object, returns a description of
+/// what was found.
 fn object(line: &[u8]) -> Result<JsonObject, String> {
     match serde_json::from_slice(line) {
         Ok(Value::Object(mut object)) => {
             integers::restore(line, &mut object);
             Ok(object)
         }
-        Ok(other) => Err(shown(&other)),
+        Ok(other) => Err(describe(&other)),
         Err(_) if line.trim_ascii_start().starts_with(b"[") => {
             Err("the start of an array: write each of its objects into a line of its own"
                 .to_owned())
@@ -174,7 +175,7 @@ fn descend<'a>(object: &'a JsonObject, parts: &[String]) -> Option<&'a Value> {
 /// An iterator over the chunks of some rows.
 struct JsonlChunks {
     plan: Arc<ColumnRoles>,
-    places: Arc<[u64]>,
+    offsets: Arc<[u64]>,
     lines: Lines,
     /// The row number of the next line.
     next_line: u64,
@@ -208,12 +209,13 @@ impl JsonlChunks {
             .then(|| builder.finish(self.lines.path.clone(), self.first_row)))
     }
 
-    /// Reads the line of a row. Seeks to the recorded position before it if the row is in a later stride or behind the current line.
+    /// Reads the line of a row. First seeks to the recorded position of the row's stride if the row lies in a later stride or before the
+    /// next line of the reader.
     fn line(&mut self, row: u64) -> Result<(), DatasetError> {
         if row / STRIDE > self.next_line / STRIDE || row < self.next_line {
             let stride =
-                usize::try_from(row / STRIDE).expect("invariant: the kept places fit memory");
-            self.lines.seek(self.places[stride])?;
+                usize::try_from(row / STRIDE).expect("invariant: the kept offsets fit memory");
+            self.lines.seek(self.offsets[stride])?;
             self.next_line = row / STRIDE * STRIDE;
         }
         while self.next_line <= row {

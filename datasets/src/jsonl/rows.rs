@@ -11,7 +11,7 @@ use crate::columns::{ColumnPath, ColumnRoles};
 use crate::defect::{DefectKind, RowDefect};
 use crate::json::{ExtraColumns, JsonColumn};
 use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
-use crate::messages::{MessagesBuilder, shown};
+use crate::messages::{MessagesBuilder, describe};
 use crate::segment::index_u32;
 
 /// A builder of a chunk, line by line.
@@ -126,11 +126,11 @@ fn text<'a>(
     match descend(object, &path.parts) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(RowDefect::value(&path.name, "text", shown(other))),
+        Some(other) => Err(RowDefect::value(&path.name, "text", describe(other))),
     }
 }
 
-/// Merges `extra_info` and the extra columns into one object.
+/// Merges `extra_info` and the extra columns into one JSON object. The fields of `extra_info` take precedence.
 fn extra(object: &JsonObject, plan: &ColumnRoles) -> Result<String, RowDefect> {
     let mut all = match &plan.extra_info {
         None => JsonObject::new(),
@@ -150,6 +150,6 @@ fn info(value: &Value, path: &ColumnPath) -> Result<JsonObject, RowDefect> {
         Value::Null => Ok(JsonObject::new()),
         Value::Object(object) => Ok(object.clone()),
         Value::String(text) => self::object(text.as_bytes()).map_err(refuse),
-        other => Err(refuse(shown(other))),
+        other => Err(refuse(describe(other))),
     }
 }

@@ -32,7 +32,7 @@ use crate::defect::RowDefect;
 use crate::error::DatasetError;
 use crate::json::{ExtraColumns, JsonColumn};
 use crate::messages::{Messages, text_messages};
-use crate::parquet::schema::{check_types, projection, shown};
+use crate::parquet::schema::{check_types, projection, type_description};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
 /// A Parquet file of prompts.
@@ -80,7 +80,7 @@ impl ParquetFile {
             .schema()
             .fields()
             .iter()
-            .map(|field| (field.name().clone(), shown(field.data_type())))
+            .map(|field| (field.name().clone(), type_description(field.data_type())))
             .collect()
     }
 
@@ -119,7 +119,7 @@ impl ParquetFile {
         DatasetError::Damaged { file: self.path.to_path_buf(), row, source }
     }
 
-    /// Returns the row groups that contain the rows, and the selection within them; `None` selects all of their rows.
+    /// Returns the row groups that contain the rows, and the selection within these row groups; `None` selects all of their rows.
     fn select(&self, ranges: &[Range<u64>]) -> (Vec<usize>, Option<RowSelection>) {
         let mut groups = Vec::new();
         let mut selectors = Vec::new();
@@ -213,7 +213,7 @@ impl ParquetChunks {
                 .flatten(),
             extra,
             bad,
-            rows: self.rows.walk(batch.num_rows()),
+            rows: self.rows.next_rows(batch.num_rows()),
         })
     }
 
@@ -254,7 +254,7 @@ impl ParquetChunks {
     }
 }
 
-/// Keeps the texts that are JSON objects. The others become null and are reported.
+/// Keeps the texts that are JSON objects. Other texts become null and are added to `bad`.
 fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)>) -> StringArray {
     let mut object = |(index, text): (usize, Option<&str>)| -> Option<String> {
         let text = text?;
@@ -272,7 +272,7 @@ fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)
     text.iter().enumerate().map(&mut object).collect()
 }
 
-/// Returns the column at the end of a path. A value is null if any value on the path to it is null.
+/// Returns the column at the end of a path, or `None` if there is no such column. A value is null if any value on the path to it is null.
 fn descend(batch: &RecordBatch, parts: &[String]) -> Option<ArrayRef> {
     let (root, fields) = parts.split_first()?;
     fields.iter().try_fold(batch.column_by_name(root)?.clone(), |array, field| child(&array, field))
@@ -336,6 +336,6 @@ fn chunk_rows(segments: &[Segment]) -> usize {
     let fit = |segment: &Segment| {
         CHUNK_BYTES * (segment.rows.end - segment.rows.start) / segment.bytes.max(1)
     };
-    let least = segments.iter().map(fit).min().unwrap_or(1);
-    usize::try_from(least).unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS)
+    let min = segments.iter().map(fit).min().unwrap_or(1);
+    usize::try_from(min).unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS)
 }

@@ -19,7 +19,7 @@ const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string
 ///
 /// # Errors
 ///
-/// If the file does not begin and end like a Parquet file, or is a pipe, whose end cannot be read first.
+/// If the file does not begin and end like a Parquet file, cannot be read, or can be read only once, such as a pipe.
 pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     check_reopens(path)?;
     let failed = || DatasetError::io(path, "read");
@@ -41,7 +41,7 @@ pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     }
 }
 
-/// Checks that every column in use has a name of its own and a type that can be read.
+/// Checks that every column in use has a unique name and a type that can be read.
 pub(super) fn check_types(
     path: &Path,
     schema: &SchemaRef,
@@ -71,7 +71,12 @@ pub(super) fn check_types(
         };
         if !fits {
             let (file, column) = (path.to_owned(), column.name.to_string());
-            return Err(DatasetError::WrongType { file, column, expected, found: shown(found) });
+            return Err(DatasetError::WrongType {
+                file,
+                column,
+                expected,
+                found: type_description(found),
+            });
         }
     }
     Ok(())
@@ -115,7 +120,7 @@ impl FileLayout for SchemaRef {
     }
 }
 
-/// Returns the leaf columns in use; of messages only role and content.
+/// Returns a mask of the leaf columns that `plan` uses. Of the prompt's messages, it selects only `role` and `content`.
 pub(super) fn projection(schema: &SchemaDescriptor, plan: &ColumnRoles) -> ProjectionMask {
     let used = |leaf: &[String]| {
         let prompt = leaf.starts_with(&plan.prompt.parts)
@@ -129,15 +134,15 @@ pub(super) fn projection(schema: &SchemaDescriptor, plan: &ColumnRoles) -> Proje
     ProjectionMask::leaves(schema, leaves.map(|(index, _)| index))
 }
 
-/// Formats a type in the notation of Parquet users.
-pub(super) fn shown(data_type: &DataType) -> String {
+/// Formats a type for messages, such as `list<struct<role: string, content: string>>`.
+pub(super) fn type_description(data_type: &DataType) -> String {
     match data_type {
         DataType::Utf8 => "string".to_owned(),
-        DataType::List(item) => format!("list<{}>", shown(item.data_type())),
+        DataType::List(item) => format!("list<{}>", type_description(item.data_type())),
         DataType::Struct(fields) => {
             let fields: Vec<_> = fields
                 .iter()
-                .map(|field| format!("{}: {}", field.name(), shown(field.data_type())))
+                .map(|field| format!("{}: {}", field.name(), type_description(field.data_type())))
                 .collect();
             format!("struct<{}>", fields.join(", "))
         }

@@ -1,4 +1,4 @@
-//! Traces in JSON lines. The columns are those of the first line.
+//! Traces in JSON lines. The first line determines the columns.
 
 use std::borrow::Cow;
 use std::fs::File;

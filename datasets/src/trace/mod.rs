@@ -35,10 +35,10 @@ pub struct Trace {
 /// A recorded response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRow {
-    /// The prompt. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different. A key that is a whole
-    /// number is kept. The other keys get the least unused numbers, in the order of their first occurrence.
+    /// The number of the prompt, if recorded. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different.
+    /// A key that is a whole number is kept. Other keys get the smallest unused numbers, in the order of their first occurrence.
     pub prompt: Option<u64>,
-    /// The index of the response among those of the prompt, if recorded.
+    /// The index of the response among the responses to the prompt, if recorded.
     pub sample: Option<u32>,
     /// The step in which the response was sampled, if recorded.
     pub step: Option<u64>,
@@ -46,8 +46,8 @@ pub struct TraceRow {
     pub prompt_tokens: Option<u32>,
     /// The length of the response in tokens.
     pub tokens: u32,
-    /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped, so that `tokens` is a lower bound
-    /// (censored).
+    /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped or paused, so that `tokens` is a lower
+    /// bound (censored).
     pub is_complete: bool,
 }
 
@@ -58,9 +58,9 @@ pub struct TraceSource {
     pub files: Vec<PathBuf>,
     /// The length column of the first file.
     pub length_column: String,
-    /// The prompt column of the first file.
+    /// The prompt column of the first file, if it has one.
     pub prompt_column: Option<String>,
-    /// The prompt length column of the first file.
+    /// The prompt length column of the first file, if it has one.
     pub prompt_length_column: Option<String>,
 }
 
@@ -71,14 +71,17 @@ pub type CountTokens<'a> =
 /// Options for reading a trace.
 #[derive(Default)]
 pub struct TraceOptions<'a> {
-    /// The column of response lengths. Default: the first column with a common name for it.
+    /// The column of response lengths. Default: the first column with a common name, compared without case and underscores: lengths such as
+    /// `response_length` or `completion_tokens`, token ids such as `response_ids`, or text such as `completion`.
     pub length_column: Option<String>,
-    /// The column that identifies the prompt of a response. Default: the first column with a common name for it.
+    /// The column that identifies the prompt of a response. Default: the first column with a common name, such as `prompt_id`, `uid` or
+    /// `prompt`.
     pub prompt_column: Option<String>,
-    /// The column of prompt lengths, which may have the same types as that of response lengths. Default: the first column with a common
-    /// name for it.
+    /// The column of prompt lengths, which may have the same types as the column of response lengths. Default: the first column with a
+    /// common name, such as `prompt_length`, `input_tokens` or `prompt_ids`.
     pub prompt_length_column: Option<String>,
-    /// Counts the tokens of responses and prompts that are recorded as text only. Default: such columns are rejected.
+    /// Counts the tokens of responses and prompts that are recorded as text only. Default: response lengths from text are rejected, and
+    /// prompt lengths from text are rejected if their column is requested and ignored otherwise.
     pub count_tokens: Option<&'a CountTokens<'a>>,
 }
 
@@ -86,8 +89,8 @@ impl Trace {
     /// Reads a file, a folder of files, or a run folder that contains `rollouts/`.
     ///
     /// # Errors
-    /// If the path does not exist; if a file is a pipe, has another format or is damaged; if no column holds lengths; or if a row cannot be
-    /// used. The error names file, row and column.
+    /// If the path does not exist; if a file is a pipe, has another format, has no rows or is damaged; if no column holds lengths; or if a
+    /// row cannot be used. The error names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = TraceReader {
             options,
@@ -125,11 +128,12 @@ impl Trace {
         prompts.len()
     }
 
-    /// Returns the rows with an estimated full length for each dropped response, drawn from the longer rows.
+    /// Returns the rows with an estimated full length for each dropped or paused response, drawn from the longer rows. All returned rows
+    /// are marked as complete.
     ///
     /// This samples from the Kaplan-Meier estimate: a censored row passes its probability mass on equally to all rows that are longer. If
-    /// the row drawn is itself censored, the draw is repeated from the rows that are longer than that one. A censored row that no other
-    /// exceeds keeps its length. `seed` is the seed of the draws.
+    /// the row drawn is itself censored, the draw is repeated from the rows that are longer than the row drawn, if there are any. A
+    /// censored row that no other row exceeds keeps its length. `seed` is the seed of the draws.
     #[must_use]
     pub fn uncensored(&self, seed: u64) -> Vec<TraceRow> {
         let mut ascending: Vec<(u32, bool)> =
@@ -187,9 +191,9 @@ enum TraceCell<'a> {
 /// The state of reading a trace.
 struct TraceReader<'a> {
     options: &'a TraceOptions<'a>,
-    /// The keys that are not whole numbers, in the order of their first occurrence.
+    /// The keys that are not whole numbers, each with its index in the order of first occurrence.
     keys: BTreeMap<String, usize>,
-    /// The rows with such keys, with the index of the key.
+    /// The rows whose key is not a whole number, each with the index of its key in `keys`.
     named: Vec<(usize, usize)>,
     /// The rows of paused responses.
     paused: BTreeSet<usize>,
@@ -269,17 +273,17 @@ impl TraceReader<'_> {
     fn tokens(
         &self,
         at: &RowLocation<'_>,
-        (column, how): (usize, LengthSource),
+        (column, source): (usize, LengthSource),
         cell: TraceCell<'_>,
     ) -> Result<u32, DatasetError> {
         let bad = |expected, found| at.bad(column, expected, found);
-        match (how, cell) {
+        match (source, cell) {
             (LengthSource::Number, cell) => {
-                cell.whole_number().ok_or_else(|| bad("a whole number of tokens", cell.shown()))
+                cell.whole_number().ok_or_else(|| bad("a whole number of tokens", cell.describe()))
             }
             (LengthSource::List, TraceCell::List(entries)) => u32::try_from(entries)
                 .map_err(|_| bad("at most 4294967295 tokens", entries.to_string())),
-            (LengthSource::List, cell) => Err(bad("a list of token ids", cell.shown())),
+            (LengthSource::List, cell) => Err(bad("a list of token ids", cell.describe())),
             (LengthSource::Text, TraceCell::Text(text)) => {
                 let count = self.options.count_tokens.map_or(Err("".into()), |of| of(&text));
                 let tokens = count.map_err(|error| {
@@ -288,7 +292,7 @@ impl TraceReader<'_> {
                 u32::try_from(tokens)
                     .map_err(|_| bad("at most 4294967295 tokens", tokens.to_string()))
             }
-            (LengthSource::Text, cell) => Err(bad("text", cell.shown())),
+            (LengthSource::Text, cell) => Err(bad("text", cell.describe())),
         }
     }
 
@@ -360,7 +364,7 @@ impl<'a> TraceCell<'a> {
         }
     }
 
-    fn shown(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             TraceCell::Null => "nothing".to_owned(),
             TraceCell::Integer(number) => number.to_string(),
@@ -419,7 +423,9 @@ impl TraceFormat {
     }
 }
 
-/// Returns the files of a path. Those of a folder are sorted by length of name, then by name, so that `2.jsonl` comes before `10.jsonl`.
+/// Returns the files to read: the files in the folder `rollouts` of `path` if it exists, otherwise the files in the folder `path`,
+/// otherwise `path` itself. Files in a folder that do not have the extension of a trace are skipped. The others are sorted by length of
+/// path, then by path, so that `2.jsonl` comes before `10.jsonl`.
 fn files(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let rollouts = path.join("rollouts");
     let folder = if rollouts.is_dir() { &rollouts } else { path };

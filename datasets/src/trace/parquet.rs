@@ -78,7 +78,7 @@ fn kind(data_type: &DataType) -> TraceColumnKind {
     }
 }
 
-/// Casts an array to the one type that represents its kind.
+/// Casts integers to `Int64` (except `UInt64`), floats to `Float64` and text to `Utf8`. Returns other arrays as they are.
 fn plain(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     match array.data_type() {
         DataType::UInt64 | DataType::List(_) | DataType::LargeList(_) => Ok(array.clone()),

@@ -24,7 +24,7 @@ pub(super) enum LengthSource {
     Text,
 }
 
-/// The columns by index.
+/// The indices of the columns in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TraceColumns {
     pub(super) length: (usize, LengthSource),
@@ -35,7 +35,7 @@ pub(super) struct TraceColumns {
     pub(super) finish_reason: Option<usize>,
 }
 
-/// Names of length columns in tokens, compared without case and underscores: ours, verl's, and those of request traces and servers.
+/// Names of length columns in tokens, compared without case and underscores: the names that we, verl, request traces and servers use.
 const NUMBERS: [&str; 14] = [
     "responselength",
     "responselen",
@@ -52,16 +52,16 @@ const NUMBERS: [&str; 14] = [
     "tokens",
     "length",
 ];
-/// Names of columns with token ids.
+/// Names of columns with the token ids of responses.
 const LISTS: [&str; 6] =
     ["responseids", "completionids", "outputids", "responsetokenids", "tokenids", "responses"];
-/// Names of text columns: TRL's, verl's and others.
+/// Names of columns with the text of responses: the names that TRL, verl and others use.
 const TEXTS: [&str; 5] = ["completion", "output", "response", "responsetext", "generation"];
 /// Names of columns with prompt keys.
 const PROMPTS: [&str; 7] =
     ["promptid", "uid", "promptuid", "groupid", "promptindex", "prompt", "input"];
 
-/// Names of columns with prompt lengths in tokens: ours, verl's, and those of request traces and servers.
+/// Names of columns with prompt lengths in tokens: the names that we, verl, request traces and servers use.
 const PROMPT_NUMBERS: [&str; 11] = [
     "promptlength",
     "promptlen",
@@ -87,7 +87,7 @@ impl TraceColumns {
     /// Chooses the columns.
     ///
     /// # Errors
-    /// If no column holds lengths, or a requested column is absent.
+    /// If no column holds lengths, or a requested column is absent or has a type without lengths.
     pub(super) fn of(
         file: &Path,
         columns: &[(String, TraceColumnKind)],
@@ -123,7 +123,7 @@ struct Table<'a> {
 impl Table<'_> {
     fn length(&self, options: &TraceOptions<'_>) -> Result<(usize, LengthSource), DatasetError> {
         if let Some(name) = &options.length_column {
-            return self.how(self.named(name)?, options);
+            return self.length_source(self.named(name)?, options);
         }
         let numbers = self.find(&NUMBERS, &[TraceColumnKind::Number, TraceColumnKind::Field]);
         let lists = || self.find(&LISTS, &[TraceColumnKind::List]);
@@ -140,13 +140,14 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the column of prompt lengths, or `None` if no column has one of the common names.
+    /// Returns the requested column of prompt lengths, otherwise the first column that has a common name and holds lengths. Returns `None`
+    /// if there is no such column.
     fn prompt_length(
         &self,
         options: &TraceOptions<'_>,
     ) -> Result<Option<(usize, LengthSource)>, DatasetError> {
         if let Some(name) = &options.prompt_length_column {
-            return self.how(self.named(name)?, options).map(Some);
+            return self.length_source(self.named(name)?, options).map(Some);
         }
         let numbers =
             self.find(&PROMPT_NUMBERS, &[TraceColumnKind::Number, TraceColumnKind::Field]);
@@ -159,8 +160,8 @@ impl Table<'_> {
             .or_else(|| counted().map(|at| (at, LengthSource::Text))))
     }
 
-    /// Returns the derivation of lengths from a requested column.
-    fn how(
+    /// Returns a requested column and the way in which its lengths are derived.
+    fn length_source(
         &self,
         index: usize,
         options: &TraceOptions<'_>,

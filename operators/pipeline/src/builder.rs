@@ -59,7 +59,7 @@ impl Default for Settings {
 impl Pipeline {
     /// Returns a builder with the stages that every run needs. All other settings have defaults.
     ///
-    /// `prompts` is the source of the prompts, `schedule` decides the prompts and responses that each round launches and admits, `engine`
+    /// `prompts` is the source of the prompts, `schedule` decides which prompts and responses each round launches and admits, `engine`
     /// generates responses, `router` scores them by data source, and `trainer` trains. `max_response_length` is the maximum length of a
     /// response in tokens, relative to which the metrics measure length shares.
     ///
@@ -109,8 +109,8 @@ impl Pipeline {
 }
 
 impl PipelineBuilder {
-    /// Sets the maximum number of prompts that the source may be ahead of the schedule. Default: 64. A schedule that needs more prompts to
-    /// decide receives them.
+    /// Sets the maximum number of prompts by which the source may be ahead of the schedule. Default: 64. The limit is raised if the
+    /// schedule needs more prompts to decide.
     pub fn prompts_ahead(mut self, prompts_ahead: usize) -> Self {
         self.settings.prompts_ahead = prompts_ahead;
         self
@@ -122,34 +122,35 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the curriculum, which skips prompts by their pass rate; its staleness becomes that of the pipeline. Default: `None`, which
-    /// offers every prompt to the schedule.
+    /// Sets the curriculum, which skips prompts by their pass rate. The pipeline sets the curriculum's staleness to the value of
+    /// [`staleness`](Self::staleness). Default: `None`, which offers every prompt to the schedule.
     pub fn curriculum(mut self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
         self.settings.curriculum = curriculum.into();
         self
     }
 
-    /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the
-    /// trainer next to it.
+    /// Sets the policy that divides devices between generation and training. Default: none. The engine then keeps its placement, and the
+    /// trainer may train at any time.
     pub fn placement(mut self, policy: impl PlacementPolicy + 'static) -> Self {
         self.settings.placement = Some(Box::new(policy));
         self
     }
 
-    /// Sets the number of devices that the placement divides: a decision with more of them, generating and training, ends the run with an
-    /// error. Default: none, for a policy that lets rollout and trainer share devices.
+    /// Sets the number of devices that the placement divides. A placement that uses more devices for generation and training together ends
+    /// the run with an error. Default: none; the devices of a placement are then not counted, so that generation and training may share
+    /// devices.
     pub fn devices(mut self, devices: u32) -> Self {
         self.settings.devices = Some(devices);
         self
     }
 
-    /// Sets the time limits of test cases. Default: [`Limits::default`], the same for all responses.
+    /// Sets the time limits of test cases. Default: [`Limits::default`] for all responses.
     pub fn limit(mut self, limit: impl TimeLimit + 'static) -> Self {
         self.settings.limit = Box::new(limit);
         self
     }
 
-    /// Sets the time at which responses are scored. Default: as they end.
+    /// Sets when responses are scored. Default: each response as it ends.
     pub fn scoring(mut self, scoring: Scoring) -> Self {
         self.settings.scoring = scoring;
         self
@@ -161,19 +162,19 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the coefficient of the KL penalty in rewards; the trainer estimates the divergence. Default: `None`, no penalty.
+    /// Sets the controller of the KL coefficient in rewards; the trainer estimates the divergence. Default: `None`, no KL penalty.
     pub fn reward_kl(mut self, controller: impl Into<Option<KlController>>) -> Self {
         self.settings.reward_kl = controller.into();
         self
     }
 
-    /// Sets the rule by which the trainer receives groups. Default: as they are complete.
+    /// Sets the rule by which groups are passed to the trainer. Default: as they become complete.
     pub fn delivery(mut self, delivery: GroupDelivery) -> Self {
         self.settings.delivery = delivery;
         self
     }
 
-    /// Sets the validator and the number of steps between two validations, 0 for none. Default: `None`.
+    /// Sets the interval of validations in steps, and the validator. An interval of 0 disables validation. Default: `None`, no validation.
     pub fn validator(mut self, validator: impl Into<Option<(u64, Rc<ValidatorThread>)>>) -> Self {
         self.settings.validator = validator.into();
         self
@@ -190,38 +191,41 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the maximum number of steps by which the sampling policy may lag behind the trained one. Default: 0.
+    /// Sets the maximum number of steps by which the sampling policy may lag behind the trained policy. Default: 0.
     pub fn staleness(mut self, staleness: u64) -> Self {
         self.settings.staleness = staleness;
         self
     }
 
-    /// Decides races between responses by tokens instead of time, so that every run launches, admits and trains on the same responses.
-    /// Default: `false`. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
+    /// Decides races between responses by tokens instead of time if `true`, so that every run launches, admits and trains on the same
+    /// responses. Default: `false`. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic
+    /// trainer.
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
     }
 
-    /// Sets the executor of the rewards. Default: a thread of the pipeline, or the worker's own thread in virtual time.
+    /// Sets the executor of the rewards. Default: one thread that the pipeline starts, or the thread of the worker in virtual time.
     pub fn rewards(self, executor: Executor) -> Self {
         Self { rewards: Some(executor), ..self }
     }
 
-    /// Sets the time of the run. Default: the wall time since the builder was created. In virtual time no stage may block on a thread.
+    /// Sets the clock of the run. Default: the wall time since the builder was created. In virtual time, no stage may wait for another
+    /// thread.
     pub fn time(mut self, time: RunTime) -> Self {
         self.settings.time = time;
         self
     }
 
-    /// Sets the handle through which a caller requests that the run ends after the open round. Default: a handle without other owners.
+    /// Sets the handle through which a caller requests that the run ends after the open rounds. Default: a handle that no caller has.
     pub fn stop(mut self, stop: Stop) -> Self {
         self.settings.stop = stop;
         self
     }
 
-    /// Sets the watchdog, which reports a stall to the observer or ends the run, and `None` disables it. Default: the default of
-    /// [`WatchdogSettings`]. Unused in virtual time. Always ends a stalled run if [`stop`](Self::stop) was requested.
+    /// Sets the watchdog, which reports a stall to the observer or ends the run; `None` disables it. Default: the default of
+    /// [`WatchdogSettings`]. It is not used in virtual time. Once the end of the run was requested through [`stop`](Self::stop), a stall
+    /// always ends the run.
     pub fn watchdog(mut self, watchdog: impl Into<Option<WatchdogSettings>>) -> Self {
         self.settings.watchdog = watchdog.into();
         self
@@ -230,7 +234,7 @@ impl PipelineBuilder {
     /// Returns the pipeline. If no [`start`](Self::start) was set, the trainer publishes its initial weights.
     ///
     /// # Errors
-    /// If the trainer cannot publish its weights, or the system has no thread for the rewards.
+    /// If the trainer cannot publish its weights, or the thread of the rewards cannot be started.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
         let start = match start {
@@ -257,7 +261,7 @@ fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
     trainer.publish_initial().map(RunStart::Initial).map_err(failed)
 }
 
-/// Starts the thread that scores responses if the program has none.
+/// Starts a runtime with one thread, which scores responses if no executor was set.
 fn reward_thread() -> Result<Runtime, Fault> {
     let mut threads = runtime::Builder::new_multi_thread();
     let started = threads.worker_threads(1).thread_name("reward").enable_all().build();

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rollpacker_dataflow::BoxError;
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
@@ -46,16 +46,30 @@ use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 use tokio::runtime::Runtime;
 
-/// Emits prompts until there are no more, or until they are no longer needed. An error counts as the user's, unless it is a
-/// [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
+/// A function that emits prompts until there are no more, or until they are no longer needed. An error has the origin `User`, unless it is
+/// a [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
 pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), BoxError> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
-    /// A producer on its own thread, which may block on files.
+    /// A producer that runs on its own thread. It may block, for example on files.
     Thread(PromptProducer),
-    /// Runs on the worker's thread; for runs in virtual time.
+    /// An iterator that runs on the worker's thread, for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
+}
+
+impl PromptSource {
+    /// Reads the prompts into the graph, at most `budget` rows ahead of the schedule.
+    fn read(self, scope: Scope<'_, Step>, budget: Budget) -> Prompts<'_> {
+        let ahead = budget.clone();
+        let (rows, errors) = match self {
+            Self::Thread(body) => produce(scope, "prompts", &schema::PROMPTS, ahead, body),
+            Self::Inline(batches) => {
+                produce_inline(scope, "prompts", &schema::PROMPTS, ahead, batches)
+            }
+        };
+        Prompts { rows, errors, budget }
+    }
 }
 
 /// The observer of a run, with its type erased.
@@ -64,7 +78,7 @@ type SharedObserver = Rc<RefCell<dyn Observer>>;
 /// The time of a run.
 #[derive(Clone)]
 pub enum RunTime {
-    /// The time of the machine.
+    /// Wall time, from this clock.
     Wall(Arc<dyn Clock>),
     /// Virtual time, which the stages advance.
     Virtual(VirtualClock),
@@ -141,15 +155,17 @@ struct Settings {
 /// The executor of the rewards.
 struct RewardThreads {
     executor: Executor,
-    /// The runtime of `executor`, if the program passed none. It must live until the run has ended.
+    /// The runtime of `executor` if the pipeline started it, and `None` otherwise. It must live until the run has ended.
     own: Option<Runtime>,
 }
 
 impl Pipeline {
-    /// Runs steps until the schedule finishes or `stop` is requested, and reports each step to `observer`.
+    /// Runs steps until the schedule finishes or the end of the run is requested through [`stop`](PipelineBuilder::stop), and reports each
+    /// step to `observer`.
     ///
     /// # Errors
-    /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
+    /// If a stage fails, a stall ends the run, or the run cannot be restored from its snapshot. The error is the first fault; it names the
+    /// operator, and the step, prompt and response if they are known.
     pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
         let observer: SharedObserver = Rc::new(RefCell::new(observer));
         self.run_observed(&observer)
@@ -171,12 +187,13 @@ impl Pipeline {
         }
     }
 
-    /// Runs one worker's share of a run with several workers. Each worker has its own stages, built with the same options.
+    /// Runs one worker of a run with several workers. Each worker has its own stages, built with the same options.
     ///
     /// Only the first worker's schedule, prompts and validator are used, and only its `observer` receives the steps.
     ///
     /// # Errors
-    /// The first fault of any stage of any worker, the loss of a process, or virtual time, which supports a single worker only.
+    /// If a stage of any worker fails, a stall ends the run, a process is lost, the run cannot be restored from its snapshot, or the run is
+    /// in virtual time, which supports a single worker only. The error is the first fault.
     pub fn run_worker(
         self,
         handle: WorkerHandle,
@@ -209,8 +226,8 @@ impl Pipeline {
         watchdog.map(|watchdog| watchdog.fail_on_stall_if(move || stop.is_requested()))
     }
 
-    /// Returns the policies that the first steps sample with, and the budget of the prompt source. Restores the schedule, the placement and
-    /// the trainer from the snapshot.
+    /// Returns the policies that the first steps sample with, and the budget of the prompt source. If the run resumes, restores the
+    /// schedule, the placement and the trainer from the snapshot.
     fn restore(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
         let budget = Budget::new(self.settings.prompts_ahead);
         let restored = match &self.start {
@@ -254,9 +271,8 @@ impl Pipeline {
     ///
     /// Data flows from the prompts to the update in the order of the chained calls. The only cycle is the policy stream: `feedback` opens
     /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
-    /// limits how far the rollout can run ahead. After a resume, prompts that the schedule holds already occupy their share of the budget.
-    /// Responses, groups and warnings of all workers are routed to the first worker, whose observer reports them. The observer is
-    /// registered with the faults before the error streams are, so that it receives a fault before the run ends.
+    /// limits how far the rollout can run ahead. After a resume, the prompts that the schedule holds and has not launched already occupy
+    /// units of the budget.
     fn build(
         self,
         policies: &[Policy],
@@ -269,21 +285,14 @@ impl Pipeline {
         let first = self.start.restored().map_or(Step(0), |restored| restored.step().next());
         let Self { stages, settings, rewards, .. } = self;
         let clock = settings.time.clock();
-        let (rows, errors) = match stages.prompts {
-            PromptSource::Thread(body) => {
-                produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
-            }
-            PromptSource::Inline(batches) => {
-                produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
-            }
-        };
+        let prompts = stages.prompts.read(scope, budget);
         let policies = policies.iter().map(policy_batch).collect();
         let (policies, weights) =
             feedback::policies_from(scope, settings.staleness, first, policies);
 
-        let mut scheduled = Prompts { rows, errors, budget }
+        let mut scheduled = prompts
             .schedule(stages.schedule)
-            .until(&settings.stop)
+            .with_stop(&settings.stop)
             .in_lockstep(settings.deterministic)
             .resumable(&resumable);
         if let Some(CurriculumStage { curriculum, skipped }) = settings.curriculum {
@@ -291,10 +300,10 @@ impl Pipeline {
             scheduled = scheduled.with_curriculum(CurriculumStage { curriculum, skipped });
         }
         if let Some(placement) = settings.placement {
-            scheduled = scheduled.placed(placement);
+            scheduled = scheduled.with_placement(placement);
         }
         if let Some(devices) = settings.devices {
-            scheduled = scheduled.on_devices(devices);
+            scheduled = scheduled.with_devices(devices);
         }
         let rollouts = scheduled.rollout(stages.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
@@ -304,52 +313,90 @@ impl Pipeline {
             .reward(stages.router, settings.limit, rewards.executor, clock.clone())
             .group()
             .deliver_when(settings.delivery);
+        let infers = settings.reward_kl.is_some() || settings.advantage.needs_values();
         if let Some(controller) = settings.reward_kl {
             grouped = grouped.with_kl_penalty(controller);
         }
         if settings.advantage.needs_values() {
             grouped = grouped.with_values();
         }
-        if settings.reward_kl.is_some() || settings.advantage.needs_values() {
+        if infers {
             grouped = grouped.infer(&stages.trainer);
         }
         let gradients = grouped.advantage(settings.advantage).gradient(stages.trainer);
         let groups = gradients.accumulated.clone();
-        let gradients = gradients.reduce(clock.clone());
-        let updates = match settings.validator {
-            Some((every, validator)) => gradients.update().validate(every, validator),
-            None => gradients.update(),
-        };
+        let mut updates = gradients.reduce(clock.clone()).update();
+        if let Some((every, validator)) = settings.validator {
+            updates = updates.validate(every, validator);
+        }
 
-        let mut warned = Rc::clone(observer);
-        let warnings =
-            route::gather_at_first("warnings_to_first", updates.warnings, &schema::ERRORS);
-        warn(warnings, move |warning| warned.warning(&warning));
-        let mut failing = Rc::clone(observer);
-        faults.on_fault(move |fault| failing.failed(fault));
-        raise(updates.errors, faults);
-        let responses = route::gather_at_first("responses_to_first", responses, &schema::RESPONSES);
-        let groups = route::gather_at_first("trained_to_first", groups, &schema::GROUPS);
-        let recorded = LedgerInputs {
-            responses: responses.clone(),
-            groups: groups.clone(),
-            decisions: decisions.clone(),
-            warmup_steps: settings.warmup_steps,
+        report_faults(updates.warnings, updates.errors, faults, observer);
+        let metrics = updates.metrics;
+        let report = ReportInputs {
+            responses,
+            groups,
+            decisions,
+            texts,
+            metrics,
             resumable: resumable.clone(),
         };
-        let metrics = updates.metrics.concat(ledger(recorded, stages.max_response_length));
-        let metrics = merge_metrics(metrics);
-        let resume = resumable.clone();
-        let observed =
-            ReportInputs { responses, groups, decisions, texts, metrics, resumable: resume };
-        observe(observed, clock, Rc::clone(observer));
-        raise(resumable.errors(scope), faults);
-        if let Some(commits) = resumable.commit() {
-            raise(commits.errors, faults);
-            let mut warned = Rc::clone(observer);
-            warn(commits.warnings, move |warning| warned.warning(&warning));
-            observe_snapshots(commits.metrics, Rc::clone(observer));
-        }
+        report_steps(report, settings.warmup_steps, stages.max_response_length, clock, observer);
+        commit_snapshots(resumable, scope, faults, observer);
         weights.connect(updates.policies);
+    }
+}
+
+/// Reports warnings and errors of all workers to the observer of the first worker. The observer is registered with `faults` before the
+/// error stream, so that the observer receives a fault before the run ends.
+fn report_faults(
+    warnings: BatchStream<'_>,
+    errors: BatchStream<'_>,
+    faults: &Faults,
+    observer: &SharedObserver,
+) {
+    let mut warned = Rc::clone(observer);
+    let warnings = route::gather_at_first("warnings_to_first", warnings, &schema::ERRORS);
+    warn(warnings, move |warning| warned.warning(&warning));
+    let mut failing = Rc::clone(observer);
+    faults.on_fault(move |fault| failing.failed(fault));
+    raise(errors, faults);
+}
+
+/// Reports the steps of all workers to the observer of the first worker, with the metrics of the ledger.
+fn report_steps(
+    report: ReportInputs<'_>,
+    warmup_steps: u64,
+    max_response_length: u32,
+    clock: Arc<dyn Clock>,
+    observer: &SharedObserver,
+) {
+    let responses =
+        route::gather_at_first("responses_to_first", report.responses, &schema::RESPONSES);
+    let groups = route::gather_at_first("trained_to_first", report.groups, &schema::GROUPS);
+    let recorded = LedgerInputs {
+        responses: responses.clone(),
+        groups: groups.clone(),
+        decisions: report.decisions.clone(),
+        warmup_steps,
+        resumable: report.resumable.clone(),
+    };
+    let metrics = merge_metrics(report.metrics.concat(ledger(recorded, max_response_length)));
+    observe(ReportInputs { responses, groups, metrics, ..report }, clock, Rc::clone(observer));
+}
+
+/// Ends the run if a part of its snapshot could not be read. If the run takes snapshots, commits each snapshot once its parts have arrived,
+/// and reports each snapshot and all warnings to the observer.
+fn commit_snapshots<'scope>(
+    resumable: Resumable<'scope>,
+    scope: Scope<'scope, Step>,
+    faults: &Faults,
+    observer: &SharedObserver,
+) {
+    raise(resumable.errors(scope), faults);
+    if let Some(commits) = resumable.commit() {
+        raise(commits.errors, faults);
+        let mut warned = Rc::clone(observer);
+        warn(commits.warnings, move |warning| warned.warning(&warning));
+        observe_snapshots(commits.metrics, Rc::clone(observer));
     }
 }

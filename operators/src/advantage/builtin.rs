@@ -8,7 +8,7 @@ use super::{
     Estimator, Gae, Gpg, Grpo, Opo, PassAtK, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Rloo,
 };
 
-/// Returns the built-in advantage estimators, by the names of `algorithm.adv_estimator`.
+/// Returns the catalog of the built-in advantage estimators. Their names are the values of the recipe key `algorithm.adv_estimator`.
 ///
 /// ```
 /// use rollpacker_operators::advantage::{Advantage, Estimator, ScoredResponse, advantages};
@@ -60,7 +60,7 @@ documented! {
     struct GrpoOptions {
         /// `true` to divide by the standard deviation of the group. (verl: `algorithm.norm_adv_by_std_in_grpo`)
         norm_adv_by_std_in_grpo: bool,
-        /// Addend of the standard deviation. From 1e-12 to 1e6.
+        /// Added to the standard deviation of the group. From 1e-12 to 1e6.
         epsilon: f64,
     }
 }
@@ -79,7 +79,7 @@ impl GrpoOptions {
         if (1e-12..=1e6).contains(&self.epsilon) {
             Ok(self)
         } else {
-            Err(CatalogError::bound("epsilon", "from 1e-12 to 1e6", self.epsilon))
+            Err(CatalogError::out_of_range("epsilon", "from 1e-12 to 1e6", self.epsilon))
         }
     }
 }
@@ -95,7 +95,7 @@ fn share(key: &str, value: f64) -> Result<(), CatalogError> {
     if (0.0..=1.0).contains(&value) {
         Ok(())
     } else {
-        Err(CatalogError::bound(key, "in [0, 1]", value))
+        Err(CatalogError::out_of_range(key, "in [0, 1]", value))
     }
 }
 

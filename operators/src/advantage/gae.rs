@@ -7,8 +7,8 @@ use super::whiten::whiten;
 use super::{Estimate, TokenAdvantage, Trajectory};
 
 documented! {
-    /// Generalized advantage estimation (Schulman et al. 2016, eq. 16), whitened over the tokens of the step as in verl. The returns are the
-    /// advantages before whitening plus the values.
+    /// Generalized advantage estimation (Schulman et al. 2016, eq. 16). If `whiten` is `true`, the advantages are whitened over the tokens
+    /// of the step, as in verl. The returns are the advantages before whitening plus the values.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Gae {

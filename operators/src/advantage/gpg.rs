@@ -2,8 +2,8 @@
 
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// The score minus the group mean, scaled by the number of responses in the step over the number of responses with a nonzero score (Chu et
-/// al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
+/// The score minus the mean score of the group, times the number of responses in the step divided by the number of responses with a nonzero
+/// score (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpg;
 

@@ -30,7 +30,7 @@ impl Advantage for Grpo {
 
 /// Leave-one-out advantage: the score minus the mean of the other scores (RLOO, section 3).
 ///
-/// A group of one keeps its score, as in verl.
+/// For a group of one, the advantage is the score, as in verl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rloo;
 

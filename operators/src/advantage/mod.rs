@@ -32,7 +32,7 @@ pub use reinforce::{ReinforcePlusPlus, ReinforcePlusPlusBaseline};
 /// One response of a group, as input of an estimator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoredResponse {
-    /// The reward, minus the KL penalty if there is one.
+    /// The score of the response, minus the KL penalty of its tokens if the reward has a KL penalty.
     pub score: f64,
     /// The number of sampled tokens.
     pub tokens: usize,
@@ -41,15 +41,15 @@ pub struct ScoredResponse {
 /// An advantage estimator that uses one group at a time.
 ///
 /// # Contract
-/// Returns one finite number per response, in the order of the responses. It applies to every token of the response. The result must not
-/// depend on other groups: groups are trained on while later ones are still being generated. A violation ends the run with an
-/// [`EstimateError`].
+/// Returns one number per response, in the order of the responses. Each number must be finite as an `f32` and applies to every token of its
+/// response. The result must not depend on other groups: groups are trained on while later ones are still being generated. A violation ends
+/// the run with an [`EstimateError`].
 ///
 /// # Example
 /// ```
 /// use rollpacker_operators::advantage::{Advantage, ScoredResponse};
 ///
-/// /// The score minus that of the best response of the group.
+/// /// The score minus the highest score of the group.
 /// struct Regret;
 ///
 /// impl Advantage for Regret {
@@ -76,13 +76,14 @@ impl<A: Advantage + ?Sized> Advantage for Arc<A> {
 /// One response with its rewards per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
-    /// The prompt. Responses of a group are adjacent.
+    /// The id of the prompt. Trajectories with the same prompt are adjacent.
     pub group: u64,
-    /// The reward, minus the KL penalty if there is one.
+    /// The score of the response, minus the KL penalty of its tokens if the reward has a KL penalty.
     pub score: f64,
-    /// The reward per sampled token. The part that is not assigned to single tokens is added to the last token.
+    /// The reward of each sampled token, minus the KL penalty if there is one. The part of the score that is not assigned to single tokens
+    /// is added to the last token.
     pub rewards: Vec<f64>,
-    /// The value that the critic predicts at each sampled token. Empty unless the estimator [needs](TokenAdvantage::needs_values) it.
+    /// The value that the critic predicts at each sampled token. Empty unless the estimator [needs values](TokenAdvantage::needs_values).
     pub values: Vec<f64>,
 }
 
@@ -130,8 +131,8 @@ pub struct Estimate {
 /// # Ok::<(), rollpacker_operators::advantage::EstimateError>(())
 /// ```
 pub trait TokenAdvantage: Send + Sync {
-    /// Returns the estimates of whole groups: of all groups of a step, ordered by prompt, if [`whole_step`](Self::whole_step) is `true`;
-    /// otherwise of any subset of them.
+    /// Returns one estimate per trajectory, in order. `trajectories` holds whole groups, ordered by prompt: all groups of a step if
+    /// [`whole_step`](Self::whole_step) is `true`, and some of the groups otherwise.
     fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate>;
 
     /// Returns `true` if the estimator needs all groups of a step at once. Default: `true`.
@@ -172,7 +173,7 @@ impl Estimator {
         matches!(self, Self::Token(estimator) if estimator.needs_values())
     }
 
-    /// Returns the estimates of whole groups.
+    /// Returns one estimate per trajectory, in order. `trajectories` must hold whole groups.
     ///
     /// # Errors
     /// If the estimator violates its contract.
@@ -199,7 +200,7 @@ impl Estimator {
 /// A violation of the contract of an [`Advantage`] or a [`TokenAdvantage`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EstimateError {
-    /// The number of estimates differs from that of responses.
+    /// The number of estimates differs from the number of responses.
     #[error(
         "the advantage estimator violates its contract: expected one estimate for each of {expected} responses, found {found}"
     )]
@@ -209,30 +210,30 @@ pub enum EstimateError {
         /// The number of estimates.
         found: usize,
     },
-    /// The number of advantages or returns of a response differs from that of its tokens.
+    /// The number of advantages or returns of a response differs from the number of its tokens.
     #[error(
         "the advantage estimator violates its contract: expected {expected} numbers in `{field}`, one for each token of a response to prompt {prompt}, found {found}"
     )]
     Tokens {
         /// `advantages` or `returns`.
         field: &'static str,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: u64,
         /// The number of tokens.
         expected: usize,
-        /// The number of entries.
+        /// The number of advantages or returns.
         found: usize,
     },
-    /// A number is not finite in single precision, in which it is trained on.
+    /// A number is not finite as an `f32`, the type that training uses.
     #[error(
         "the advantage estimator violates its contract: expected finite numbers in `{field}` for a response to prompt {prompt}, found {found:?}"
     )]
     NotFinite {
         /// `advantages` or `returns`.
         field: &'static str,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: u64,
-        /// The number.
+        /// The number that is not finite.
         found: f64,
     },
 }

@@ -24,7 +24,7 @@ use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
 use crate::resume::OperatorParts;
-use crate::wire::columns::{empty_lists, taken_lists};
+use crate::wire::columns::{empty_lists, owned_lists};
 use crate::wire::rows::{Row, gather_first};
 
 /// The name of the operator in metrics and faults.
@@ -42,14 +42,15 @@ const NAME: &str = "advantage";
 /// use rollpacker_operators::AdvantageExt;
 /// use rollpacker_operators::advantage::Rloo;
 ///
-/// // Two groups of a response with one token and score 1, and a response with two tokens and score 2.
+/// // Two groups. Each group has a response with one token and score 1, and a response with two tokens and score 2.
 /// let groups = run(|scope, _| groups(scope).advantage(Rloo).groups);
 /// let advantages = lists::<Float32Type>(&groups, column::ADVANTAGES);
 /// assert_eq!(advantages, [vec![-1.0], vec![1.0, 1.0], vec![-1.0], vec![1.0, 1.0]]);
 /// ```
 pub trait AdvantageExt {
-    /// Adds the advantages of `estimator`: batches have the schema [`schema::GROUPS`] afterwards. Groups are passed on at once, unless the
-    /// estimator needs all groups of a step. An estimator that violates its contract is an error.
+    /// Adds the advantages of `estimator` as columns. The batches then have the schema [`schema::GROUPS`]. Groups are passed on as they
+    /// arrive, with two exceptions: if the estimator needs all groups of a step, the operator waits for the end of the step, and if the KL
+    /// coefficient adapts, it waits for the end of the step before. If the estimator violates its contract, the run ends with an error.
     #[must_use]
     fn advantage(self, estimator: impl Into<Estimator>) -> Self;
 }
@@ -74,7 +75,7 @@ impl AdvantageExt for Groups<'_> {
         let adapting = self.reward_kl.filter(KlController::adapts);
         let resumable = &self.streams.resumable;
         let known = adapting.and_then(|_| resumable.read());
-        let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
+        let parts = adapting.map(|_| resumable.register_first(PART, &mut operator));
         let mut estimating = AdvantageState {
             estimator,
             inferred: self.inferred,
@@ -103,7 +104,7 @@ impl AdvantageExt for Groups<'_> {
                     &mut measured,
                 );
                 match advanced {
-                    Ok(()) => estimating.passed(frontiers),
+                    Ok(()) => estimating.advance_parts(frontiers),
                     Err(FailedStep { capability, error }) => {
                         errors.give(&capability, faults_batch(&[Fault::of(NAME, &error)]));
                     }
@@ -136,10 +137,11 @@ struct AdvantageState {
     estimator: Estimator,
     inferred: bool,
     controller: Option<KlController>,
-    open: BTreeMap<Step, OpenStep>,
-    /// The snapshot parts of an adaptive coefficient.
+    open: BTreeMap<Step, AdvantageStep>,
+    /// The snapshot parts of the KL coefficient; `None` if it does not adapt.
     parts: Option<OperatorParts>,
-    /// `true` once a step could not be estimated. Its capabilities are kept: the step must not complete, and no group is passed on.
+    /// `true` once a step could not be estimated. The capabilities of the step are kept, so it does not complete, and no later group is
+    /// passed on.
     has_failed: bool,
 }
 
@@ -150,15 +152,15 @@ struct FailedStep {
 }
 
 /// A step that is not complete.
-struct OpenStep {
+struct AdvantageStep {
     capabilities: Capabilities,
     held: Vec<Batch>,
-    /// Weight, divergence and reward of each response so far, ordered by prompt and sample, so that sums do not depend on the order of
-    /// arrival.
+    /// Weight, divergence and reward of each response so far, by prompt and sample index. Empty without a KL penalty. The order of the map
+    /// makes sums independent of the order of arrival.
     recorded: BTreeMap<(u64, u32), ResponseKl>,
 }
 
-/// The values of a response that the metrics of a step are computed from.
+/// The values of a response from which the KL and reward metrics of a step are computed.
 #[derive(Clone, Copy)]
 struct ResponseKl {
     weight: f64,
@@ -168,17 +170,17 @@ struct ResponseKl {
 
 impl AdvantageState {
     fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
-        let open = OpenStep { capabilities, held: Vec::new(), recorded: BTreeMap::new() };
+        let open = AdvantageStep { capabilities, held: Vec::new(), recorded: BTreeMap::new() };
         let step = *open.capabilities.groups.time();
         self.open.entry(step).or_insert(open).held.push(batch);
     }
 
     /// Estimates and emits the groups that are due.
     ///
-    /// Steps are processed in order in two cases: the KL coefficient adapts, so that of a step depends on the divergence of the step
-    /// before; or a step is estimated as a whole. A step is then skipped, with all later ones, until the frontier has passed the step
-    /// before it. Otherwise groups of several steps are emitted as they arrive. A step ends when the frontier has passed it; only then is
-    /// its divergence complete and may the coefficient change.
+    /// Steps are processed in order if the estimator needs whole steps. They are also processed in order if the KL coefficient adapts,
+    /// because the coefficient of a step then depends on the divergence of the step before. A step, and all later ones, then wait until the
+    /// frontier has passed the step before it. Otherwise groups of several steps are emitted as they arrive. A step ends when the frontier
+    /// has passed it: its divergence is complete, and the coefficient may change.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,
@@ -215,15 +217,15 @@ impl AdvantageState {
         Ok(())
     }
 
-    fn passed(&mut self, frontiers: &[MutableAntichain<Step>]) {
+    fn advance_parts(&mut self, frontiers: &[MutableAntichain<Step>]) {
         if let (Some(parts), Some(controller)) = (&mut self.parts, &self.controller) {
-            parts.passed(frontiers, |_| controller.part());
+            parts.advance_to_earliest(frontiers, |_| controller.part());
         }
     }
 
     fn estimate(
         &self,
-        open: &mut OpenStep,
+        open: &mut AdvantageStep,
         whole: bool,
         output: &mut Output,
     ) -> Result<(), EstimateError> {
@@ -246,7 +248,7 @@ impl AdvantageState {
                     let column = |of: fn(&Estimate) -> &[f64]| {
                         let single =
                             |list: &[f64]| list.iter().map(|&value| value as f32).collect();
-                        taken_lists::<Float32Type>(estimates.iter().map(|one| single(of(one))))
+                        owned_lists::<Float32Type>(estimates.iter().map(|one| single(of(one))))
                     };
                     [column(|one| &one.advantages), column(|one| &one.returns)]
                 }
@@ -257,10 +259,10 @@ impl AdvantageState {
         Ok(())
     }
 
-    fn end(&mut self, open: &OpenStep, measured: &mut Output) {
+    fn end(&mut self, open: &AdvantageStep, measured: &mut Output) {
         if let Some(controller) = &mut self.controller {
             if let Some(parts) = &mut self.parts {
-                parts.before(*open.capabilities.groups.time(), |_| controller.part());
+                parts.begin_step(*open.capabilities.groups.time(), |_| controller.part());
             }
             let (metrics, kl) = open.measure(controller.coefficient());
             controller.observe(kl, open.recorded.len());
@@ -269,7 +271,7 @@ impl AdvantageState {
     }
 }
 
-impl OpenStep {
+impl AdvantageStep {
     fn record(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
@@ -280,7 +282,7 @@ impl OpenStep {
         }
     }
 
-    /// Returns the metrics, under verl's names, and the mean divergence of the step.
+    /// Returns the metrics of the step, under verl's names, and the weighted mean of the responses' divergences.
     fn measure(&self, coefficient: f64) -> (Metrics, f64) {
         let recorded = || self.recorded.values();
         let weight: f64 = recorded().map(|one| one.weight).sum();
@@ -338,7 +340,7 @@ fn repeated_advantages(
 
 /// Returns `batch` with the columns of the advantages and of the returns.
 fn with_estimates(batch: &Batch, inferred: bool, estimates: [ArrayRef; 2]) -> Batch {
-    // Without inference, its three columns are empty.
+    // Without inference, the batch lacks the three columns of inference. They are added with empty lists.
     let absent = if inferred { 0 } else { 3 };
     let nothing = (0..absent).map(|_| empty_lists::<Float32Type>(batch.num_rows()));
     let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
@@ -376,7 +378,7 @@ mod tests {
             let given = [
                 (column::PROMPT_ID, prompts),
                 (column::SCORE, std::sync::Arc::new(scores) as ArrayRef),
-                (column::RESPONSE_IDS, taken_lists::<Int32Type>(ids)),
+                (column::RESPONSE_IDS, owned_lists::<Int32Type>(ids)),
             ];
             let batch = blank::batch(&schema::SCORED, responses.len(), &given);
             let repeated = repeated_advantages(&batch, &Grpo::default()).expect("it keeps its contract");

@@ -3,8 +3,9 @@
 use super::grpo::moments;
 use super::{Advantage, ScoredResponse};
 
-/// Rewards only the best response of a group: its score minus the second best score, over the group's standard deviation (verl's
-/// `grpo_passk`). A group of one has no second best score, and advantage 0.
+/// Rewards only the best response of a group. Its advantage is its score minus the second best score, divided by the group's standard
+/// deviation if `norm_by_std` is `true` (verl's `grpo_passk`). All other responses have advantage 0, and so has the response of a group of
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassAtK {
     /// `true` to divide by the standard deviation of the group. (verl: `algorithm.norm_adv_by_std_in_grpo`)

@@ -5,16 +5,17 @@
 //! known, as the difficulty pools of prime-rl do. Both can be combined.
 //!
 //! # The rule
-//! Prompts arrive epoch after epoch. Each is judged once per epoch, just before the schedule receives it, by the last known pass rate of
-//! its dataset row:
+//! Prompts arrive epoch after epoch. Each prompt is judged once per epoch, just before the schedule would receive it. The judgement depends
+//! on the last known pass rate of the prompt's dataset row:
 //!
 //! - A row without a known pass rate is drawn.
 //! - A row whose pass rate lies strictly between `min_pass_rate` and `max_pass_rate` is drawn.
-//! - Any other row is skipped for this epoch as too hard or too easy, unless it is in the share of `exploration`, which is drawn at random
-//!   by seed, epoch and row.
+//! - Any other row is skipped for this epoch as too hard or too easy, unless it is explored. The share `exploration` of these rows is drawn
+//!   at random; seed, epoch and row determine the draw.
 //!
-//! Each prompt of an epoch is therefore drawn or skipped, exactly once, and both are counted. An epoch in which every prompt is skipped
-//! ends the run with an error, because later epochs would skip them as well.
+//! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. If an epoch skips every prompt and `exploration` is
+//! 0, the run ends with an error, because later epochs would skip all prompts as well. With exploration, the run ends after 1,000
+//! consecutive epochs without a drawn prompt.
 //!
 //! # Pass rates
 //! The pass rate of a group is the share of its responses whose score is at least `pass_score`. Groups that are trained on count with
@@ -22,9 +23,9 @@
 //! Other prompts, such as deferred ones, and groups with a response that could not be scored, leave the history unchanged.
 //!
 //! # Determinism
-//! The results of step `t` are used from step `t + 1 + staleness` on, even if they are known earlier: the policy of that step follows from
-//! the update of step `t`, which needs them. Prompts are judged one at a time and only when the schedule needs one. Decisions therefore
-//! depend neither on arrival times of scores nor on how far the reader is ahead.
+//! The results of step `t` are used from step `t + 1 + staleness` on, even if they are known earlier. The policy of that step includes the
+//! update of step `t`, so all results of step `t` are known by then. Prompts are judged one at a time and only when the schedule needs a
+//! prompt. Decisions therefore depend neither on arrival times of scores nor on how far the reader is ahead.
 //!
 //! # Why not differential dataflow
 //! The history of a row is its last result. Results of a step are final once the frontier has passed it, and the next result replaces
@@ -75,13 +76,13 @@ documented! {
         pub max_pass_rate: f64,
         /// The share of too hard and too easy prompts that are drawn anyway. At least 0, below 1; default 0.1.
         pub exploration: f64,
-        /// The score from which a response passes. A finite number; default 1.
+        /// The minimum score of a response that passes. A finite number; default 1.
         pub pass_score: f64,
     }
 }
 
 impl Default for CurriculumOptions {
-    /// Skips nine in ten of the prompts that are always or never solved.
+    /// Returns options that skip nine in ten of the prompts that the policy last solved always or never.
     fn default() -> Self {
         Self { min_pass_rate: 0.0, max_pass_rate: 1.0, exploration: 0.1, pass_score: 1.0 }
     }
@@ -143,12 +144,12 @@ impl Judgement {
     }
 }
 
-/// The numbers of judged prompts.
+/// The numbers of judged prompts, by judgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JudgedPrompts {
-    /// The number of prompts drawn because nothing was known about them.
+    /// The number of prompts drawn because no pass rate of their row was known.
     pub untried: u64,
-    /// The number of prompts drawn because of their pass rate.
+    /// The number of prompts drawn because their pass rate was within the bounds.
     pub in_bounds: u64,
     /// The number of prompts drawn for exploration.
     pub explored: u64,
@@ -195,10 +196,11 @@ impl JudgedPrompts {
     }
 }
 
-/// The number of consecutive epochs whose prompts may all be skipped if some are explored. Without exploration, no later epoch differs.
+/// The number of consecutive epochs without a drawn prompt after which the run ends, if `exploration` is above 0. If `exploration` is 0,
+/// the run ends after the first epoch without a drawn prompt, because no later epoch differs.
 const SKIPPED_EPOCHS: u32 = 1000;
 
-/// An epoch whose prompts were all skipped, after which no later one is expected to differ.
+/// The error of an epoch whose prompts were all skipped. Later epochs are expected to skip all prompts as well.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the curriculum skipped all {} prompts of epoch {epoch}: {} are too easy (pass rate of at least {}) and {} are too hard (at most {}); \
@@ -216,13 +218,13 @@ pub struct SkippedEpoch {
 pub struct SkippedPrompts(Arc<[AtomicU64; 2]>);
 
 impl SkippedPrompts {
-    /// Returns the number of prompts skipped as too easy so far. An interrupted and resumed run counts as one.
+    /// Returns the number of prompts skipped as too easy so far. A resumed run continues the count of its snapshot.
     #[must_use]
     pub fn too_easy(&self) -> u64 {
         self.0[0].load(Ordering::Relaxed)
     }
 
-    /// Returns the number of prompts skipped as too hard so far. An interrupted and resumed run counts as one.
+    /// Returns the number of prompts skipped as too hard so far. A resumed run continues the count of its snapshot.
     #[must_use]
     pub fn too_hard(&self) -> u64 {
         self.0[1].load(Ordering::Relaxed)
@@ -243,7 +245,7 @@ pub struct Curriculum {
     state: CurriculumState,
 }
 
-/// A curriculum of a run, and the counts of what it skips.
+/// A curriculum of a run, and the counts of the prompts that it skips.
 #[derive(Clone, Debug)]
 pub struct CurriculumStage {
     /// The curriculum in its initial state.
@@ -259,9 +261,9 @@ pub(crate) struct CurriculumState {
     pass_rates: BTreeMap<u64, PassRate>,
     /// The results that are not used yet.
     results: Results,
-    /// The current epoch and the prompts judged in it.
+    /// The current epoch and the prompts judged in it. `None` before the first prompt and after the end of an epoch.
     epoch: Option<(u32, JudgedPrompts)>,
-    /// The number of epochs before it whose prompts were all skipped, since the last prompt that was drawn.
+    /// The number of consecutive epochs before the current one whose prompts were all skipped.
     #[serde(default)]
     skipped_epochs: u32,
     /// The prompts judged since the last metrics.
@@ -270,7 +272,7 @@ pub(crate) struct CurriculumState {
     totals: JudgedPrompts,
 }
 
-/// Rejects a snapshot of a run with a curriculum, for a run without one.
+/// Rejects a snapshot with the state of a curriculum. Call this function for a run without a curriculum.
 ///
 /// # Errors
 /// If the snapshot has the state of a curriculum.
@@ -313,10 +315,11 @@ impl Curriculum {
         &self.state
     }
 
-    /// Judges the next prompt, read in `epoch` from dataset row `row`, for a round of `step`. Steps never decrease.
+    /// Judges the next prompt for a round of `step`. The prompt was read in `epoch` from dataset row `row`. `step` must not decrease
+    /// between calls.
     ///
     /// # Errors
-    /// If the prompt begins an epoch and [the one before](Self::end_of_epoch) cannot be followed by another.
+    /// If the prompt begins an epoch and [`end_of_epoch`](Self::end_of_epoch) fails for the epoch before.
     pub fn judge(&mut self, step: Step, epoch: u32, row: u64) -> Result<Judgement, SkippedEpoch> {
         self.use_results(step);
         if self.state.epoch.is_none_or(|(current, _)| current != epoch) {
@@ -332,10 +335,11 @@ impl Curriculum {
         Ok(judgement)
     }
 
-    /// Ends the current epoch.
+    /// Ends the current epoch, if there is one.
     ///
     /// # Errors
-    /// If all of its prompts were skipped, and none are explored or this holds for a thousand epochs in a row.
+    /// If all prompts of the epoch were skipped, and `exploration` is 0 or this is the 1,000th consecutive epoch whose prompts were all
+    /// skipped.
     pub fn end_of_epoch(&mut self) -> Result<(), SkippedEpoch> {
         let Some((epoch, skipped)) = self.state.epoch.take() else { return Ok(()) };
         if skipped.drawn() > 0 {
@@ -350,30 +354,30 @@ impl Curriculum {
         Err(SkippedEpoch { epoch, skipped, options })
     }
 
-    /// Records that the round of `step` has opened. Scores of steps that are neither open nor recent are ignored.
-    pub fn opened(&mut self, step: Step) {
-        self.state.results.open(step);
+    /// Records that the round of `step` has opened. Scores of steps that have not opened, or whose results have been used, are ignored.
+    pub fn on_open(&mut self, step: Step) {
+        self.state.results.on_open(step);
     }
 
-    /// Records that the round of `step` has closed: no further prompt of it is admitted or rejected.
-    pub fn closed(&mut self, step: Step) {
-        self.state.results.close(step);
+    /// Records that the round of `step` has closed: the round admits and rejects no further prompt.
+    pub fn on_close(&mut self, step: Step) {
+        self.state.results.on_close(step);
     }
 
-    /// Records the score of a response; NaN if it could not be scored.
-    pub fn scored(&mut self, id: SampleId, score: f64) {
+    /// Records the score of a response. `score` is NaN if the response could not be scored.
+    pub fn on_score(&mut self, id: SampleId, score: f64) {
         let passed = (!score.is_nan()).then_some(score >= self.options.pass_score);
-        self.state.results.scored(id, passed);
+        self.state.results.on_score(id, passed);
     }
 
-    /// Records that `samples` of a prompt form its group in `step`. Their scores may follow later.
-    pub fn admitted(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
-        self.state.results.admitted(step, prompt, row, samples);
+    /// Records that the responses with the indices `samples` form the group of a prompt in `step`. Their scores may follow later.
+    pub fn on_admit(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
+        self.state.results.on_admit(step, prompt, row, samples);
     }
 
     /// Records that the group of a prompt was rejected in `step` for lack of reward variance. Its responses scored so far form the group.
-    pub fn rejected(&mut self, step: Step, prompt: PromptId, row: u64) {
-        self.state.results.rejected(step, prompt, row);
+    pub fn on_reject(&mut self, step: Step, prompt: PromptId, row: u64) {
+        self.state.results.on_reject(step, prompt, row);
     }
 
     /// Returns the last step whose results the rounds of `step` use, or `None` if there is none.
@@ -381,19 +385,19 @@ impl Curriculum {
         step.0.checked_sub(self.staleness.saturating_add(1)).map(Step)
     }
 
-    /// Returns the pass rate that is known of a dataset row.
+    /// Returns the last known pass rate of a dataset row, in [0, 1]. Returns `None` if no pass rate is known.
     #[must_use]
     pub fn pass_rate(&self, row: u64) -> Option<f64> {
         self.state.pass_rates.get(&row).map(PassRate::share)
     }
 
-    /// Returns the counts since the run began, including the run that a snapshot was taken of.
+    /// Returns the counts since the run began. A resumed run continues the counts of its snapshot.
     #[must_use]
     pub fn totals(&self) -> &JudgedPrompts {
         &self.state.totals
     }
 
-    /// Returns the metrics of the prompts judged since the last call.
+    /// Returns the numbers of prompts judged since the last call, and the number of dataset rows with a known pass rate, as metrics.
     pub(crate) fn take_metrics(&mut self) -> Metrics {
         let mut metrics = std::mem::take(&mut self.state.unreported).metrics();
         let known = self.state.pass_rates.len() as f64;

@@ -1,11 +1,11 @@
-//! Results that the curriculum does not use yet: the passed responses of each step, and the groups that they belong to.
+//! Results that the curriculum does not use yet: the responses of each step with their results, and the groups to which they belong.
 
 use std::collections::BTreeMap;
 
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
-/// The responses of a group and the number of those that passed.
+/// The pass rate of a group, as the number of passed responses and the number of all responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PassRate {
     passed: u32,
@@ -20,7 +20,7 @@ impl PassRate {
     }
 }
 
-/// The results of the latest steps.
+/// The results of the steps whose results the curriculum does not use yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Results {
     steps: BTreeMap<Step, StepResults>,
@@ -28,45 +28,46 @@ pub(super) struct Results {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct StepResults {
-    /// The scored responses: `true` for one that passed, `None` for one that could not be scored.
+    /// The result of each response, by prompt and sample index: `true` if the response passed, `None` if it could not be scored.
     passed: BTreeMap<PromptId, BTreeMap<u32, Option<bool>>>,
-    groups: BTreeMap<PromptId, Group>,
+    groups: BTreeMap<PromptId, CountedGroup>,
     is_closed: bool,
 }
 
 /// The responses that count for the pass rate of a dataset row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Group {
+struct CountedGroup {
     row: u64,
     samples: Vec<u32>,
 }
 
 impl Results {
-    pub(super) fn open(&mut self, step: Step) {
+    pub(super) fn on_open(&mut self, step: Step) {
         self.steps.entry(step).or_default();
     }
 
-    /// Records a response. Once the round of its step has closed, only responses of groups count: whether a dropped response is still
-    /// scored depends on time.
-    pub(super) fn scored(&mut self, id: SampleId, passed: Option<bool>) {
+    /// Records the result of a response. Ignores responses of a step that has not opened or whose results have been taken. Once the round
+    /// of the step has closed, only responses of groups are recorded, because the arrival times decide if a dropped response is still
+    /// scored.
+    pub(super) fn on_score(&mut self, id: SampleId, passed: Option<bool>) {
         let Some(step) = self.steps.get_mut(&id.step) else { return };
         if !step.is_closed || step.counts(id.prompt, id.sample) {
             step.passed.entry(id.prompt).or_default().insert(id.sample, passed);
         }
     }
 
-    pub(super) fn admitted(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
-        self.steps.entry(step).or_default().groups.insert(prompt, Group { row, samples });
+    pub(super) fn on_admit(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
+        self.steps.entry(step).or_default().groups.insert(prompt, CountedGroup { row, samples });
     }
 
-    pub(super) fn rejected(&mut self, step: Step, prompt: PromptId, row: u64) {
+    pub(super) fn on_reject(&mut self, step: Step, prompt: PromptId, row: u64) {
         let results = self.steps.entry(step).or_default();
         let scored = results.passed.get(&prompt);
         let samples = scored.map(|scored| scored.keys().copied().collect()).unwrap_or_default();
-        results.groups.insert(prompt, Group { row, samples });
+        results.groups.insert(prompt, CountedGroup { row, samples });
     }
 
-    pub(super) fn close(&mut self, step: Step) {
+    pub(super) fn on_close(&mut self, step: Step) {
         let Some(results) = self.steps.get_mut(&step) else { return };
         results.is_closed = true;
         let mut passed = std::mem::take(&mut results.passed);
@@ -77,7 +78,8 @@ impl Results {
         results.passed = passed;
     }
 
-    /// Removes the results of all steps up to `last`, and returns the pass rate of each row, those of later steps last.
+    /// Removes the results of all steps up to and including `last`. Returns the dataset rows with their pass rates, in the order of the
+    /// steps.
     pub(super) fn take_until(&mut self, last: Step) -> impl Iterator<Item = (u64, PassRate)> {
         let later = self.steps.split_off(&last.next());
         let taken = std::mem::replace(&mut self.steps, later);
@@ -93,15 +95,15 @@ impl StepResults {
 
     fn pass_rates(self) -> impl Iterator<Item = (u64, PassRate)> {
         let Self { passed, groups, .. } = self;
-        let known = move |(prompt, group): (PromptId, Group)| {
+        let known = move |(prompt, group): (PromptId, CountedGroup)| {
             Some((group.row, group.pass_rate(passed.get(&prompt)?)?))
         };
         groups.into_iter().filter_map(known)
     }
 }
 
-impl Group {
-    /// Returns the pass rate, or `None` if the group is empty or a response of it was not scored.
+impl CountedGroup {
+    /// Returns the pass rate, or `None` if the group is empty or one of its responses was not scored.
     fn pass_rate(&self, scored: &BTreeMap<u32, Option<bool>>) -> Option<PassRate> {
         let passed = self.samples.iter().map(|sample| scored.get(sample).copied().flatten());
         let passed: Vec<bool> = passed.collect::<Option<_>>()?;

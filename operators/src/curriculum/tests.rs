@@ -16,13 +16,13 @@ fn unexplored() -> CurriculumOptions {
 /// Records a group with these scores for the prompt and row `row`.
 fn train(curriculum: &mut Curriculum, step: u64, row: u64, scores: &[f64]) {
     let (step, prompt) = (Step(step), PromptId(row));
-    curriculum.opened(step);
+    curriculum.on_open(step);
     let samples: Vec<u32> = (0..).take(scores.len()).collect();
-    curriculum.admitted(step, prompt, row, samples.clone());
+    curriculum.on_admit(step, prompt, row, samples.clone());
     for (sample, score) in samples.into_iter().zip(scores) {
-        curriculum.scored(SampleId { step, prompt, sample }, *score);
+        curriculum.on_score(SampleId { step, prompt, sample }, *score);
     }
-    curriculum.closed(step);
+    curriculum.on_close(step);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn groups_that_were_not_scored_completely_leave_the_history_unchanged() {
     train(&mut curriculum, 1, 1, &[1.0, f64::NAN]);
     let (step, prompt) = (Step(1), PromptId(9));
     // Scores of a deferred prompt, and a late score of a response that was not admitted.
-    curriculum.scored(SampleId { step, prompt, sample: 0 }, 1.0);
-    curriculum.scored(SampleId { step, prompt: PromptId(1), sample: 5 }, 1.0);
+    curriculum.on_score(SampleId { step, prompt, sample: 0 }, 1.0);
+    curriculum.on_score(SampleId { step, prompt: PromptId(1), sample: 5 }, 1.0);
     assert_eq!(curriculum.judge(Step(2), 0, 1).expect("drawn"), Judgement::InBounds);
     assert_eq!(curriculum.judge(Step(2), 0, 9).expect("drawn"), Judgement::Untried);
 }
@@ -75,13 +75,13 @@ fn groups_that_were_not_scored_completely_leave_the_history_unchanged() {
 fn a_rejected_group_without_variance_counts_with_its_scores() {
     let mut curriculum = curriculum(unexplored());
     let (step, prompt) = (Step(0), PromptId(3));
-    curriculum.opened(step);
+    curriculum.on_open(step);
     for sample in 0..2 {
-        curriculum.scored(SampleId { step, prompt, sample }, 1.0);
+        curriculum.on_score(SampleId { step, prompt, sample }, 1.0);
     }
-    curriculum.rejected(step, prompt, 3);
-    curriculum.scored(SampleId { step, prompt, sample: 2 }, 0.0);
-    curriculum.closed(step);
+    curriculum.on_reject(step, prompt, 3);
+    curriculum.on_score(SampleId { step, prompt, sample: 2 }, 0.0);
+    curriculum.on_close(step);
     assert_eq!(curriculum.judge(Step(1), 1, 3).expect("drawn later"), Judgement::TooEasy);
 }
 

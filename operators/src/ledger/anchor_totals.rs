@@ -45,7 +45,7 @@ impl Semigroup for Longest {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AnchorTotals {
     pub(super) longest: BTreeMap<Case, Longest>,
-    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
+    /// The number of audited executions that exceeded their time limit, and the number of correct executions among them.
     pub(super) audits: (i64, i64),
 }
 
@@ -70,7 +70,7 @@ impl SavedState for AnchorTotals {
 }
 
 impl AnchorTotals {
-    /// Reports the anchors to a limit, as the ledger does when they change.
+    /// Reports all anchors to a time limit, as a run does when anchors change.
     pub(crate) fn apply_to(&self, limit: &mut impl TimeLimit) {
         for ((row, case), Longest(took)) in &self.longest {
             limit.set_anchor(*row, *case, Nanos(*took));

@@ -1,8 +1,8 @@
 //! Anchors: the longest correct execution of each test case, from which time limits are derived, and the results of audits of these limits.
 //!
 //! An anchor is a sum of observations under a difference type whose addition is the maximum, so a case is one record of the arrangement
-//! however often it ran. The executions of a step are reduced before they enter: their cost in the arrangement is that of the distinct
-//! cases.
+//! however often it ran. The executions of a step are reduced before they enter, so their cost in the arrangement depends on the number of
+//! distinct cases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::summaries::{self, summarize};
 use crate::policy::metrics_batch;
 use crate::resume::Resumable;
 
-/// The results of executions of test cases.
+/// The output of [`anchors()`].
 pub struct Anchors<'scope> {
     /// Batches of [`schema::ANCHORS`] with the anchors that changed in a step, emitted when the step is complete.
     pub changes: BatchStream<'scope>,
@@ -50,7 +50,7 @@ pub fn anchors<'scope>(
     let sums = anchors.explode(|(_, Longest(took))| {
         Some((Fact::Anchors, Sums::of([1, i64::try_from(took).unwrap_or(i64::MAX)])))
     });
-    // The cap matters only for lengths, of which there are none.
+    // The cap matters only for lengths, and these collections have no facts about lengths.
     let summaries = summarize(sums.concat(audits), 0);
     let summaries = by_step(summaries, "anchor_metrics", resumed, |step, changes| {
         metrics_batch(&summaries::metrics(step, changes))
@@ -136,7 +136,7 @@ fn read<'scope>(
     let (longest, longest_stream) = operator.updates(&[0]);
     let (audits, audit_stream) = operator.updates(&[0]);
     let (mut metrics, metrics_stream) = operator.output(&schema::METRICS, &[0]);
-    let mut parts = resumable.keep_first(PART, &mut operator);
+    let mut parts = resumable.register_first(PART, &mut operator);
     let mut restored = resumable.read_first::<AnchorTotals>(worker);
     let mut known = AnchorTotals::default();
     let mut outputs = Outputs { longest, audits };
@@ -160,15 +160,15 @@ fn read<'scope>(
             });
             let is_complete = |step: &Step| !frontiers[0].less_equal(step);
             for (step, (held, facts)) in steps.extract_if(.., |step, _| is_complete(step)) {
-                parts.before(step, |_| known.part());
+                parts.begin_step(step, |_| known.part());
                 let audits = (facts.audited_kills, facts.wrong_kills);
-                if parts.is_on() {
+                if parts.is_enabled() {
                     known.add(&facts.longest, audits);
                 }
                 outputs.give(step, &held, &facts.longest, audits);
                 metrics.give(&held[2], metrics_batch(&facts.metrics()));
             }
-            parts.passed(frontiers, |_| known.part());
+            parts.advance_to_earliest(frontiers, |_| known.part());
         }
     });
     ExecutionCollections {
@@ -197,7 +197,7 @@ impl Outputs {
     }
 }
 
-/// Returns the anchors that became valid; those that they replace are left out.
+/// Returns a batch of the anchors that became valid. The replaced anchors are left out.
 fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
     let now = || changes.iter().filter(|(_, change)| *change > 0).map(|(fact, _)| fact);
     Batch::from_columns(

@@ -1,4 +1,4 @@
-//! Compares the trained lengths with those of the policy.
+//! Compares the lengths of the trained responses with the lengths of the policy's responses.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub(super) const UNIT: f64 = 1_048_576.0;
 pub struct WeightSums {
     /// The number of responses.
     pub count: i64,
-    /// The sum of weights.
+    /// The sum of weights, in units of 2^-20.
     pub weight: i64,
-    /// The sum of squared weights.
+    /// The sum of squared weights, in units of 2^-20.
     pub square: i64,
 }
 
@@ -39,13 +39,13 @@ impl WeightSums {
     }
 }
 
-/// The bound of a value, in units: about a million. It keeps the extreme scores of a faulty reward from overflowing the sums, unless there
-/// are more than eight million of them.
-const MOST: f64 = (1u64 << 40) as f64;
+/// The maximum absolute value of a single value, in units of 2^-20: 2^20, about a million. It keeps the extreme scores of a faulty reward
+/// from overflowing the sums, unless there are more than eight million of them.
+const MAX: f64 = (1u64 << 40) as f64;
 
-/// Returns a value in units of 2^-20, clamped to ±2^20.
+/// Returns a value in units of 2^-20. The value is clamped to [-2^20, 2^20].
 pub(super) fn units(value: f64) -> i64 {
-    (value * UNIT).round().clamp(-MOST, MOST) as i64
+    (value * UNIT).round().clamp(-MAX, MAX) as i64
 }
 
 /// The lengths of the responses that were trained on.
@@ -72,7 +72,7 @@ impl By {
 }
 
 impl TrainedLengths {
-    /// Adds responses of `tokens` tokens.
+    /// Adds responses of `tokens` tokens each. `weighed` has their number and their weights.
     pub fn add(&mut self, tokens: u32, weighed: WeightSums) {
         self.lengths.entry(tokens).or_default().add(weighed);
         self.all.add(weighed);
@@ -90,7 +90,8 @@ impl TrainedLengths {
         self.lengths.iter().map(|(tokens, weighed)| i64::from(*tokens) * weighed.count).sum()
     }
 
-    /// Returns the effective sample size over responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
+    /// Returns the effective sample size divided by the number of responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
+    /// The value is above 0 and at most 1, or NaN if there are no responses or all weights are 0.
     #[must_use]
     pub fn effective(&self) -> f64 {
         let weight = self.all.weight as f64 / UNIT;
@@ -132,14 +133,15 @@ impl TrainedLengths {
 pub struct LengthComparison {
     /// Lengths of the policy.
     pub policy: Survival,
-    /// Lengths of the policy if responses that were cut by their own group had ended there: a lower bound.
+    /// Lengths of the policy if each response that was cut by its own group had ended with the next token: a lower bound.
     pub policy_low: Survival,
     /// Lengths that were trained on.
     pub trained: TrainedLengths,
 }
 
 impl LengthComparison {
-    /// Returns the metrics `bias/...`, except that of the single step; none until something was trained on.
+    /// Returns the metrics `bias/...` about lengths, except `bias/step_mean_ratio`. Returns none until a response was trained on and the
+    /// policy's mean length is known and above 0. `cap` is the maximum response length in tokens.
     #[must_use]
     pub fn bias(&self, cap: u32) -> Metrics {
         let (Some(mean), Some(low)) = (self.policy.mean(), self.policy_low.mean()) else {
@@ -177,7 +179,7 @@ impl LengthComparison {
             }
         }
         for (low, high) in buckets(cap) {
-            let share = reach(curve, low) - reach(curve, high);
+            let share = share_at_least(curve, low) - share_at_least(curve, high);
             if share > 0.0 {
                 let ours = self.trained.from(low, by) - self.trained.from(high, by);
                 put(format!("inclusion/{low}_{high}"), ours / share);
@@ -191,7 +193,7 @@ impl LengthComparison {
             let from = limit.saturating_add(from);
             let name = format!("bias/share_above_{limit}");
             metrics.insert(format!("{name}/trained"), self.trained.from(from, By::Count));
-            metrics.insert(format!("{name}/policy"), reach(curve, from));
+            metrics.insert(format!("{name}/policy"), share_at_least(curve, from));
         }
     }
 }
@@ -201,7 +203,7 @@ fn quantile(policy: &Survival, p: f64) -> Option<f64> {
 }
 
 /// Returns P(L >= `tokens`).
-fn reach(curve: &Curve, tokens: u32) -> f64 {
+fn share_at_least(curve: &Curve, tokens: u32) -> f64 {
     tokens.checked_sub(1).map_or(1.0, |before| curve.survival(before))
 }
 

@@ -1,4 +1,4 @@
-//! Output of the ledger: one batch on each worker for each step in which something changed.
+//! Output of the ledger: at most one batch on each worker for each step in which something changed.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 /// The changes of a step, with the capability for its output.
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
-/// Emits a batch for each step after `resumed`, once the step is complete. `batch` receives the facts that became true in the step (+1) and
-/// those that no longer hold (-1), and no fact that the step left as it was.
+/// Emits a batch for each step after `resumed` in which facts changed, once the step is complete. `batch` receives the facts that became
+/// true in the step (+1) and the facts that no longer hold (-1). Empty batches are not emitted.
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
     name: &str,

@@ -14,17 +14,18 @@ use super::pairs::{Pair, Products};
 /// A fact, without its [`Sums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Fact {
-    /// Sums: [`WeightSums`].
+    /// Responses with a length. Sums: [`WeightSums`].
     Length(Length),
-    /// Sums: [`Products`].
+    /// Pairs of responses. Sums: [`Products`].
     Pair(Pair),
-    /// All dataset rows. Sums: the number of rows, the sum over rows of the squared deviations from the mean of the row, and [`Launches`].
+    /// All dataset rows. Sums: the number of rows, the sum over rows of the squared deviations of the lengths from the mean length of the
+    /// row, and the sum of the [`Launches`] of all rows.
     Rows,
-    /// The prompts that are deferred since a step. Sums: their number.
+    /// The prompts that have been deferred since a step. Sums: their number.
     Waiting(Step),
     /// All test cases with an anchor. Sums: their number, and the sum of the anchors in nanoseconds.
     Anchors,
-    /// All audited executions that exceeded their limit. Sums: their number, and the number of those that were correct.
+    /// All audited executions that exceeded their time limit. Sums: their number, and the number of correct executions among them.
     Audits,
 }
 
@@ -40,7 +41,7 @@ pub(super) enum Topic {
 }
 
 impl Fact {
-    /// Returns the facts of a step that are summarized as they are, with their sums: all but those about rows.
+    /// Returns the facts of a step with their sums. Facts about rows are left out, because they are first summed by row.
     pub(super) fn of_step(facts: &Facts) -> impl Iterator<Item = (Self, Sums)> {
         let lengths =
             facts.lengths.iter().map(|(length, sums)| (Self::Length(*length), Sums::from(*sums)));
@@ -64,8 +65,8 @@ impl Fact {
     }
 }
 
-/// The sums of a fact or of a dataset row, as a difference type. [`Fact`] states the meaning of the leading values; those of a row are
-/// [`Launches`]. The other values are 0.
+/// The sums of a fact or of a dataset row, as a difference type. The leading values are the sums that [`Fact`] states, or the [`Launches`]
+/// of a row. The other values are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Sums([i64; 8]);
 
@@ -77,7 +78,7 @@ impl Sums {
         sums
     }
 
-    /// Returns the first values.
+    /// Returns the first `N` values.
     pub(super) fn first<const N: usize>(&self) -> [i64; N] {
         const { assert!(N <= 8) };
         std::array::from_fn(|at| self.0[at])

@@ -1,7 +1,8 @@
 //! The sums of the facts of all steps so far, for snapshots of the ledger.
 //!
-//! The arrangements hold the same facts, indexed by step, with deferred prompts as numbers by step. These sums are kept in addition, and
-//! only if snapshots are taken. They have one record for each distinct length, dataset row and deferred prompt.
+//! The arrangements hold the same facts, indexed by step, but they only count the deferred prompts and do not identify them. These sums are
+//! kept in addition, and only if snapshots are taken. They have one record for each distinct length, pair length, dataset row and deferred
+//! prompt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -21,9 +22,11 @@ use super::pairs::{Pair, Products};
 use crate::resume::part::{read_rows, rows};
 use crate::resume::{ResumeError, SavedState};
 
-/// The names of the parts.
+/// The name of the part with lengths.
 pub(super) const LENGTHS: &str = "ledger_lengths";
+/// The name of the part with the histories of dataset rows.
 pub(super) const ROWS: &str = "ledger_rows";
+/// The name of the part with deferred prompts.
 pub(super) const WAITS: &str = "ledger_waits";
 
 const KIND: &str = "kind";
@@ -98,7 +101,7 @@ impl FactTotals {
         }
     }
 
-    /// Adds the facts of a step. `waits` are the deferred prompts after it.
+    /// Adds the facts of a step. `waits` are the deferred prompts after the step.
     pub(super) fn add(&mut self, facts: &Facts, waits: &DeferredPrompts) {
         for (length, weighed) in &facts.lengths {
             self.lengths.entry(*length).or_default().add(*weighed);

@@ -18,7 +18,7 @@ use crate::wire::finish_reason::is_returned_whole;
 facts! {
     /// A fact about lengths, kept with its number of occurrences.
     Length {
-        /// A response that is observed beyond these tokens only.
+        /// A response that is observed only beyond these tokens (left truncation).
         Entered = "entered",
         /// A response that ended at these tokens.
         Ended = "ended",
@@ -36,7 +36,7 @@ facts! {
 pub(super) struct Launches {
     /// The number of launched responses.
     pub(super) launched: i64,
-    /// The number of responses that ended by themselves, the sum of their tokens, and the sum of the squares.
+    /// The number of responses that ended by themselves, the sum of their tokens, and the sum of their squared numbers of tokens.
     pub(super) whole: [i64; 3],
     /// The number of responses trained on, and the sum of their scores in units of 2^-20.
     pub(super) scored: [i64; 2],
@@ -59,10 +59,13 @@ impl Launches {
 /// The facts that a step adds to the ledger.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Facts {
+    /// The number of occurrences of each fact about a length, and for trained responses the sums of their weights.
     pub(super) lengths: BTreeMap<Length, WeightSums>,
+    /// The sums over the pairs with each fact.
     pub(super) pairs: BTreeMap<Pair, Products>,
+    /// The history of each dataset row.
     pub(super) rows: BTreeMap<u64, Launches>,
-    /// For each prompt that was deferred, the step of the deferral and 1; for each one that was settled, the step and -1.
+    /// For each newly deferred prompt, the current step and 1. For each settled prompt, the step at which it was first deferred, and -1.
     pub(super) waiting: Vec<(Step, i64)>,
 }
 
@@ -75,7 +78,7 @@ pub(super) struct StepFacts {
     deferred: Vec<PromptId>,
     admitted: BTreeSet<PromptId>,
     rejected: Vec<PromptId>,
-    /// Prompts whose responses are kept. Their responses in a later round are continuations, not new draws.
+    /// The paused prompts. Their responses are kept, so their responses in a later round are continuations, not new draws.
     paused: BTreeSet<PromptId>,
     facts: Facts,
 }
@@ -91,13 +94,14 @@ struct ObservedResponse {
 /// A deferred prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeferredPrompt {
+    /// The step at which the prompt was first deferred.
     pub(super) since: Step,
-    /// The largest length at which the prompt was observed.
+    /// The maximum length at which the prompt was observed, in tokens.
     pub(super) longest: u32,
 }
 
-/// The deferred prompts. The ledger keeps state per prompt only for these, and only until they are settled, so that the state stays
-/// bounded.
+/// The deferred prompts. The ledger keeps state per prompt only for deferred prompts, and only until they are settled, so that the state
+/// stays bounded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct DeferredPrompts(pub(super) BTreeMap<PromptId, DeferredPrompt>);
 
@@ -170,8 +174,8 @@ impl StepFacts {
 
     /// Returns the facts of `step`, which must be complete, and updates the deferred prompts. Steps must be closed in order.
     ///
-    /// The order inside the function matters: pairs and responses are counted against the deferred prompts of earlier steps, whose observed
-    /// lengths are the entries of new draws. Only then are the decisions of this step applied.
+    /// The order inside the function matters. Pairs and responses are counted first: new draws of a prompt enter at the largest length at
+    /// which earlier steps observed it. Only then do the decisions of this step change the deferred prompts.
     pub(super) fn close(mut self, step: Step, waits: &mut DeferredPrompts) -> Facts {
         self.count_pairs(waits);
         let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
@@ -216,7 +220,7 @@ impl StepFacts {
 }
 
 impl Facts {
-    /// Returns only the facts about deferred prompts, for steps that are not counted otherwise.
+    /// Returns only the facts about deferred prompts. In a warm-up step, no other facts are counted.
     pub(super) fn of_waits(self) -> Self {
         Self { waiting: self.waiting, ..Self::default() }
     }
@@ -225,7 +229,8 @@ impl Facts {
         self.lengths.entry(length).or_default().add(weighed);
     }
 
-    /// Counts a response. If its prompt was observed at `entry` tokens before, it is a new draw and counts only beyond `entry`.
+    /// Counts a response in the history of its row and in the lengths. If its prompt was observed at `entry` tokens before, the response is
+    /// a new draw, and the lengths count it only beyond `entry`.
     fn observe(&mut self, response: ObservedResponse, entry: Option<u32>, is_admitted: bool) {
         let ObservedResponse { row, tokens, whole, .. } = response;
         let history = self.rows.entry(row).or_default();
@@ -261,7 +266,7 @@ impl DeferredPrompts {
         }
     }
 
-    /// Marks a prompt as deferred. A prompt that was deferred before keeps its first step.
+    /// Marks a prompt as deferred. A prompt that was deferred before keeps its first step and the longer of its two maximum lengths.
     fn defer(&mut self, prompt: PromptId, step: Step, longest: u32, facts: &mut Facts) {
         let waiting = self.0.entry(prompt).or_insert_with(|| {
             facts.waiting.push((step, 1));

@@ -1,4 +1,4 @@
-//! The dataflow of the ledger: facts of each step enter, arrangements keep them, metrics leave.
+//! The dataflow of the ledger: the facts of each step enter, arrangements keep them, and metrics leave.
 
 use std::collections::BTreeMap;
 
@@ -30,17 +30,17 @@ pub struct LedgerInputs<'scope> {
     pub groups: BatchStream<'scope>,
     /// The decisions of the schedule.
     pub decisions: BatchStream<'scope>,
-    /// The number of initial steps whose lengths and rows are not counted; 0 counts all. Deferred prompts are tracked from the first step
-    /// on.
+    /// The number of initial steps whose lengths, pairs and rows are not counted. With 0, all steps are counted. Deferred prompts are
+    /// tracked from the first step on.
     pub warmup_steps: u64,
     /// The access to snapshots, in which the facts are saved.
     pub resumable: Resumable<'scope>,
 }
 
-/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): at most one for each step on each worker. A metric
-/// of a step is in one of them.
+/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): at most one for each step on each worker. Each
+/// metric of a step is in only one of the batches.
 ///
-/// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
+/// `cap` is the maximum response length of the engine in tokens. The shares of longer responses are reported at each quarter of `cap`.
 ///
 /// ```
 /// # mod step {
@@ -67,7 +67,7 @@ pub struct LedgerInputs<'scope> {
 ///     let (warmup_steps, resumable) = (0, Resumable::default());
 ///     ledger(LedgerInputs { responses, groups, decisions, warmup_steps, resumable }, 100)
 /// });
-/// // Every response is trained on, so the trained lengths are those of the policy: a mean of 1.5 tokens.
+/// // Every response is trained on, so the trained lengths equal the policy's lengths: a mean of 1.5 tokens.
 /// assert_eq!(metric(&metrics, "bias/policy_mean"), [1.5]);
 /// assert_eq!(metric(&metrics, "bias/mean_ratio"), [1.0]);
 /// ```
@@ -81,7 +81,7 @@ pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
 
 /// The facts as differential collections.
 struct FactCollections<'scope> {
-    /// All facts but those about rows.
+    /// All facts except the facts about rows.
     facts: VecCollection<'scope, Step, Fact, Sums>,
     /// The histories of the dataset rows.
     rows: VecCollection<'scope, Step, u64, Sums>,
@@ -103,7 +103,7 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
     let (facts, fact_stream) = operator.updates(&[0, 1, 2]);
     let (rows, row_stream) = operator.updates(&[0, 1, 2]);
     let parts = [fact_totals::LENGTHS, pair_totals::PAIRS, fact_totals::ROWS, fact_totals::WAITS];
-    let mut parts = LedgerParts(parts.map(|name| resumable.keep_first(name, &mut operator)));
+    let mut parts = LedgerParts(parts.map(|name| resumable.register_first(name, &mut operator)));
     let mut reader = Reader {
         outputs: Outputs { facts, rows },
         first_counted: Step(recorded.warmup_steps),
@@ -134,10 +134,10 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
                     break;
                 }
                 let (held, gathering) = first.remove();
-                parts.before(step, &reader.known);
-                reader.close(step, &held, gathering, parts.is_on());
+                parts.begin_step(step, &reader.known);
+                reader.close(step, &held, gathering, parts.is_enabled());
             }
-            parts.passed(frontiers, &reader.known);
+            parts.advance_to_earliest(frontiers, &reader.known);
         }
     });
     FactCollections { facts: fact_stream.as_collection(), rows: row_stream.as_collection() }
@@ -147,32 +147,32 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
 struct LedgerParts([OperatorParts; 4]);
 
 /// A function that makes a part from the facts.
-type Make = fn(&FactTotals) -> Part;
+type MakePart = fn(&FactTotals) -> Part;
 
 impl LedgerParts {
-    const MAKE: [Make; 4] = [
+    const MAKE_PARTS: [MakePart; 4] = [
         FactTotals::lengths_part,
         FactTotals::pairs_part,
         FactTotals::rows_part,
         FactTotals::waits_part,
     ];
 
-    fn is_on(&self) -> bool {
-        self.0.iter().all(OperatorParts::is_on)
+    fn is_enabled(&self) -> bool {
+        self.0.iter().all(OperatorParts::is_enabled)
     }
 
     fn start(&mut self, capabilities: &[Capability<Step>]) {
         self.0.iter_mut().for_each(|parts| parts.start(capabilities));
     }
 
-    fn before(&mut self, step: Step, known: &FactTotals) {
-        let parts = self.0.iter_mut().zip(Self::MAKE);
-        parts.for_each(|(parts, make)| parts.before(step, |_| make(known)));
+    fn begin_step(&mut self, step: Step, known: &FactTotals) {
+        let parts = self.0.iter_mut().zip(Self::MAKE_PARTS);
+        parts.for_each(|(parts, make)| parts.begin_step(step, |_| make(known)));
     }
 
-    fn passed(&mut self, frontiers: &[MutableAntichain<Step>], known: &FactTotals) {
-        let parts = self.0.iter_mut().zip(Self::MAKE);
-        parts.for_each(|(parts, make)| parts.passed(frontiers, |_| make(known)));
+    fn advance_to_earliest(&mut self, frontiers: &[MutableAntichain<Step>], known: &FactTotals) {
+        let parts = self.0.iter_mut().zip(Self::MAKE_PARTS);
+        parts.for_each(|(parts, make)| parts.advance_to_earliest(frontiers, |_| make(known)));
     }
 }
 

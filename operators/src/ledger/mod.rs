@@ -3,8 +3,8 @@
 //! A schedule that keeps the responses that end first trains on shorter responses than the policy samples. The ledger holds both length
 //! distributions and compares them at every step. Facts are counts by key, maintained by differential dataflow at the times of the steps:
 //! observed and trained lengths, the history of each dataset row, the deferred prompts. Tokens and texts never enter the ledger. The facts
-//! of a step are summed before they enter the collections, so the cost of a step is that of its distinct lengths and rows, not of its
-//! responses.
+//! of a step are summed before they enter the collections, so the cost of a step depends on the number of its distinct lengths and rows,
+//! not of its responses.
 //!
 //! # The reference distribution
 //! The reference is the length distribution of the policy over the prompts as they are read: each prompt has the same weight, however many
@@ -12,12 +12,13 @@
 //! 40 % of the mean on the workloads below:
 //!
 //! - *Long prompts are launched twice.* Responses that were cut when a round was full are launched again later, so the prompts with long
-//!   responses have twice the weight. The new draws of a prompt therefore enter late: they are at risk only beyond the largest number of
-//!   tokens at which the prompt was observed before, and replace the continuation of what was cut there
-//!   ([`Survival::observe_from`](crate::survival::Survival::observe_from)).
-//! - *A response that is cut because its siblings were done* belongs to a prompt with short responses, and its remaining length is
-//!   distributed differently from that of other responses of its length: the censoring is informative. No estimator can correct this,
-//!   because no response of such a prompt is ever observed beyond its cut; two policies that differ only there produce the same data.
+//!   responses have twice the weight. The new draws of a prompt therefore enter late (left truncation): they are at risk only beyond the
+//!   largest number of tokens at which the prompt was observed before. Beyond this number, they replace the continuation of the responses
+//!   that were cut ([`Survival::observe_from`](crate::survival::Survival::observe_from)).
+//! - *A response that is cut because its siblings were done* belongs to a prompt with short responses. Its remaining length is distributed
+//!   differently from the remaining length of other responses that are as long: the censoring is informative. No estimator can correct
+//!   this, because no response of such a prompt is ever observed beyond its cut. Two policies that differ only beyond such cuts produce the
+//!   same data.
 //!
 //! The table shows the estimated mean over the true mean in simulated runs of 160 steps of 128 prompts with 8 responses. Two runs agree
 //! within 0.03. The cap is 16,384 tokens. Lengths are lognormal around 800, with the given standard deviations of the logarithm between and
@@ -36,18 +37,18 @@
 //! larger or had either sign.
 //!
 //! # The gradient
-//! A group-relative gradient is a sum over pairs of responses to a prompt, and a pair is whole or cut by its longer response. The effect of
-//! a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Relative to the true ratio, without
-//! surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 on workloads like those above, and 1.15 for a score that depends only on the
-//! longest fiftieth of the responses. With surplus responses, the true ratio lies between `bias/gradient_ratio` and
-//! `bias/gradient_ratio_high`. Both are left out if the policy's product is less than three times its standard error. `docs/bias.md` has
-//! the figures.
+//! A group-relative gradient is a sum over pairs of responses to a prompt, and the longer response of a pair determines if the pair is
+//! whole or cut. The effect of a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Relative to
+//! the true ratio, without surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 on workloads like those above, and 1.15 for a score
+//! that depends only on the longest fiftieth of the responses. With surplus responses, the true ratio lies between `bias/gradient_ratio`
+//! and `bias/gradient_ratio_high`. A ratio is left out if the policy's mean product of advantage and length, its denominator, is at most
+//! three times its standard error. `docs/bias.md` has the figures.
 //!
 //! # Metrics
 //! The table of [`metrics`](rollpacker_stages::metrics) has the metrics `bias/...` and `ledger/...`. The length advantage is the covariance
 //! of score and length within a prompt.
 
-/// Declares a kind of facts that are kept by a number of tokens, with the names of the facts in snapshots.
+/// Declares an enum of facts about a number of tokens, with the names of the facts in snapshots.
 macro_rules! facts {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $fact:ident = $kind:literal,)* }) => {
         $(#[$meta])*
@@ -55,7 +56,7 @@ macro_rules! facts {
         pub(super) enum $name { $($(#[$doc])* $fact(u32),)* }
 
         impl $name {
-            /// Returns the fact of this name about `tokens` tokens; `None` if the name is unknown.
+            /// Returns the fact named `kind` about `tokens` tokens; `None` if the name is unknown.
             pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
                 match kind {
                     $($kind => Some(Self::$fact(tokens)),)*
@@ -63,7 +64,7 @@ macro_rules! facts {
                 }
             }
 
-            /// Returns the name and the tokens.
+            /// Returns the name of the fact and its number of tokens.
             pub(super) fn parts(self) -> (&'static str, u32) {
                 match self { $(Self::$fact(tokens) => ($kind, tokens),)* }
             }

@@ -1,4 +1,5 @@
-//! Pairs of responses to one prompt: the part of the group-relative gradient that a selection by length leaves.
+//! Pairs of responses to one prompt. From the pairs, the ledger estimates the part of the group-relative gradient that remains when a
+//! schedule selects responses by length.
 //!
 //! With the group's mean as baseline, the advantages of a group of `n` responses with scores `s` and lengths `l` satisfy
 //!
@@ -6,10 +7,11 @@
 //! 1/(n-1) sum_i (s_i - mean s) l_i  =  mean over pairs i < j of (s_i - s_j) (l_i - l_j) / 2
 //! ```
 //!
-//! The left side is the product of advantage and length, which determines how the policy's length changes: its expectation is the
-//! covariance of score and length within a prompt. The right side is a mean over pairs, and a pair is whole or cut by its longer response.
-//! The distribution of the longer length of a pair is therefore estimated like the distribution of lengths (product limit, new draws enter
-//! late). The product of the policy is the mean, over that distribution, of the mean product of trained pairs with such a longer length.
+//! The left side is the mean product of advantage and length, which determines how the policy's length changes: its expectation is the
+//! covariance of score and length within a prompt. The right side is a mean over pairs, and the longer response of a pair determines if the
+//! pair is whole or cut. The distribution of the longer length of a pair is therefore estimated like the distribution of lengths (product
+//! limit, new draws enter late). For each longer length, the trained pairs have a mean product. The policy's mean product is the mean of
+//! these products under the estimated distribution.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +24,16 @@ use crate::survival::Survival;
 /// Products are summed in units of 2^-10 score times token. Integer sums do not depend on the order and can be retracted exactly.
 const UNIT: f64 = 1024.0;
 
-/// The bound for the product of a pair, in units. It keeps the extreme scores of a faulty reward from overflowing the sums.
-const MOST: f64 = (1u64 << 38) as f64;
+/// The maximum absolute value of a product, in units of 2^-10. It keeps the extreme scores of a faulty reward from overflowing the sums.
+const MAX: f64 = (1u64 << 38) as f64;
 
-/// The number of standard errors that the policy's product must exceed before ratios to it are reported.
+/// The policy's mean product must exceed this number of its standard errors. Otherwise ratios to it are not reported.
 const SIGNIFICANT: f64 = 3.0;
 
 facts! {
     /// A fact about pairs of responses to one prompt, by the tokens of the longer response.
     Pair {
-        /// The pair is observed only beyond these tokens.
+        /// The pair is observed only if its longer response has more tokens than this (left truncation).
         Entered = "entered",
         /// Both responses ended.
         Ended = "ended",
@@ -39,27 +41,29 @@ facts! {
         Cut = "cut",
         /// A response was aborted when its group was full.
         Surplus = "surplus",
-        /// Both responses were trained on, and the pair is one of the observations above.
+        /// Both responses were trained on, and the pair is also counted as `Ended`.
         Scored = "scored",
-        /// Both responses were trained on. This fact is not kept by tokens, which are 0.
+        /// Both responses were trained on. The pairs of all lengths are counted together, with 0 as their number of tokens.
         Trained = "trained",
     }
 }
 
-/// Sums over pairs. All but their number include only pairs that were trained on.
+/// Sums over pairs. Except for `pairs`, the sums include only pairs whose responses were both trained on. Products and weights are in units
+/// of 2^-10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Products {
     /// The number of pairs.
     pub(super) pairs: i64,
-    /// Differences of score times differences of length, over 2.
+    /// Differences of score times differences of length, divided by 2.
     pub(super) product: i64,
-    /// The same products with each length multiplied by the weight of its response.
+    /// Differences of score times differences of weighted length, divided by 2. A weighted length is a length times the weight of its
+    /// response.
     pub(super) weighted: i64,
     /// Mean weights of the pairs.
     pub(super) weight: i64,
-    /// The number of groups.
+    /// The number of groups with a pair that was trained on. Only [`Pair::Trained`] counts groups.
     pub(super) groups: i64,
-    /// Absolute values of the groups' products.
+    /// Absolute values of the groups' mean products. Only [`Pair::Trained`] has this sum.
     pub(super) size: i64,
 }
 
@@ -85,23 +89,26 @@ impl Products {
 /// A response of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Member {
+    /// The number of tokens.
     pub(super) tokens: u32,
+    /// `true` if the response ended by itself.
     pub(super) whole: bool,
-    /// Score and weight, if the response was trained on.
+    /// Score and weight if the response was trained on, `None` otherwise.
     pub(super) trained: Option<(f64, f32)>,
 }
 
 /// The responses of a prompt as they were observed in a step.
 pub(super) struct ObservedGroup {
     pub(super) members: Vec<Member>,
-    /// The largest length at which an earlier round observed the prompt. Only pairs with a longer response add information.
+    /// The maximum length, in tokens, at which an earlier step observed the prompt. `None` if no earlier step observed the prompt. Only
+    /// pairs whose longer response exceeds `entry` add information.
     pub(super) entry: Option<u32>,
-    /// `true` if the prompt was trained on, so that its aborted responses were surplus.
+    /// `true` if the schedule admitted the prompt in the step, so that its aborted responses were surplus.
     pub(super) is_admitted: bool,
 }
 
 impl ObservedGroup {
-    /// Adds the pairs to `facts`.
+    /// Adds the pairs of the group to `facts`.
     pub(super) fn count(mut self, facts: &mut BTreeMap<Pair, Products>) {
         self.members.sort_by_key(|member| member.tokens);
         let mut trained = Products::default();
@@ -162,7 +169,7 @@ fn products(one: &Member, other: &Member) -> Option<Products> {
 }
 
 fn units(value: f64) -> i64 {
-    (value * UNIT).round().clamp(-MOST, MOST) as i64
+    (value * UNIT).round().clamp(-MAX, MAX) as i64
 }
 
 /// All facts about pairs up to a step.
@@ -170,10 +177,12 @@ fn units(value: f64) -> i64 {
 pub(super) struct Pairs {
     /// The distribution of the longer length of a pair.
     policy: Survival,
-    /// The same distribution if pairs that were cut by their own group had ended there.
+    /// The distribution of the longer length if each pair that was cut by its own group had ended with the next token.
     policy_low: Survival,
-    /// Products of trained pairs, by half-octave bucket of the longer length.
+    /// Products of the pairs that were trained on and whose longer response exceeds the group's `entry`, by half-octave bucket of the
+    /// longer length.
     scored: BTreeMap<u32, Products>,
+    /// Products of all pairs whose responses were both trained on.
     trained: Products,
 }
 
@@ -201,7 +210,9 @@ impl Pairs {
         }
     }
 
-    /// Returns the metrics `bias/gradient_...` and `bias/length_advantage...`; none until something was trained on.
+    /// Returns the metrics `bias/length_advantage...`, `bias/gradient_ratio...` and `bias/weighted_gradient_ratio`. Returns none until a
+    /// pair was observed and a pair was trained on. Leaves out a ratio whose denominator is not significant, and the weighted ratio if the
+    /// weights change nothing.
     pub(super) fn metrics(&self) -> Metrics {
         let Products { pairs, product, weighted, weight, groups, size } = self.trained;
         let (Some(policy), Some(low)) =
@@ -234,9 +245,9 @@ impl Pairs {
     /// Returns the mean product of the pairs of a policy; `None` if no pair was observed.
     ///
     /// The mean is an integral over the longer length, in half-octave buckets: the probability of each bucket under the estimated
-    /// distribution times the mean product of the trained pairs in it. Long pairs are the ones that schedules cut, so a bucket may have
-    /// probability but no trained pair. It then takes the mean of the nearest shorter bucket that has one. The last bucket takes all
-    /// remaining probability.
+    /// distribution times the mean product of the trained pairs in the bucket. Schedules cut long pairs, so a bucket may have probability
+    /// but no trained pair. Such a bucket takes the mean product of the nearest shorter bucket with a trained pair, or 0 if there is none.
+    /// The last bucket takes all remaining probability.
     fn product(&self, policy: &Survival) -> Option<f64> {
         let (curve, last) = (policy.curve(), bucket(policy.longest()?));
         let (mut sum, mut mean) = (0.0, 0.0);

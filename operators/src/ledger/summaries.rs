@@ -1,4 +1,4 @@
-//! Metrics of each step, derived from all facts up to it.
+//! Metrics of each step, derived from all facts up to the step.
 
 use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
@@ -20,11 +20,11 @@ pub(super) enum Summary {
     Pairs(Vec<(String, u64)>),
     /// The sums of [`Fact::Rows`].
     Rows(Sums),
-    /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these.
+    /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these steps.
     Waiting { prompts: i64, sum: i64, first: u64 },
     /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
     Anchors { cases: i64, took: i64 },
-    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
+    /// The number of audited executions that exceeded their time limit, and the number of correct executions among them.
     Audits { kills: i64, wrong: i64 },
 }
 
@@ -40,7 +40,7 @@ pub(super) fn summarize(
     summaries.map(|(_, summary)| summary)
 }
 
-/// Summarizes the facts of a topic, of which there is at least one. They are in order.
+/// Summarizes the facts of a topic. There is at least one fact, and the facts are sorted.
 fn summary(topic: Topic, facts: &[(&Fact, Sums)], cap: u32) -> Summary {
     let (_, sums) = facts[0];
     match topic {
@@ -127,7 +127,7 @@ fn of_bits(metrics: &[(String, u64)]) -> impl Iterator<Item = (String, f64)> {
     metrics.iter().map(|(name, bits)| (name.clone(), f64::from_bits(*bits)))
 }
 
-/// Sums the histories of all rows. Each row is one record, which is revised when the row is launched again.
+/// Sums the histories of all rows. Each row is one record, which is revised when the history of the row changes.
 pub(super) fn histories(
     rows: VecCollection<'_, Step, u64, Sums>,
 ) -> VecCollection<'_, Step, Fact, Sums> {
@@ -168,7 +168,7 @@ pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
     metrics
 }
 
-/// Returns the responses and tokens trained before the step: those of the summary that the step retracts.
+/// Returns the numbers of responses and tokens trained before the step, from the summary that the step retracts; 0 if it retracts none.
 fn before(changes: &[(Summary, isize)]) -> (i64, i64) {
     let taken = changes.iter().find_map(|(summary, change)| match summary {
         Summary::Lengths { trained, .. } if *change < 0 => Some(*trained),

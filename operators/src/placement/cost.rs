@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 
-/// The devices of a job and their organization.
+/// The devices of a job, their organization, and the maximum response length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -16,7 +16,7 @@ pub struct Job {
     /// The number of devices of one data-parallel replica of the trainer (tensor x pipeline x context parallel). At least 1; training uses
     /// whole replicas.
     pub training_replica: u32,
-    /// The length of the longest response, in tokens. At least 1. (verl: `data.max_response_length`)
+    /// The maximum length of a response, in tokens. At least 1. (verl: `data.max_response_length`)
     pub response_length: u32,
 }
 
@@ -65,8 +65,8 @@ pub struct Job {
 /// assert_eq!(on(2), Ok(()));
 /// ```
 pub trait StepCost {
-    /// Returns the seconds of one decode iteration of an instance over `tensor_parallel` devices. `running` responses have `kv_tokens`
-    /// tokens in total in its cache. Both are means and need not be integers.
+    /// Returns the seconds of one decode iteration of an instance over `tensor_parallel` devices. The instance runs `running` responses,
+    /// which occupy `kv_tokens` tokens of its KV cache in total. Both are means and need not be integers.
     fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64;
 
     /// Returns the seconds in which `devices` devices compute the gradient of `tokens` tokens, prompts included, without the optimizer
@@ -105,13 +105,17 @@ impl Job {
         }
     }
 
-    /// Returns the placement that uses all devices for instances of `tensor_parallel` devices.
+    /// Returns the placement with as many instances of `tensor_parallel` devices as fit on the devices of the job.
+    ///
+    /// # Panics
+    /// If `tensor_parallel` is 0.
     #[must_use]
     pub fn rollout(self, tensor_parallel: u32) -> Placement {
         Placement { instances: self.devices / tensor_parallel, tensor_parallel }
     }
 
-    /// Returns the number of devices of the whole training replicas that fit in addition to `rollout`.
+    /// Returns the number of devices that can train while `rollout` generates, in whole training replicas. `rollout` must not have more
+    /// devices than the job.
     #[must_use]
     pub fn training_beside(self, rollout: Placement) -> u32 {
         let free = self.devices - rollout.devices();

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use rollpacker_stages::rollout::Placement;
-use rollpacker_stages::rollout::profile::LEAST_REPEATS;
+use rollpacker_stages::rollout::profile::MIN_REPEATS;
 use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 use super::error::within;
 use super::profile::{Phase, Profile, Row};
 
-/// A cell of a profile: the measurement to which live iterations are compared.
+/// A cell of a profile: the point of a measurement to which live iterations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// The phase of the engine.
@@ -19,7 +19,7 @@ pub struct Cell {
     pub instances: u32,
     /// The number of devices of an instance.
     pub tensor_parallel: u32,
-    /// The number of sequences of an iteration.
+    /// The number of sequences of an iteration, per instance.
     pub batch_size: u32,
     /// The number of tokens of each sequence.
     pub tokens: u32,
@@ -29,18 +29,19 @@ pub struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriftOptions {
-    /// The largest tolerated factor between measured and profiled seconds, in either direction. More than 1; default: 1.25.
+    /// The maximum tolerated factor between measured and profiled seconds, in either direction. More than 1; default: 1.25.
     pub band: f64,
     /// The weight of the newest ratio in the moving average, in (0, 1]. Default: 0.1.
     pub smoothing: f64,
-    /// The number of live measurements of a cell before it is judged. At least 1; default: 8.
-    pub least: u32,
+    /// The minimum number of live measurements of a cell before it can count as drifted. At least 1; default: 8.
+    pub min_measurements: u32,
 }
 
-/// Compares live iterations with a profile, cell by cell, by an exponentially weighted mean of their ratios.
+/// Compares live iterations with a profile. Each cell has an exponentially weighted mean of the ratios of measured to profiled seconds.
 ///
-/// A live iteration rarely has the batch size and length of a cell. It is compared with the profile's interpolated value at its own point,
-/// and attributed to the nearest cell. The mean is taken over logarithms, so that twice as slow and twice as fast have equal weight.
+/// A live iteration rarely has the batch size and length of a cell. Its time is therefore compared with the profile, interpolated at the
+/// iteration's batch size and length, and the ratio is attributed to the nearest cell. The mean is taken over logarithms, so that twice as
+/// slow and twice as fast have equal weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriftMonitor {
     options: DriftOptions,
@@ -50,14 +51,15 @@ pub struct DriftMonitor {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ratio {
-    /// The mean logarithm of measured over profiled seconds.
+    /// The weighted mean of the logarithms of the ratios.
     mean: f64,
+    /// The number of measurements.
     count: u32,
 }
 
 impl Default for DriftOptions {
     fn default() -> Self {
-        Self { band: 1.25, smoothing: 0.1, least: 8 }
+        Self { band: 1.25, smoothing: 0.1, min_measurements: 8 }
     }
 }
 
@@ -69,8 +71,8 @@ impl DriftMonitor {
     pub fn new(options: DriftOptions) -> Result<Self, PlacementError> {
         within("band", "more than 1", 1.0 + f64::EPSILON..=f64::MAX, options.band)?;
         within("smoothing", "in (0, 1]", f64::MIN_POSITIVE..=1.0, options.smoothing)?;
-        match options.least {
-            0 => Err(PlacementError::Zero { field: "least" }),
+        match options.min_measurements {
+            0 => Err(PlacementError::Zero { field: "min_measurements" }),
             _ => Ok(Self { options, cells: Vec::new() }),
         }
     }
@@ -78,25 +80,25 @@ impl DriftMonitor {
     /// Compares a live iteration with `profile`. Iterations of a phase, parallelism or instance count that was not profiled are ignored,
     /// and so are iterations that took no time.
     pub fn observe(&mut self, profile: &Profile, live: &Row) {
-        if let Some((cell, profiled)) = compared(profile, live) {
+        if let Some((cell, profiled)) = compare(profile, live) {
             self.count(cell, live.seconds / profiled);
         }
     }
 
-    /// Compares the live iterations of a step with `profile`. Similar iterations are one row with their mean seconds. For each cell, the
-    /// total measured time over the total expected time counts as one measurement. Cells with fewer than [`LEAST_REPEATS`] iterations are
-    /// ignored.
+    /// Compares the live iterations of a step with `profile`. Each row stands for `repeats` similar iterations and has their mean seconds.
+    /// For each cell, the total measured time divided by the total profiled time counts as one measurement. Rows that
+    /// [`observe`](Self::observe) would ignore and cells with fewer than [`MIN_REPEATS`] iterations are ignored.
     pub fn observe_step(&mut self, profile: &Profile, live: &[Row]) {
         let mut sums: BTreeMap<Cell, (f64, f64, u32)> = BTreeMap::new();
         for row in live {
-            let Some((cell, profiled)) = compared(profile, row) else { continue };
+            let Some((cell, profiled)) = compare(profile, row) else { continue };
             let (measured, expected, repeats) = sums.entry(cell).or_default();
             *measured += f64::from(row.repeats) * row.seconds;
             *expected += f64::from(row.repeats) * profiled;
             *repeats += row.repeats;
         }
         for (cell, (measured, expected, repeats)) in sums {
-            if repeats >= LEAST_REPEATS {
+            if repeats >= MIN_REPEATS {
                 self.count(cell, measured / expected);
             }
         }
@@ -117,17 +119,19 @@ impl DriftMonitor {
         &mut self.cells[at].1
     }
 
-    /// Returns the cells that have drifted and must be measured again, with their ratio of measured to profiled seconds.
+    /// Returns the cells that have drifted and must be measured again, each with its mean ratio of measured to profiled seconds.
     pub fn drifted(&self) -> impl Iterator<Item = (Cell, f64)> {
-        let DriftOptions { band, least, .. } = self.options;
+        let DriftOptions { band, min_measurements, .. } = self.options;
         self.cells
             .iter()
-            .filter(move |(_, ratio)| ratio.count >= least && ratio.mean.abs() > band.ln())
+            .filter(move |(_, ratio)| {
+                ratio.count >= min_measurements && ratio.mean.abs() > band.ln()
+            })
             .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
     }
 
-    /// Returns the largest factor between measured and profiled seconds, in either direction, over all observed cells. At least 1; `None`
-    /// if no cell was observed.
+    /// Returns the maximum over all observed cells of the mean factor between measured and profiled seconds, in either direction. The
+    /// factor is at least 1. Returns `None` if no cell was observed.
     #[must_use]
     pub fn max_ratio(&self) -> Option<f64> {
         let ratios = self.cells.iter().map(|(_, ratio)| ratio.mean.abs().exp());
@@ -139,7 +143,7 @@ impl DriftMonitor {
     ///
     /// # Errors
     /// If the time of a cell is no longer a positive number.
-    pub fn renew_in(&mut self, profile: &mut Profile) -> Result<usize, PlacementError> {
+    pub fn update_profile(&mut self, profile: &mut Profile) -> Result<usize, PlacementError> {
         let drifted: Vec<_> = self.drifted().collect();
         for (cell, ratio) in &drifted {
             let rows = profile.rows().iter();
@@ -147,20 +151,20 @@ impl DriftMonitor {
             if let Some(row) = rows.rev().find(|row| Cell::of(row) == *cell) {
                 *profile = profile.with(Row { seconds: row.seconds * ratio, ..*row })?;
             }
-            self.renew(*cell);
+            self.reset_cell(*cell);
         }
         Ok(drifted.len())
     }
 
-    /// Removes the observations of a cell that was measured again.
-    pub fn renew(&mut self, cell: Cell) {
+    /// Removes the observations of a cell. Call it after the cell was measured again.
+    pub fn reset_cell(&mut self, cell: Cell) {
         self.cells.retain(|(known, _)| *known != cell);
     }
 }
 
 /// Returns the cell to which a live iteration is attributed, and the profiled seconds of such an iteration. `None` if no similar iteration
-/// was profiled, or if it took no time.
-fn compared(profile: &Profile, live: &Row) -> Option<(Cell, f64)> {
+/// was profiled, or if the live iteration took no time.
+fn compare(profile: &Profile, live: &Row) -> Option<(Cell, f64)> {
     let Row { phase, instances, tensor_parallel, batch_size, tokens, seconds, .. } = *live;
     let placement = Placement { instances, tensor_parallel };
     let profiled = profile.seconds(phase, placement, f64::from(batch_size), f64::from(tokens))?;

@@ -6,7 +6,7 @@ pub enum PlacementError {
     /// A count is 0.
     #[error("`{field}` is 0, expected at least 1")]
     Zero {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
     },
     /// The trainer needs more devices than the job has.
@@ -17,7 +17,7 @@ pub enum PlacementError {
         /// The number of devices of a replica.
         training_replica: u32,
     },
-    /// Tensor-parallel groups would span servers, or exceed the job.
+    /// The number of devices of an instance does not divide the number of devices of a server, or exceeds the number of devices of the job.
     #[error(
         "`tensor_parallel` is {tensor_parallel}: it does not divide the {devices_per_server} devices of a server, or exceeds the {devices} of the job"
     )]
@@ -44,7 +44,7 @@ pub enum PlacementError {
     /// A share or factor is out of range.
     #[error("`{field}` is {found}, expected {expected}")]
     Range {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
         /// The allowed range.
         expected: &'static str,
@@ -56,11 +56,11 @@ pub enum PlacementError {
     Profile {
         /// The index of the row, from 0.
         row: usize,
-        /// The column.
+        /// The name of the column.
         field: &'static str,
         /// The allowed range.
         expected: &'static str,
-        /// The value found.
+        /// The value in the row.
         found: f64,
     },
 }

@@ -1,4 +1,4 @@
-//! Placements that depend only on the rounds. They have no learned state, so a resumed policy starts like a new one.
+//! Placement policies that depend only on the rounds. They have no learned state, so a resumed policy starts like a new one.
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Event, PlacementPolicy, Reason};
 
 /// The saved state of a policy without learned state: the JSON value `null`.
-pub const LEARNED_NOTHING: &[u8] = b"null";
+pub const NO_LEARNED_STATE: &[u8] = b"null";
 
-/// Implements `save` and `restore` for a policy without learned state. The saved state is [`LEARNED_NOTHING`].
-macro_rules! learns_nothing {
+/// Implements `save` and `restore` for a policy without learned state. The saved state is [`NO_LEARNED_STATE`].
+macro_rules! impl_without_learned_state {
     () => {
         fn save(&self) -> Option<Vec<u8>> {
-            Some(LEARNED_NOTHING.to_vec())
+            Some(NO_LEARNED_STATE.to_vec())
         }
 
         fn restore(&mut self, _saved: &[u8]) -> Result<(), BoxError> {
@@ -38,7 +38,7 @@ pub struct Colocated {
     out: Option<Reason>,
 }
 
-/// Some devices always generate and the others always train (RolloutPipe, one-off and asynchronous pipelines).
+/// Some devices always generate and the others always train (RolloutPipe, one-step off-policy and asynchronous pipelines).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Separate {
     rollout: Placement,
@@ -55,7 +55,7 @@ impl Shared {
 }
 
 impl Colocated {
-    /// Creates a policy with rounds on `rollout`, which uses all devices of the job.
+    /// Creates a policy with rounds on `rollout`, which must use all devices of the job.
     #[must_use]
     pub fn new(rollout: Placement) -> Self {
         Self { rollout, out: None }
@@ -82,7 +82,7 @@ impl PlacementPolicy for Shared {
         std::mem::take(&mut self.out).then(decision)
     }
 
-    learns_nothing!();
+    impl_without_learned_state!();
 }
 
 impl PlacementPolicy for Separate {
@@ -97,7 +97,7 @@ impl PlacementPolicy for Separate {
         std::mem::take(&mut self.out).then(decision)
     }
 
-    learns_nothing!();
+    impl_without_learned_state!();
 }
 
 impl PlacementPolicy for Colocated {
@@ -119,5 +119,5 @@ impl PlacementPolicy for Colocated {
         })
     }
 
-    learns_nothing!();
+    impl_without_learned_state!();
 }

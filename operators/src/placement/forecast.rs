@@ -25,6 +25,7 @@ pub(super) struct Change {
 /// Responses that are expected to end together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
+    /// The number of responses.
     pub(super) count: f64,
     /// The number of tokens cached now per response, prompt included.
     pub(super) context: f64,
@@ -40,24 +41,26 @@ pub(super) struct Forecast {
     job: Job,
     /// The number of tokens of the groups that can be trained on now.
     ready: f64,
-    /// The number of tokens of the incomplete groups, by the number of responses that they lack.
+    /// The incomplete groups, by the number of responses that they lack. Each entry has this number and the tokens that the groups are
+    /// expected to have when they are complete. The tokens are scaled by the share of the incomplete groups that is expected to be
+    /// admitted.
     lacking: Vec<(u32, f64)>,
     /// The number of tokens that the trainer has processed.
     trained: f64,
 }
 
-/// Each rung has 1 / `SPLIT` of the responses of an age that are left after the rungs before it. All ages together have at most [`RUNGS`]
-/// rungs.
+/// The responses of an age are split into rungs. Each rung takes 1 / `SPLIT` of the responses that are in no earlier rung, rounded up.
 const SPLIT: f64 = 4.0;
-const RUNGS: usize = 24;
+/// The maximum number of rungs of all ages together.
+const MAX_RUNGS: usize = 24;
 
 impl Forecast {
-    /// Forecasts the rest of a round at `now`, with lengths distributed as in `curve` and as many dropped responses as in the `last` round
-    /// of its kind.
+    /// Forecasts the rest of a round at `now`. Lengths are distributed as in `curve`. `last` is the load of the last round of the same
+    /// kind. `trained` is the number of tokens that the trainer has processed.
     ///
-    /// All responses are assumed to have the same remaining-length distribution given their age. The shares of launched responses that end
-    /// by themselves and of prompts that are admitted are taken from the last round of the kind, or 1 if there was none. The expected
-    /// number of further admissions scales the tokens of the incomplete groups, because some of them will be deferred.
+    /// All responses of an age are assumed to have the same distribution of remaining lengths. The share of launched responses that end by
+    /// themselves and the share of prompts that are admitted are taken from `last`; both are 1 without it. The expected number of further
+    /// admissions scales the tokens of the incomplete groups, because some of these groups will be deferred.
     pub(super) fn new(
         progress: &RoundProgress,
         now: Nanos,
@@ -66,7 +69,7 @@ impl Forecast {
         last: Option<RoundLoad>,
         trained: f64,
     ) -> Self {
-        let rungs = ladder(curve, job, &progress.cohorts(now));
+        let rungs = rungs_of(curve, job, &progress.cohorts(now));
         let load = progress.load();
         let completed = last.map_or(1.0, RoundLoad::completed_share) * f64::from(load.launched);
         let groups = last.map_or(1.0, RoundLoad::admitted_share) * f64::from(load.prompts);
@@ -90,7 +93,7 @@ impl Forecast {
     pub(super) fn of_round(load: RoundLoad, curve: &Curve, job: Job) -> Self {
         let count = f64::from(load.launched);
         let prompt_length = load.prompt_tokens as f64 / count.max(1.0);
-        let rungs = ladder(curve, job, &[Cohort { count, prompt_length, tokens: 0.0 }]);
+        let rungs = rungs_of(curve, job, &[Cohort { count, prompt_length, tokens: 0.0 }]);
         let rungs = without_surplus(rungs, f64::from(load.completed));
         Self { rungs, job, ready: 0.0, lacking: Vec::new(), trained: 0.0 }
     }
@@ -107,8 +110,8 @@ impl Forecast {
     /// Returns the seconds until all responses have ended and their gradient is computed.
     ///
     /// While the rollout runs, the trainer processes tokens at the speed of its devices, but no more than the complete groups contain at
-    /// that time. After the rollout, all devices train on the remaining tokens. A layout that frees devices earlier thus trades a slower
-    /// rollout against a shorter rest of training.
+    /// that time. After the rollout, all devices train on the remaining tokens. A layout that frees devices earlier thus has a slower
+    /// rollout, but less training after it.
     pub(super) fn seconds<C: StepCost>(&self, cost: &C, change: Change) -> f64 {
         let total = self.ready(1.0);
         let all = self.job.training_beside(Placement { instances: 0, tensor_parallel: 1 });
@@ -119,7 +122,7 @@ impl Forecast {
         let (before, after) =
             (speed(change.from.training_devices), speed(change.to.training_devices));
         let mut trained = self.trained;
-        let rollout = self.walk(cost, change, |at, seconds, ended| {
+        let rollout = self.simulate_rollout(cost, change, |at, seconds, ended| {
             let speed = if at < change.after { before } else { after };
             trained = self.ready(ended).min(trained + speed * seconds).max(trained);
         });
@@ -128,7 +131,7 @@ impl Forecast {
 
     /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, its duration in seconds, and the
     /// share of responses that had ended before it.
-    pub(super) fn walk<C: StepCost>(
+    pub(super) fn simulate_rollout<C: StepCost>(
         &self,
         cost: &C,
         change: Change,
@@ -154,7 +157,7 @@ impl Forecast {
     }
 
     /// Returns the number of tokens that can be trained on when a share `ended` of the running responses has ended, assuming that each
-    /// response is equally likely to be among them.
+    /// response is equally likely to have ended.
     fn ready(&self, ended: f64) -> f64 {
         self.lacking
             .iter()
@@ -174,18 +177,19 @@ fn iteration<C: StepCost>(cost: &C, rollout: Placement, alive: f64, held: f64) -
     cost.decode_iteration(rollout.tensor_parallel, running * share, tokens * share) / share
 }
 
-/// Groups responses by their residual length: coarsely where many end, and one by one at the end of the tail.
-fn ladder(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
+/// Groups responses by their residual length: coarsely where many responses end, and one by one at the end of the tail. Returns at most
+/// `MAX_RUNGS` rungs in ascending order of residual length.
+fn rungs_of(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
     let mut rungs: Vec<Rung> =
-        cohorts.iter().flat_map(|cohort| climb(curve, job, *cohort)).collect();
+        cohorts.iter().flat_map(|cohort| split_cohort(curve, job, *cohort)).collect();
     rungs.sort_by(|one, other| one.residual.total_cmp(&other.residual));
-    match rungs.len() > RUNGS {
-        true => rungs.chunks(rungs.len().div_ceil(RUNGS)).map(merged).collect(),
+    match rungs.len() > MAX_RUNGS {
+        true => rungs.chunks(rungs.len().div_ceil(MAX_RUNGS)).map(merge).collect(),
         false => rungs,
     }
 }
 
-fn climb(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
+fn split_cohort(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
     let sampled = (cohort.tokens as u32).min(job.response_length - 1);
     let (mut left, mut rungs) = (cohort.count, Vec::new());
     while left >= 1.0 {
@@ -202,7 +206,7 @@ fn climb(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
     rungs
 }
 
-/// Returns the smallest length that at least a share of the responses longer than `sampled` tokens does not exceed.
+/// Returns the quantile at `share` of the lengths of responses longer than `sampled` tokens. It is at most `longest`.
 fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     let survival = curve.survival(sampled) * (1.0 - share);
     let (mut low, mut high) = (sampled + 1, longest);
@@ -216,14 +220,15 @@ fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     low
 }
 
-/// Merges rungs into one that ends with the last of them.
-fn merged(rungs: &[Rung]) -> Rung {
+/// Merges rungs into one rung that ends with the last of the merged rungs.
+fn merge(rungs: &[Rung]) -> Rung {
     let count: f64 = rungs.iter().map(|rung| rung.count).sum();
     let context = rungs.iter().map(|rung| rung.count * rung.context).sum::<f64>() / count;
     Rung { count, context, residual: rungs[rungs.len() - 1].residual }
 }
 
-/// Returns the rungs if only the `completing` shortest responses are waited for; the others are dropped when the last of these ends.
+/// Returns the rungs of a round that waits only for the `completing` shortest responses. All other responses are dropped when the last of
+/// the `completing` responses ends.
 fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     let mut before = 0.0;
     let last = rungs.iter().position(|rung| {
@@ -232,7 +237,7 @@ fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     });
     if let Some(last) = last {
         let (end, dropped) = (rungs[last].residual, rungs.split_off(last + 1));
-        rungs.extend((!dropped.is_empty()).then(|| Rung { residual: end, ..merged(&dropped) }));
+        rungs.extend((!dropped.is_empty()).then(|| Rung { residual: end, ..merge(&dropped) }));
     }
     rungs
 }
@@ -249,8 +254,8 @@ fn mean_length(rungs: &[Rung]) -> f64 {
 pub(super) fn projected(cohorts: &[Cohort], curve: &Curve, job: Job) -> f64 {
     let of = |cohort: &Cohort| {
         let sampled = (cohort.tokens as u32).min(job.response_length);
-        let most = f64::from(job.response_length - sampled);
-        let residual = curve.mean_residual(sampled).unwrap_or(most);
+        let max = f64::from(job.response_length - sampled);
+        let residual = curve.mean_residual(sampled).unwrap_or(max);
         cohort.count * (cohort.prompt_length + f64::from(sampled) + residual)
     };
     cohorts.iter().map(of).sum()

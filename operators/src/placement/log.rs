@@ -21,11 +21,11 @@ pub struct TimedDecision {
     pub at: Nanos,
     /// The number of instances that generate from then on.
     pub rollout_instances: u32,
-    /// The number of devices of each of them.
+    /// The number of devices of each rollout instance.
     pub tensor_parallel: u32,
     /// The number of devices that train from then on.
     pub training_devices: u32,
-    /// The reason.
+    /// The reason for the decision.
     pub reason: Reason,
 }
 
@@ -36,12 +36,13 @@ pub struct StepPlacement {
     pub step: u64,
     /// The number of instances of the engine.
     pub instances: u32,
-    /// The decisions, in order. The first one is the last decision of an earlier step if this step has none for its round.
+    /// The decisions, in order. If the step has no decision for its round, the first entry is the last decision of an earlier step, with
+    /// the time at which the round opened.
     pub decisions: Vec<TimedDecision>,
-    /// The time at which all responses of the step had ended.
+    /// The time at which all responses of the step had ended; `None` if the rollout did not drain.
     #[serde(rename = "drained_ns")]
     pub drained: Option<Nanos>,
-    /// The time at which the next round was placed, or at which the step was complete if that came first.
+    /// The time of the first decision of a later step, or the time at which the step was complete if that was earlier.
     #[serde(rename = "until_ns")]
     pub until: Nanos,
 }
@@ -50,17 +51,21 @@ impl StepPlacement {
     /// Returns the metrics of the step.
     ///
     /// - `placement/rollout_instances`: the number of instances that generate at the start of the round.
-    /// - `placement/tensor_parallel`: the number of devices of each of them, which is the number of instances that are joined to one.
-    /// - `placement/lent_instances`: the largest number of instances that do not generate at once and are not joined to one that does.
+    /// - `placement/tensor_parallel`: the number of devices of each of these instances. The engine joins this number of its instances to
+    ///   form one.
+    /// - `placement/lent_instances`: the maximum number of instances that are lent at the same time. A lent instance neither generates nor
+    ///   is joined to an instance that generates.
     /// - `placement/lent_s`: the time of lent instances, in seconds times instances.
-    /// - `placement/overlap_instances` and `placement/overlap_s`: the same while responses of the step were in flight.
+    /// - `placement/overlap_instances` and `placement/overlap_s`: the number and the time of lent instances while responses of the step
+    ///   were in flight, counted like `placement/lent_instances` and `placement/lent_s`.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let first = self.decisions.first();
         let rollout = first.map_or(self.instances, |first| first.rollout_instances);
         let tensor_parallel = first.map_or(1, |first| first.tensor_parallel);
-        let (lent, seconds) = self.lent(self.until);
-        let (overlapping, overlap) = self.lent(self.drained.unwrap_or(self.until).min(self.until));
+        let (lent, seconds) = self.lent_instances(self.until);
+        let (overlapping, overlap) =
+            self.lent_instances(self.drained.unwrap_or(self.until).min(self.until));
         let named = |name: &str, value| (format!("placement/{name}"), value);
         Metrics::from([
             named("rollout_instances", f64::from(rollout)),
@@ -72,15 +77,15 @@ impl StepPlacement {
         ])
     }
 
-    /// Returns the largest number of instances that are lent at once before `until`, and their time in seconds.
-    fn lent(&self, until: Nanos) -> (u32, f64) {
+    /// Returns the maximum number of instances that are lent at the same time before `until`, and the lent time in seconds times instances.
+    fn lent_instances(&self, until: Nanos) -> (u32, f64) {
         let ends = self.decisions.iter().skip(1).map(|next| next.at).chain([until]);
         let spans = self.decisions.iter().zip(ends).filter(|(decision, _)| decision.at < until);
-        spans.fold((0, 0.0), |(most, seconds), (decision, end)| {
+        spans.fold((0, 0.0), |(max, seconds), (decision, end)| {
             let used = decision.rollout_instances.saturating_mul(decision.tensor_parallel);
             let lent = self.instances.saturating_sub(used);
             let span = end.min(until).since(decision.at).as_secs_f64();
-            (most.max(lent), seconds + f64::from(lent) * span)
+            (max.max(lent), seconds + f64::from(lent) * span)
         })
     }
 }
@@ -105,7 +110,7 @@ struct LoggedStep {
 }
 
 impl PlacementLog {
-    /// Removes and returns the placements of `step`, which was complete at `closed`. Steps are taken in order.
+    /// Removes and returns the placements of `step`, which was complete at `closed`. Take the steps in ascending order.
     #[must_use]
     pub fn take(&self, step: Step, closed: Nanos) -> StepPlacement {
         let mut state = self.0.borrow_mut();
@@ -121,8 +126,8 @@ impl PlacementLog {
         StepPlacement { step: step.next().0, instances, decisions, drained, until }
     }
 
-    /// Records an event and returns the step that later decisions belong to.
-    fn note(&self, now: Nanos, event: &Event) -> Option<Step> {
+    /// Records an event. Returns the step to which later decisions belong, or `None` if the event does not change it.
+    fn record_event(&self, now: Nanos, event: &Event) -> Option<Step> {
         let mut state = self.0.borrow_mut();
         match event {
             Event::Policy { step } | Event::Opened { step, .. } => {
@@ -153,7 +158,7 @@ pub struct LoggedPlacement<P> {
 }
 
 impl<P: PlacementPolicy> LoggedPlacement<P> {
-    /// Logs the decisions of `policy` on an engine with this number of instances.
+    /// Logs the decisions of `policy` on an engine with `instances` instances.
     #[must_use]
     pub fn new(policy: P, instances: u32) -> Self {
         let log = PlacementLog::default();
@@ -171,7 +176,7 @@ impl<P: PlacementPolicy> LoggedPlacement<P> {
 impl<P: PlacementPolicy> PlacementPolicy for LoggedPlacement<P> {
     fn on(&mut self, now: Nanos, event: Event) {
         self.now = now;
-        self.step = self.log.note(now, &event).unwrap_or(self.step);
+        self.step = self.log.record_event(now, &event).unwrap_or(self.step);
         self.policy.on(now, event);
     }
 

@@ -1,4 +1,4 @@
-//! Placement: which devices generate, which train, and how the generating ones are sharded.
+//! Placement: which devices generate, which devices train, and how the generating devices are sharded.
 //!
 //! A placement policy is pure, like a schedule: it receives the events of the rounds, each with the time at which it happened, and returns
 //! decisions. Policies of this kind include time-sharing of all devices between rollout and training, separate pools, the stream trainer's
@@ -23,7 +23,7 @@ mod tests;
 
 pub use cost::{Job, StepCost};
 pub use error::PlacementError;
-pub use fixed::{Colocated, LEARNED_NOTHING, Separate, Shared};
+pub use fixed::{Colocated, NO_LEARNED_STATE, Separate, Shared};
 pub use log::{LoggedPlacement, PlacementLog, StepPlacement, TimedDecision};
 pub use operator::restore;
 pub use options::{RoundFilter, StreamTrainerOptions, Trigger};
@@ -74,11 +74,11 @@ pub enum Event {
         id: SampleId,
         /// The number of sampled tokens.
         tokens: u32,
-        /// The number of these tokens that an earlier step had sampled, before the response was paused.
+        /// The number of these tokens that an earlier step sampled before the response was paused.
         resumed: u32,
         /// The finish reason.
         finish_reason: FinishReason,
-        /// The number of times that the engine evicted its KV cache and recomputed it.
+        /// The number of times that the engine evicted the KV cache of the response and recomputed it.
         preemptions: u32,
     },
     /// A group was admitted and will be trained on.
@@ -169,8 +169,9 @@ impl fmt::Display for Reason {
 /// A placement policy.
 ///
 /// # Contract
-/// - While a round is open, or drained and not trained, some device generates or trains, so that the step ends.
-/// - The devices that generate and train never exceed those of the job, unless the policy declares that both share them.
+/// - From the opening of a round until the round has been trained on, at least one device generates or trains, so that the step ends.
+/// - The generating and the training devices together never exceed the devices of the job, unless generation and training may share
+///   devices.
 /// - Decisions depend only on the events.
 ///
 /// # Example
@@ -220,15 +221,16 @@ pub trait PlacementPolicy {
     /// Returns the next decision, or `None` if there is none.
     fn poll(&mut self) -> Option<Decision>;
 
-    /// Returns the learned state on which later decisions depend, for a snapshot; [`LEARNED_NOTHING`] if there is none, so that a resumed
-    /// policy starts like a new one. `None` if the policy cannot be resumed; a run that takes snapshots rejects such a policy. Called
-    /// between two rounds, when the earlier one is drained.
+    /// Returns the learned state on which later decisions depend, for a snapshot. Returns [`NO_LEARNED_STATE`] if the policy has no learned
+    /// state; a resumed policy then starts like a new one. Returns `None`, the default, if the policy cannot be resumed; a run that takes
+    /// snapshots rejects such a policy. The run calls this method between two rounds, when the earlier round is drained.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Restores a state that [`save`](Self::save) returned. Called on a new policy, which keeps its own configuration. Steps whose policies
-    /// were published before the snapshot, and whose rounds were not opened, are reported again. Not called with [`LEARNED_NOTHING`].
+    /// Restores a state that [`save`](Self::save) returned. The run calls this method on a new policy, which keeps its own configuration,
+    /// and never with [`NO_LEARNED_STATE`]. The policy receives [`Event::Policy`] again for the steps whose rounds had not opened before
+    /// the snapshot. By default, returns an error.
     ///
     /// # Errors
     /// If `saved` is not a state of this policy.

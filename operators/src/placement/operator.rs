@@ -16,7 +16,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
-use super::fixed::LEARNED_NOTHING;
+use super::fixed::NO_LEARNED_STATE;
 use super::{Decision, Event, PlacementPolicy};
 use crate::resume::part::read_bytes;
 use crate::resume::{Resumable, ResumeError};
@@ -41,7 +41,7 @@ pub fn restore(
     restored: &RestoredSnapshot,
     policy: &mut dyn PlacementPolicy,
 ) -> Result<(), ResumeError> {
-    let learned = read_bytes(restored, PART)?.filter(|learned| learned != LEARNED_NOTHING);
+    let learned = read_bytes(restored, PART)?.filter(|learned| learned != NO_LEARNED_STATE);
     let Some(learned) = learned else { return Ok(()) };
     let refused = |reason| ResumeError::Refused { step: restored.step(), part: PART, reason };
     policy.restore(&learned).map_err(refused)
@@ -55,7 +55,7 @@ pub(crate) struct PlacementInputs<'scope> {
     pub(crate) decisions: BatchStream<'scope>,
 }
 
-/// A placement policy, and the devices that its decisions are checked against.
+/// A placement policy, and the number of devices against which its decisions are checked.
 pub(crate) struct CheckedPlacement {
     pub(crate) policy: Box<dyn PlacementPolicy>,
     /// The number of devices of the job; `None` if generation and training may share devices.
@@ -63,8 +63,8 @@ pub(crate) struct CheckedPlacement {
 }
 
 impl CheckedPlacement {
-    /// Returns the next decision, or an error if it has too many devices. Without the check, a trainer would start as many threads as the
-    /// decision asks for.
+    /// Returns the next decision, an error if the decision uses too many devices, or `None` if there is no decision. Without the check, a
+    /// trainer would start as many threads as the decision asks for.
     fn poll(&mut self) -> Option<Result<Decision, Fault>> {
         let decision = self.policy.poll()?;
         let used = u64::from(decision.rollout.instances)
@@ -80,8 +80,8 @@ impl CheckedPlacement {
 }
 
 /// Installs the operator and returns batches of [`schema::PLACEMENTS`] and of [`schema::ERRORS`]. In terms of progress tracking, outputs
-/// depend only on policies: the operator keeps the capabilities of each step until its rollout is drained, and sends the later decisions of
-/// the step with them.
+/// depend only on policies: the operator keeps the capabilities of each step until no requests, responses or decisions of the step can
+/// arrive, and sends the later decisions of the step with them.
 pub(crate) fn place<'scope>(
     checked: CheckedPlacement,
     observed: PlacementInputs<'scope>,
@@ -95,7 +95,7 @@ pub(crate) fn place<'scope>(
     let mut decisions = operator.input(observed.decisions, Pipeline, &schema::DECISIONS);
     let (mut output, stream) = operator.output(&schema::PLACEMENTS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let mut parts = resumable.keep_first(PART, &mut operator);
+    let mut parts = resumable.register_first(PART, &mut operator);
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
@@ -106,7 +106,8 @@ pub(crate) fn place<'scope>(
                 // Each worker announces the policy; the first announcement begins the step.
                 if !driver.steps.contains_key(capability.time()) {
                     let ports = [output.index(), errors.index()];
-                    driver.open(*capability.time(), ports.map(|port| capability.retain(port)));
+                    driver
+                        .begin_step(*capability.time(), ports.map(|port| capability.retain(port)));
                 }
             });
             // The order of the inputs matters: a round opens before it launches, and a response ends before it is admitted.
@@ -114,21 +115,23 @@ pub(crate) fn place<'scope>(
             decisions.for_each(|capability, batch| rounds.push((*capability.time(), batch)));
             for (step, batch) in &rounds {
                 // With snapshots, a round opens only when all events of the previous one have been delivered.
-                parts.before(*step, |_| driver.part());
-                driver.opened(*step, batch);
+                parts.begin_step(*step, |_| driver.part());
+                driver.deliver_opened(*step, batch);
             }
-            requests.for_each(|capability, batch| driver.requested(*capability.time(), &batch));
-            responses.for_each(|capability, batch| driver.responded(*capability.time(), &batch));
-            rounds.iter().for_each(|(step, batch)| driver.decided(*step, batch));
-            driver.drain();
-            driver.give(|capability, batch| output.give(capability, batch));
+            requests
+                .for_each(|capability, batch| driver.deliver_launches(*capability.time(), &batch));
+            responses
+                .for_each(|capability, batch| driver.deliver_responses(*capability.time(), &batch));
+            rounds.iter().for_each(|(step, batch)| driver.deliver_decisions(*step, batch));
+            driver.deliver_drained();
+            driver.send_decisions(|capability, batch| output.give(capability, batch));
             driver.report_failure(|capability, batch| errors.give(capability, batch));
-            // A step for which neither responses nor decisions can arrive needs no further placement.
+            // A step for which no requests, responses or decisions can arrive needs no further placement.
             driver
                 .steps
                 .retain(|step, _| frontiers[1..].iter().any(|frontier| frontier.less_equal(step)));
             let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
-            parts.closed(open.min(), |_| driver.part());
+            parts.advance_to(open.min(), |_| driver.part());
         }
     });
     (stream, error_stream)
@@ -137,14 +140,14 @@ pub(crate) fn place<'scope>(
 struct PlacementDriver {
     checked: CheckedPlacement,
     clock: Arc<dyn Clock>,
-    steps: BTreeMap<Step, StepProgress>,
+    steps: BTreeMap<Step, RolloutProgress>,
     decided: Vec<Decision>,
     /// The violation that was not reported yet.
     failed: Option<Fault>,
 }
 
 /// A step whose rollout may still be placed.
-struct StepProgress {
+struct RolloutProgress {
     /// The capabilities for placements and for errors.
     capabilities: [Capability<Step>; 2],
     launched: usize,
@@ -172,14 +175,14 @@ impl PlacementDriver {
             .map_or_else(Part::nothing, |learned| Part::bytes("json", learned))
     }
 
-    fn open(&mut self, step: Step, capabilities: [Capability<Step>; 2]) {
+    fn begin_step(&mut self, step: Step, capabilities: [Capability<Step>; 2]) {
         let fresh =
-            StepProgress { capabilities, launched: 0, ended: 0, closed: false, drained: false };
+            RolloutProgress { capabilities, launched: 0, ended: 0, closed: false, drained: false };
         self.steps.insert(step, fresh);
         self.deliver(Event::Policy { step });
     }
 
-    fn opened(&mut self, step: Step, batch: &Batch) {
+    fn deliver_opened(&mut self, step: Step, batch: &Batch) {
         let rounds = batch.text(column::ROUND);
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             if decision == Some(OPEN) {
@@ -188,16 +191,16 @@ impl PlacementDriver {
         }
     }
 
-    fn requested(&mut self, step: Step, batch: &Batch) {
+    fn deliver_launches(&mut self, step: Step, batch: &Batch) {
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLES);
         let prompt_lengths = batch.values::<UInt32Type>(column::PROMPT_LENGTH);
         for row in (0..batch.num_rows()).filter(|&row| actions.value(row) == LAUNCH) {
             let samples = samples.value(row);
-            if let Some(under_way) = self.steps.get_mut(&step) {
-                under_way.launched += samples as usize;
-                under_way.drained = false;
+            if let Some(progress) = self.steps.get_mut(&step) {
+                progress.launched += samples as usize;
+                progress.drained = false;
             }
             self.deliver(Event::Launched {
                 step,
@@ -208,15 +211,15 @@ impl PlacementDriver {
         }
     }
 
-    fn responded(&mut self, step: Step, batch: &Batch) {
+    fn deliver_responses(&mut self, step: Step, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
         let preemptions = batch.values::<UInt32Type>(column::PREEMPTIONS);
         let reasons = batch.text(column::FINISH_REASON);
-        if let Some(under_way) = self.steps.get_mut(&step) {
-            under_way.ended += batch.num_rows();
+        if let Some(progress) = self.steps.get_mut(&step) {
+            progress.ended += batch.num_rows();
         }
         for row in 0..batch.num_rows() {
             let (prompt, sample) = (PromptId(prompts.value(row)), samples.value(row));
@@ -230,7 +233,7 @@ impl PlacementDriver {
         }
     }
 
-    fn decided(&mut self, step: Step, batch: &Batch) {
+    fn deliver_decisions(&mut self, step: Step, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
@@ -241,8 +244,8 @@ impl PlacementDriver {
                     samples: u32::try_from(admitted.get(row).len()).unwrap_or(u32::MAX),
                 }),
                 Some(CLOSE) => {
-                    if let Some(under_way) = self.steps.get_mut(&step) {
-                        under_way.closed = true;
+                    if let Some(progress) = self.steps.get_mut(&step) {
+                        progress.closed = true;
                     }
                     self.deliver(Event::Closed { step });
                 }
@@ -252,38 +255,38 @@ impl PlacementDriver {
     }
 
     /// Reports the steps whose rollout has drained.
-    fn drain(&mut self) {
-        let ended = |under_way: &StepProgress| {
-            under_way.closed && !under_way.drained && under_way.ended == under_way.launched
+    fn deliver_drained(&mut self) {
+        let ended = |progress: &RolloutProgress| {
+            progress.closed && !progress.drained && progress.ended == progress.launched
         };
         let drained: Vec<Step> = self
             .steps
             .iter()
-            .filter(|(_, under_way)| ended(under_way))
+            .filter(|(_, progress)| ended(progress))
             .map(|(&step, _)| step)
             .collect();
         for step in drained {
-            if let Some(under_way) = self.steps.get_mut(&step) {
-                under_way.drained = true;
+            if let Some(progress) = self.steps.get_mut(&step) {
+                progress.drained = true;
             }
             self.deliver(Event::Drained { step });
         }
     }
 
     /// Sends the pending decisions at the earliest step in progress.
-    fn give(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+    fn send_decisions(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
         if self.decided.is_empty() {
             return;
         }
-        let Some(under_way) = self.steps.values().next() else { return };
-        give(&under_way.capabilities[0], placement_batch(&std::mem::take(&mut self.decided)));
+        let Some(progress) = self.steps.values().next() else { return };
+        give(&progress.capabilities[0], placement_batch(&std::mem::take(&mut self.decided)));
     }
 
     /// Reports a violation at the earliest step in progress.
     fn report_failure(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
-        let Some(under_way) = self.steps.values().next() else { return };
+        let Some(progress) = self.steps.values().next() else { return };
         if let Some(fault) = self.failed.take() {
-            give(&under_way.capabilities[1], faults_batch(&[fault]));
+            give(&progress.capabilities[1], faults_batch(&[fault]));
         }
     }
 }

@@ -16,7 +16,8 @@ pub struct StreamTrainerOptions {
     pub trigger: Trigger,
     /// The minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5, as in the paper.
     pub keep: f64,
-    /// The share of the kept caches that a projection may fill, in (0, 1]. Default: 0.95, as in the paper.
+    /// The maximum share of the KV caches of the kept instances that the projected tokens may fill, in (0, 1]. Default: 0.95, as in the
+    /// paper.
     pub headroom: f64,
     /// `true` to merge the last responses onto fewer, wider instances when this is predicted to end the step sooner. Default: `false`.
     pub consolidate: bool,
@@ -32,19 +33,22 @@ pub enum RoundFilter {
     All,
 }
 
-/// The condition for devices to leave the rollout. Shares refer to the responses that are expected to end by themselves: all launched ones,
-/// minus the share that the last round of the kind dropped.
+/// The condition for devices to leave the rollout. A share is the number of ended responses divided by the number of responses that are
+/// expected to end by themselves. The expected number is the number of launched responses times the share that ended by themselves in the
+/// last round of the kind. The first round of a kind expects all launched responses to end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
     /// Devices never leave: rollout and training alternate on all devices.
     Never,
-    /// At a fixed share of ended responses, whether or not the rest fits (Table 3).
+    /// Devices leave at a fixed share of ended responses, even if the remaining responses do not fit on fewer instances (RollPacker, Table
+    /// 3).
     Fixed {
         /// The share, in (0, 1].
         share: f64,
     },
-    /// At the first of the milestones `from`, `from + every`, ..., `to` at which the rest is projected to fit (Algorithm 1).
+    /// Devices leave at the first of the milestones `from`, `from + every`, ..., `to` at which the remaining responses are projected to fit
+    /// on fewer instances (RollPacker, Algorithm 1).
     Adaptive {
         /// The first milestone, in (0, 1].
         from: f64,
@@ -53,9 +57,10 @@ pub enum Trigger {
         /// The distance between milestones, in (0, 1].
         every: f64,
     },
-    /// As soon as the step is predicted to end sooner, and waiting for more responses is not predicted to be better.
+    /// Devices leave as soon as the step is predicted to end sooner after a scale-down, unless waiting for more responses is predicted to
+    /// be better.
     Predicted {
-        /// The smallest share at which predictions are compared, in (0, 1].
+        /// The minimum share at which predictions are compared, in (0, 1].
         from: f64,
         /// The share of responses between comparisons, in (0, 1]. In the tail, predictions are compared more often.
         every: f64,
@@ -63,8 +68,8 @@ pub enum Trigger {
 }
 
 impl StreamTrainerOptions {
-    /// Returns the options of the paper: long rounds, milestones from 20 to 50 % in steps of 5, half of the instances, 95 % of their
-    /// caches.
+    /// Returns the options of the paper: long rounds, milestones from 20 to 50 % in steps of 5 %, at least half of the instances, and 95 %
+    /// of their caches.
     #[must_use]
     pub fn paper() -> Self {
         Self {
@@ -113,13 +118,14 @@ impl StreamTrainerOptions {
     }
 
     /// Returns `true` if devices may leave a round of the kind.
-    pub(super) fn streams(self, round: RoundKind) -> bool {
+    pub(super) fn allows_scale_down(self, round: RoundKind) -> bool {
         self.trigger != Trigger::Never
             && (self.rounds == RoundFilter::All || round != RoundKind::Short)
     }
 
-    /// Returns `true` if predictions are compared: to consolidate, or because the trigger uses them and devices may still leave.
-    pub(super) fn compares(self, leaves: bool) -> bool {
+    /// Returns `true` if predictions are compared: to consolidate, or because the trigger uses predictions and devices may still leave
+    /// (`leaves`).
+    pub(super) fn compares_predictions(self, leaves: bool) -> bool {
         self.consolidate || leaves && matches!(self.trigger, Trigger::Predicted { .. })
     }
 }
@@ -131,8 +137,8 @@ impl Default for StreamTrainerOptions {
 }
 
 impl Trigger {
-    /// Returns the number of milestones at or below a share of the responses; 0 if predictions decide.
-    pub(super) fn reached(self, share: f64) -> u32 {
+    /// Returns the number of milestones at or below a share of the responses; 0 for `Never` and `Predicted`, which have no milestones.
+    pub(super) fn milestones_reached(self, share: f64) -> u32 {
         match self {
             Self::Never | Self::Predicted { .. } => 0,
             Self::Fixed { share: at } => u32::from(share + ROUNDING >= at),
@@ -143,8 +149,9 @@ impl Trigger {
         }
     }
 
-    /// Returns the share from which predictions are compared, and the share between comparisons.
-    pub(super) fn cadence(self) -> (f64, f64) {
+    /// Returns the share from which predictions are compared, and the share between comparisons. Triggers without predictions compare
+    /// predictions only to consolidate, from 0.5 in steps of 0.05.
+    pub(super) fn comparison_cadence(self) -> (f64, f64) {
         match self {
             Self::Predicted { from, every } => (from, every),
             _ => (0.5, 0.05),

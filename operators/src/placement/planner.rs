@@ -1,6 +1,6 @@
 //! The parallelism planner: the number of devices over which an engine instance of the next round is sharded.
 //!
-//! Wider instances hold more tokens in addition to the weights and decode a single response faster; narrower ones lose less to
+//! Wider instances hold more tokens in addition to the weights and decode a single response faster; narrower instances lose less to
 //! communication. The better choice changes as responses grow over a run, and differs between short and long rounds, so each kind of round
 //! has its own state.
 
@@ -23,8 +23,8 @@ use crate::wire::decision::RoundKind;
 pub enum Rule {
     /// Keeps the initial parallelism.
     Fixed,
-    /// RollPacker's reactive rule (section 4.3). More than `excess` times the preemptions of the last round of the kind double the
-    /// parallelism; `idle_rounds` rounds of the kind without preemptions halve it.
+    /// RollPacker's reactive rule (section 4.3). Doubles the parallelism after a round with more than `excess` times the preemptions of the
+    /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions.
     Paper {
         /// The factor, at least 1. The paper uses 1.05.
         excess: f64,
@@ -52,15 +52,15 @@ pub(super) type PlannerState = BTreeMap<RoundKind, KindState>;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KindState {
     tensor_parallel: u32,
-    /// The number of preemptions in the last round.
+    /// The number of preemptions in the last round; `None` before the first round.
     preemptions: Option<u64>,
-    /// The number of rounds without preemptions since the last one with some, or since the last change.
+    /// The number of consecutive rounds without preemptions since the last change of parallelism.
     idle: u32,
-    /// The reason why the next round differs from the last, if it does.
+    /// The reason for which the parallelism of the next round differs from the last round; `None` if it does not differ.
     changed: Option<Reason>,
 }
 
-/// The information that a planner decides on.
+/// The information from which a planner decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Outlook<'a> {
     /// The load of the last round of the kind; `None` if there was none.
@@ -83,7 +83,8 @@ impl Planner {
     /// Creates a planner that starts with instances of `tensor_parallel` devices.
     ///
     /// # Errors
-    /// If the job is invalid, instances would span servers, or a factor is out of range.
+    /// If the job is invalid, `tensor_parallel` does not divide the devices of a server or exceeds the devices of the job, or a value of
+    /// the rule is out of range.
     pub fn new(rule: Rule, job: Job, tensor_parallel: u32) -> Result<Self, PlacementError> {
         let job = job.validated()?;
         if let Rule::Paper { excess, idle_rounds } = rule {
@@ -107,7 +108,7 @@ impl Planner {
         self.job
     }
 
-    /// Returns the initial parallelism.
+    /// Returns the initial number of devices of an instance.
     #[must_use]
     pub fn start(&self) -> u32 {
         self.start
@@ -145,7 +146,7 @@ impl Planner {
         (kind.tensor_parallel, kind.changed.take().unwrap_or(Reason::Round))
     }
 
-    /// Records a round that is over.
+    /// Records the number of preemptions of a round that has ended, and applies [`Rule::Paper`] if the planner uses it.
     pub fn observe<C: StepCost>(&mut self, round: RoundKind, preemptions: u64, cost: &C) {
         let (rule, job) = (self.rule, self.job);
         let kind = self.kind(round);
@@ -177,7 +178,7 @@ impl Planner {
             let moved = cost.reconfiguration(from, to, 0.0);
             let layout = Layout { rollout: to, training_devices: 0 };
             let change = Change { from: layout, to: layout, after: usize::MAX };
-            moved + forecast.walk(cost, change, |_, _, _| {})
+            moved + forecast.simulate_rollout(cost, change, |_, _, _| {})
         };
         let others = (0..32)
             .map(|power| 1 << power)

@@ -11,7 +11,7 @@ use super::cost::StepCost;
 
 /// Measurements on a grid, with linear interpolation over tokens and then over batch size.
 ///
-/// Beyond the largest measured value, the last two are extrapolated; below the smallest, its value is used.
+/// Above the measured range, the line through the last two values is extrapolated. Below it, the first value is used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
 pub struct Profile {
@@ -22,7 +22,8 @@ pub struct Profile {
 /// Seconds by batch size, then by tokens.
 type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
 
-/// The costs of a step from engine measurements, with a few numbers for trainer and caches.
+/// The costs of a step. The costs of the engine are measured. The speed of the trainer, the sizes of the KV caches and the cost of a
+/// reconfiguration are given as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredCost {
@@ -42,7 +43,7 @@ impl Profile {
     /// Creates a profile. If several rows differ only in their seconds, the last one counts.
     ///
     /// # Errors
-    /// If a count is 0, or the time of a row is not positive.
+    /// If a count is 0, or the time of a row is not positive and finite.
     pub fn new(rows: Vec<Row>) -> Result<Self, PlacementError> {
         let mut grids: BTreeMap<_, BTreeMap<u32, Grid>> = BTreeMap::new();
         for (at, row) in rows.iter().enumerate() {
@@ -71,9 +72,10 @@ impl Profile {
         Self::new(rows)
     }
 
-    /// Returns the seconds of an iteration of each of the instances of `placement` over `batch_size` sequences of `tokens` tokens. Both are
-    /// means and need not be integers. Uses the measurements of the next larger measured instance count, or of the largest. `None` if
-    /// nothing was measured for the phase at that parallelism.
+    /// Returns the seconds of an iteration of one instance of `placement` over `batch_size` sequences of `tokens` tokens. Both are means
+    /// and need not be integers. Uses the measurements of the smallest measured instance count that is at least the instance count of
+    /// `placement`, or of the largest if there is none. Returns `None` if nothing was measured for the phase at the parallelism of
+    /// `placement`.
     #[must_use]
     pub fn seconds(
         &self,
@@ -87,13 +89,14 @@ impl Profile {
             .range(placement.instances..)
             .next()
             .or_else(|| by_instances.last_key_value())?;
-        let near = around(grid, batch_size);
-        let points = near.iter().filter_map(|(batch, row)| Some((*batch, along(row, tokens)?)));
-        line(&points.collect::<Vec<_>>(), batch_size)
+        let near = neighbors(grid, batch_size);
+        let points =
+            near.iter().filter_map(|(batch, row)| Some((*batch, interpolate_row(row, tokens)?)));
+        interpolate(&points.collect::<Vec<_>>(), batch_size)
     }
 
     /// Returns the measurement with the same phase, parallelism and instances that is nearest to `to`, by the ratios of batch size and
-    /// tokens.
+    /// tokens. Returns `None` if there is no measurement with the same phase, parallelism and instances.
     #[must_use]
     pub fn nearest(&self, to: &Row) -> Option<&Row> {
         let same = |row: &&Row| {
@@ -126,7 +129,7 @@ impl MeasuredCost {
         Placement { instances: self.instances, tensor_parallel }
     }
 
-    /// Returns the seconds in which an instance prefills one token, at the largest measured prompt.
+    /// Returns the seconds in which an instance prefills one token, measured with the longest prompt; `None` if prefill was not measured.
     fn prefill_per_token(&self, tensor_parallel: u32) -> Option<f64> {
         let rows =
             self.profile.rows.iter().filter(|row| {
@@ -191,7 +194,7 @@ fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
 
 /// Returns the two entries between which `x` lies, or the last two if `x` lies beyond them. Returns a single entry if there is no other, or
 /// if none lies below `x`.
-fn around<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
+fn neighbors<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
     let below = points.range(..=(x as u32)).next_back();
     let Some((low, _)) = below else {
         return points.iter().take(1).map(|(x, y)| (f64::from(*x), y)).collect();
@@ -204,14 +207,14 @@ fn around<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
     pair.into_iter().flatten().map(|(x, y)| (f64::from(*x), y)).collect()
 }
 
-fn along(row: &BTreeMap<u32, f64>, tokens: f64) -> Option<f64> {
-    let points: Vec<_> = around(row, tokens).into_iter().map(|(x, y)| (x, *y)).collect();
-    line(&points, tokens)
+fn interpolate_row(row: &BTreeMap<u32, f64>, tokens: f64) -> Option<f64> {
+    let points: Vec<_> = neighbors(row, tokens).into_iter().map(|(x, y)| (x, *y)).collect();
+    interpolate(&points, tokens)
 }
 
 /// Evaluates the line through one or two points at `x`, bounded below by a hundredth of the first value: noise must not extrapolate to
 /// negative times.
-fn line(points: &[(f64, f64)], x: f64) -> Option<f64> {
+fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     match *points {
         [] => None,
         [(_, y)] => Some(y),

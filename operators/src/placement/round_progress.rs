@@ -15,7 +15,7 @@ use crate::wire::finish_reason::is_returned_whole;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RoundProgress {
     pub(super) round: RoundKind,
-    groups: BTreeMap<PromptId, Group>,
+    groups: BTreeMap<PromptId, GroupProgress>,
     launched: u32,
     outstanding: u32,
     completed: u32,
@@ -23,19 +23,21 @@ pub(super) struct RoundProgress {
     preemptions: u64,
     admitted: u32,
     admitted_tokens: u64,
-    /// The number of responses of an admitted group.
+    /// The number of responses of the last admitted group; `None` before the first admission.
     group_size: Option<u32>,
-    /// Observed lengths. Those of running responses are missing, so the lengths represent a round only when it is over.
+    /// Observed lengths. The lengths of running responses are missing, so the distribution represents the round only when the round is
+    /// over.
     pub(super) lengths: Survival,
-    /// Tokens sampled in this round, and age, of the response with the highest sampling rate. Running responses are assumed to be as fast.
-    /// Engines that queue requests are slower, so the number of tokens cached now is overestimated.
+    /// The response with the highest sampling rate: the number of tokens sampled in this round, and the age. `None` until a response has
+    /// ended. Running responses are assumed to be as fast. Responses that wait in the queue of an engine are slower, so the number of
+    /// tokens cached now is overestimated.
     fastest: Option<(u32, Nanos)>,
     is_closed: bool,
 }
 
 /// The responses to a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Group {
+struct GroupProgress {
     launched: Nanos,
     prompt_length: u32,
     samples: u32,
@@ -49,27 +51,27 @@ struct Group {
 
 /// A response that ended or was dropped; the fields are as in [`Event::Response`](super::Event::Response).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Response {
+pub(super) struct EndedResponse {
     pub(super) tokens: u32,
     pub(super) resumed: u32,
     pub(super) preemptions: u32,
     pub(super) finish_reason: FinishReason,
 }
 
-/// A summary of a round, which is the expectation for the next round of its kind.
+/// A summary of a round. The next round of the same kind is expected to be like it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundLoad {
     /// The number of launched responses.
     pub launched: u32,
-    /// The number of these that ended by themselves.
+    /// The number of launched responses that ended by themselves.
     pub completed: u32,
     /// The number of launched prompts.
     pub prompts: u32,
-    /// The number of these that were admitted.
+    /// The number of launched prompts that were admitted.
     pub admitted: u32,
     /// The number of prompt tokens of all launched responses.
     pub prompt_tokens: u64,
-    /// The number of times that a response lost its cache.
+    /// The number of times that the engine evicted the KV cache of a response.
     pub preemptions: u64,
 }
 
@@ -79,7 +81,7 @@ pub(super) struct Cohort {
     pub(super) count: f64,
     /// The mean number of tokens of a prompt.
     pub(super) prompt_length: f64,
-    /// The number of tokens sampled per response so far.
+    /// The estimated number of tokens sampled per response so far.
     pub(super) tokens: f64,
 }
 
@@ -87,12 +89,12 @@ pub(super) struct Cohort {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Incomplete {
     pub(super) groups: f64,
-    /// The number of tokens of their ended responses, prompts included.
+    /// The number of tokens of the responses of these groups that ended by themselves, prompts included.
     pub(super) tokens: f64,
 }
 
-/// The maximum number of distinct ages. A schedule that launches continuously has as many ages as prompts.
-const AGES: usize = 8;
+/// The maximum number of cohorts. A schedule that launches continuously has as many ages as prompts, so neighboring ages are merged.
+const MAX_COHORTS: usize = 8;
 
 impl RoundProgress {
     pub(super) fn new(round: RoundKind) -> Self {
@@ -114,7 +116,7 @@ impl RoundProgress {
     }
 
     pub(super) fn launch(&mut self, now: Nanos, prompt: PromptId, samples: u32, length: u32) {
-        let group = self.groups.entry(prompt).or_insert(Group {
+        let group = self.groups.entry(prompt).or_insert(GroupProgress {
             launched: now,
             prompt_length: length,
             samples: 0,
@@ -130,9 +132,9 @@ impl RoundProgress {
         self.prompt_tokens += u64::from(samples) * u64::from(length);
     }
 
-    pub(super) fn end(&mut self, now: Nanos, prompt: PromptId, response: Response) {
+    pub(super) fn end(&mut self, now: Nanos, prompt: PromptId, response: EndedResponse) {
         let Some(group) = self.groups.get_mut(&prompt) else { return };
-        let Response { tokens, resumed, preemptions, finish_reason } = response;
+        let EndedResponse { tokens, resumed, preemptions, finish_reason } = response;
         group.outstanding = group.outstanding.saturating_sub(1);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.preemptions += u64::from(preemptions);
@@ -192,7 +194,7 @@ impl RoundProgress {
         self.admitted_tokens as f64
     }
 
-    /// Returns the running responses of groups that are not admitted, by age, youngest last.
+    /// Returns the running responses of groups that are not admitted, in at most `MAX_COHORTS` cohorts by age, youngest last.
     pub(super) fn cohorts(&self, now: Nanos) -> Vec<Cohort> {
         let mut ages: BTreeMap<Nanos, (f64, f64)> = BTreeMap::new();
         for group in self.groups.values().filter(|group| group.runs()) {
@@ -201,7 +203,9 @@ impl RoundProgress {
             *prompt_tokens += f64::from(group.outstanding) * f64::from(group.prompt_length);
         }
         let ages: Vec<_> = ages.into_iter().collect();
-        ages.chunks(ages.len().div_ceil(AGES).max(1)).map(|ages| self.cohort(now, ages)).collect()
+        ages.chunks(ages.len().div_ceil(MAX_COHORTS).max(1))
+            .map(|ages| self.cohort(now, ages))
+            .collect()
     }
 
     fn cohort(&self, now: Nanos, ages: &[(Nanos, (f64, f64))]) -> Cohort {
@@ -216,8 +220,8 @@ impl RoundProgress {
         }
     }
 
-    /// Returns the groups that are not admitted, by the number of responses that they lack. A group is assumed to need as many as the last
-    /// admitted group had, or all that were launched.
+    /// Returns the groups that are not admitted, by the number of responses that they lack. A group is assumed to need as many responses as
+    /// the last admitted group had, but not more than were launched. Before the first admission, a group needs all launched responses.
     pub(super) fn incomplete(&self) -> BTreeMap<u32, Incomplete> {
         let mut lacking: BTreeMap<u32, Incomplete> = BTreeMap::new();
         for group in self.groups.values().filter(|group| !group.is_admitted) {
@@ -230,7 +234,7 @@ impl RoundProgress {
     }
 }
 
-impl Group {
+impl GroupProgress {
     fn runs(&self) -> bool {
         !self.is_admitted && self.outstanding > 0
     }

@@ -18,7 +18,7 @@ use super::cost::{Job, StepCost};
 use super::forecast::{Forecast, Layout, projected};
 use super::options::{StreamTrainerOptions, Trigger};
 use super::planner::{Outlook, Planner, PlannerState};
-use super::round_progress::{Response, RoundLoad, RoundProgress};
+use super::round_progress::{EndedResponse, RoundLoad, RoundProgress};
 use super::tail::{DueDecisions, Tail};
 use super::{Decision, Event, PlacementError, PlacementPolicy, Reason};
 use crate::survival::{Curve, Survival};
@@ -33,7 +33,7 @@ pub struct StreamTrainer<C> {
     options: StreamTrainerOptions,
     planner: Planner,
     cost: C,
-    /// Rounds with responses in flight.
+    /// The rounds that have opened and are not drained.
     rounds: BTreeMap<Step, RoundProgress>,
     /// The step of the round that opened last.
     latest: Option<Step>,
@@ -49,9 +49,9 @@ struct RoundPlacement {
     is_scaled_down: bool,
     /// The number of milestones passed.
     reached: u32,
-    /// The number of responses that had ended when predictions were last compared.
+    /// The number of responses that had ended when predictions were last compared; `None` before the first comparison.
     compared: Option<u32>,
-    /// The time at which the first devices began to train.
+    /// The time at which the first devices began to train; `None` if no devices were freed in the round.
     training_since: Option<Nanos>,
 }
 
@@ -60,8 +60,9 @@ struct RoundPlacement {
 struct History {
     /// The lengths of the last rounds, the newest last.
     rounds: VecDeque<Survival>,
-    /// The lengths of all of these rounds.
+    /// The lengths of all `rounds` together.
     lengths: Survival,
+    /// The load of the last round.
     last: RoundLoad,
 }
 
@@ -74,10 +75,11 @@ struct LearnedState<K, H> {
     layout: Option<Layout>,
 }
 
-/// The number of rounds of a kind whose lengths are kept. The policy learns, so the lengths of much earlier rounds no longer apply.
-const REMEMBERED: usize = 8;
-/// The inverse of the share of remaining responses that must end in the tail before predictions are compared again.
-const TAIL: u32 = 8;
+/// The number of rounds of a kind whose lengths are kept. Training changes the lengths of responses, so the lengths of much earlier rounds
+/// no longer apply.
+const MAX_REMEMBERED_ROUNDS: usize = 8;
+/// Predictions are compared again at the latest when 1 / `TAIL_DIVISOR` of the responses that remained at the last comparison have ended.
+const TAIL_DIVISOR: u32 = 8;
 
 impl<C: StepCost> StreamTrainer<C> {
     /// Creates the policy for the job of `planner`, with predictions by `cost`.
@@ -117,8 +119,8 @@ impl<C: StepCost> StreamTrainer<C> {
         self.planner.job()
     }
 
-    fn open(&mut self, step: Step, round: RoundKind) {
-        let curve = self.curve(round);
+    fn on_opened(&mut self, step: Step, round: RoundKind) {
+        let curve = self.length_curve(round);
         let outlook = Outlook {
             last: self.history.get(&round).map(|history| history.last),
             lengths: &curve,
@@ -132,7 +134,7 @@ impl<C: StepCost> StreamTrainer<C> {
         self.decide(Layout { rollout, training_devices: 0 }, reason);
     }
 
-    fn drained(&mut self, step: Step) {
+    fn on_drained(&mut self, step: Step) {
         let Some(progress) = self.rounds.remove(&step) else { return };
         let (round, load) = (progress.round, progress.load());
         self.planner.observe(round, load.preemptions, &self.cost);
@@ -144,7 +146,7 @@ impl<C: StepCost> StreamTrainer<C> {
         }
     }
 
-    /// Lets all devices train. The recorded layout stays the last one that generated, because the next round is reconfigured from it.
+    /// Lets all devices train. The recorded layout stays the last layout that generated, because the next round is reconfigured from it.
     fn train_on_all(&mut self, rollout: Placement) {
         let training_devices = self.job().training_beside(rollout);
         self.decisions.push_back(Decision { rollout, training_devices, reason: Reason::Drained });
@@ -156,8 +158,8 @@ impl<C: StepCost> StreamTrainer<C> {
         self.decisions.push_back(Decision { rollout, training_devices, reason });
     }
 
-    /// Returns the length distribution of the kind, or of all kinds if no round of it is over.
-    fn curve(&self, round: RoundKind) -> Curve {
+    /// Returns the length distribution of the kind, or of all kinds if no round of the kind is over.
+    fn length_curve(&self, round: RoundKind) -> Curve {
         match self.history.get(&round) {
             Some(history) => history.lengths.curve(),
             None => {
@@ -172,18 +174,18 @@ impl<C: StepCost> StreamTrainer<C> {
     ///
     /// Only the round that opened last is considered, and only while it is open: the recorded layout belongs to it. A scale-down is tried
     /// first and happens at most once per round. Otherwise a consolidation is tried whenever predictions are due. Predictions need the
-    /// history of an earlier round, so none are compared before one is over.
-    fn consider(&mut self, now: Nanos, step: Step) {
+    /// lengths of an earlier round, so they are first compared when a round has ended.
+    fn decide_after_response(&mut self, now: Nanos, step: Step) {
         let Some(layout) = self.state.layout.filter(|_| self.latest == Some(step)) else { return };
         let Some(progress) = self.rounds.get(&step).filter(|progress| progress.is_open()) else {
             return;
         };
         let last = self.history.get(&progress.round).map(|history| history.last);
-        let mut due = self.state.due(self.options.trigger, progress.load(), last);
-        let streams = self.options.streams(progress.round);
+        let mut due = self.state.due_decisions(self.options.trigger, progress.load(), last);
+        let streams = self.options.allows_scale_down(progress.round);
         let leaves = streams && !self.state.is_scaled_down;
         due.milestone &= leaves;
-        due.comparison &= !self.history.is_empty() && self.options.compares(leaves);
+        due.comparison &= !self.history.is_empty() && self.options.compares_predictions(leaves);
         if due == DueDecisions::default() {
             return;
         }
@@ -199,9 +201,9 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 
     fn tail(&self, now: Nanos, progress: &RoundProgress, layout: Layout) -> Tail<'_, C> {
-        let (job, curve) = (self.job(), self.curve(progress.round));
+        let (job, curve) = (self.job(), self.length_curve(progress.round));
         let last = self.history.get(&progress.round).map(|history| history.last);
-        let trained = self.trained(now, progress);
+        let trained = self.trained_tokens(now, progress);
         Tail {
             job,
             options: self.options,
@@ -213,7 +215,7 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 
     /// Returns the number of tokens that the trainer is assumed to have processed since devices were freed for it.
-    fn trained(&self, now: Nanos, progress: &RoundProgress) -> f64 {
+    fn trained_tokens(&self, now: Nanos, progress: &RoundProgress) -> f64 {
         let ready = progress.admitted_tokens();
         let (Some(since), Some(layout)) = (self.state.training_since, self.state.layout) else {
             return 0.0;
@@ -231,15 +233,20 @@ impl<C: StepCost> StreamTrainer<C> {
 }
 
 impl RoundPlacement {
-    /// Returns the decisions that are due, given the current `load` of the round. Advances the milestones and the time of the last
-    /// comparison.
-    fn due(&mut self, trigger: Trigger, load: RoundLoad, last: Option<RoundLoad>) -> DueDecisions {
+    /// Returns the decisions that are due, given the current `load` of the round and the load of the `last` round of its kind. Records the
+    /// milestones that were reached and, if a comparison is due, the number of completed responses.
+    fn due_decisions(
+        &mut self,
+        trigger: Trigger,
+        load: RoundLoad,
+        last: Option<RoundLoad>,
+    ) -> DueDecisions {
         let expected = f64::from(load.launched) * last.map_or(1.0, RoundLoad::completed_share);
         let share = f64::from(load.completed) / expected.max(1.0);
-        let reached = trigger.reached(share).max(self.reached);
-        let (from, every) = trigger.cadence();
+        let reached = trigger.milestones_reached(share).max(self.reached);
+        let (from, every) = trigger.comparison_cadence();
         let left = load.launched.saturating_sub(load.completed);
-        let stride = ((every * expected) as u32).min(left / TAIL).max(1);
+        let stride = ((every * expected) as u32).min(left / TAIL_DIVISOR).max(1);
         let is_next = self.compared.is_none_or(|at| load.completed >= at + stride);
         let due = DueDecisions {
             milestone: reached > self.reached,
@@ -261,7 +268,7 @@ impl History {
     fn add(&mut self, lengths: Survival, load: RoundLoad) {
         self.last = load;
         self.rounds.push_back(lengths);
-        if self.rounds.len() > REMEMBERED {
+        if self.rounds.len() > MAX_REMEMBERED_ROUNDS {
             self.rounds.pop_front();
         }
         self.lengths = Survival::default();
@@ -273,20 +280,20 @@ impl<C: StepCost> PlacementPolicy for StreamTrainer<C> {
     fn on(&mut self, now: Nanos, event: Event) {
         match event {
             Event::Policy { .. } => {}
-            Event::Opened { step, round } => self.open(step, round),
+            Event::Opened { step, round } => self.on_opened(step, round),
             Event::Launched { step, prompt, samples, prompt_length } => {
                 self.update(step, |round| round.launch(now, prompt, samples, prompt_length));
             }
             Event::Response { id, tokens, resumed, finish_reason, preemptions } => {
-                let response = Response { tokens, resumed, finish_reason, preemptions };
+                let response = EndedResponse { tokens, resumed, finish_reason, preemptions };
                 self.update(id.step, |round| round.end(now, id.prompt, response));
-                self.consider(now, id.step);
+                self.decide_after_response(now, id.step);
             }
             Event::Admitted { step, prompt, samples } => {
                 self.update(step, |round| round.admit(prompt, samples));
             }
             Event::Closed { step } => self.update(step, RoundProgress::close),
-            Event::Drained { step } => self.drained(step),
+            Event::Drained { step } => self.on_drained(step),
         }
     }
 

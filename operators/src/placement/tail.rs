@@ -28,44 +28,44 @@ pub(super) struct Tail<'a, C> {
 }
 
 /// The minimum predicted gain, as a share of the rest of the step. Smaller gains are within the prediction error.
-const LEAST_GAIN: f64 = 0.01;
+const MIN_GAIN: f64 = 0.01;
 /// The maximum number of layouts compared at a time, so that a decision over thousands of instances costs as much as one over eight.
-const CANDIDATES: usize = 8;
-/// The number of later moments with which a change now is compared.
-const LATER: usize = 6;
+const MAX_CANDIDATES: usize = 8;
+/// The maximum number of later moments with which a change now is compared.
+const MAX_LATER_TIMES: usize = 6;
 
 impl<C: StepCost> Tail<'_, C> {
     /// Returns the layout after a scale-down now, or `None` if devices should not leave yet.
     pub(super) fn scale_down(&self, due: DueDecisions) -> Option<Layout> {
         match self.options.trigger {
-            Trigger::Fixed { .. } if due.milestone => self.leaving().next(),
+            Trigger::Fixed { .. } if due.milestone => self.smaller_layouts().next(),
             Trigger::Adaptive { .. } if due.milestone => {
-                self.leaving().find(|layout| self.fits(layout.rollout))
+                self.smaller_layouts().find(|layout| self.fits(layout.rollout))
             }
             Trigger::Predicted { .. } if due.comparison => {
-                let candidates: Vec<Layout> = self.leaving().collect();
-                let thin = candidates.len().div_ceil(CANDIDATES).max(1);
-                self.soonest(candidates.into_iter().step_by(thin))
+                let candidates: Vec<Layout> = self.smaller_layouts().collect();
+                let stride = candidates.len().div_ceil(MAX_CANDIDATES).max(1);
+                self.fastest_layout(candidates.into_iter().step_by(stride))
             }
             _ => None,
         }
     }
 
-    /// Returns a layout with fewer and wider instances for the last responses if it is predicted to end the step sooner. Devices are freed
-    /// for training if `streams` is `true`.
+    /// Returns a layout with fewer and wider instances for the last responses. Returns `None` if consolidation is disabled or no such
+    /// layout is predicted to end the step sooner. Devices are freed for training if `streams` is `true`.
     pub(super) fn consolidate(&self, streams: bool) -> Option<Layout> {
         let is_wanted = self.options.consolidate;
-        is_wanted.then(|| self.soonest(self.wider(streams))).flatten()
+        is_wanted.then(|| self.fastest_layout(self.wider_layouts(streams))).flatten()
     }
 
-    /// Returns layouts with fewer instances, the fewest first. Only whole instances leave. Each layout frees at least one whole training
-    /// replica, and no instance leaves without adding a replica.
-    fn leaving(&self) -> impl Iterator<Item = Layout> {
+    /// Returns layouts with fewer instances, the fewest first. Only whole instances leave, and at least the share `keep` of the instances
+    /// stays. Each layout frees at least one whole training replica, and no instance leaves without adding a replica.
+    fn smaller_layouts(&self) -> impl Iterator<Item = Layout> {
         let (job, Placement { instances, tensor_parallel }) = (self.job, self.layout.rollout);
-        let least = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
+        let min = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
         let training =
             move |instances| job.training_beside(Placement { instances, tensor_parallel });
-        (least..instances)
+        (min..instances)
             .filter(move |kept| training(*kept) > 0 && training(*kept) > training(kept + 1))
             .map(move |kept| Layout {
                 rollout: Placement { instances: kept, tensor_parallel },
@@ -74,15 +74,15 @@ impl<C: StepCost> Tail<'_, C> {
     }
 
     /// Returns layouts with wider instances on no more devices than now.
-    fn wider(&self, streams: bool) -> impl Iterator<Item = Layout> {
+    fn wider_layouts(&self, streams: bool) -> impl Iterator<Item = Layout> {
         let (job, now) = (self.job, self.layout);
         let width = move |power: u32| now.rollout.tensor_parallel << power;
         (1..)
             .map(width)
             .take_while(move |width| *width <= job.devices_per_server)
-            .filter(move |width| job.allows(*width) && self.holds_one(*width))
+            .filter(move |width| job.allows(*width) && self.holds_longest_response(*width))
             .flat_map(move |width| {
-                halves(now.rollout.devices() / width)
+                successive_halves(now.rollout.devices() / width)
                     .map(move |instances| Placement { instances, tensor_parallel: width })
             })
             .map(move |rollout| Layout {
@@ -91,7 +91,7 @@ impl<C: StepCost> Tail<'_, C> {
             })
     }
 
-    fn holds_one(&self, tensor_parallel: u32) -> bool {
+    fn holds_longest_response(&self, tensor_parallel: u32) -> bool {
         self.cost.kv_capacity(tensor_parallel) >= u64::from(self.job.response_length)
     }
 
@@ -101,9 +101,9 @@ impl<C: StepCost> Tail<'_, C> {
         self.projected <= self.options.headroom * capacity * f64::from(rollout.instances)
     }
 
-    /// Returns the layout with which the step is predicted to end soonest, if the gain is large enough and a later change is not predicted
-    /// to be better.
-    fn soonest(&self, candidates: impl Iterator<Item = Layout>) -> Option<Layout> {
+    /// Returns the layout with which the step is predicted to end soonest. Returns `None` if the gain is too small or a later change is
+    /// predicted to be better.
+    fn fastest_layout(&self, candidates: impl Iterator<Item = Layout>) -> Option<Layout> {
         let rungs = self.forecast.rungs();
         let seconds =
             |to, after| self.forecast.seconds(self.cost, Change { from: self.layout, to, after });
@@ -111,13 +111,13 @@ impl<C: StepCost> Tail<'_, C> {
         let (to, soonest) = candidates
             .map(|to| (to, seconds(to, 0)))
             .min_by(|(_, one), (_, other)| one.total_cmp(other))
-            .filter(|(_, soonest)| *soonest < stay * (1.0 - LEAST_GAIN))?;
-        let mut later = (1..rungs).step_by(rungs.div_ceil(LATER).max(1));
+            .filter(|(_, soonest)| *soonest < stay * (1.0 - MIN_GAIN))?;
+        let mut later = (1..rungs).step_by(rungs.div_ceil(MAX_LATER_TIMES).max(1));
         later.all(|after| seconds(to, after) >= soonest).then_some(to)
     }
 }
 
-/// Returns `most`, its half, and so on down to 1; empty for 0.
-fn halves(most: u32) -> impl Iterator<Item = u32> {
-    std::iter::successors(Some(most), |instances| Some(instances / 2)).take_while(|left| *left > 0)
+/// Returns `max`, its half, and so on down to 1; empty for 0.
+fn successive_halves(max: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(max), |instances| Some(instances / 2)).take_while(|left| *left > 0)
 }

@@ -39,8 +39,8 @@ impl Costs {
         change(self.steps.borrow_mut().entry(step).or_default());
     }
 
-    /// Records that all groups of the step are accumulated, at the first call.
-    pub(super) fn due(&self, step: Step) {
+    /// Records the time at which all groups of the step are accumulated. Later calls have no effect.
+    pub(super) fn record_accumulated(&self, step: Step) {
         let now = self.clock.now();
         self.change(step, |cost| cost.due = cost.due.or(Some(now)));
     }

@@ -214,7 +214,7 @@ mod tests {
                     let next = trainer.next();
                     if next < Step(2) && !frontiers[0].less_equal(&next) {
                         drop(trainer.update(next, || {}));
-                        trainer.updated(next);
+                        trainer.record_update(next);
                     }
                 }
             });

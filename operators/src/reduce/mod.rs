@@ -63,7 +63,8 @@ use crate::gradient::Gradients;
 /// ```
 pub trait ReduceExt {
     /// Delays the update of each step until every replica has the sum over all replicas. The `accumulated` stream of the result contains no
-    /// groups; take the stream before calling this.
+    /// groups; clone the stream before the call. With a single worker, `self` is returned unchanged. `clock` measures the time that the
+    /// reduction takes.
     #[must_use]
     fn reduce(self, clock: Arc<dyn Clock>) -> Self;
 }

@@ -1,4 +1,4 @@
-//! The rule by which a worker sends a part of its gradient.
+//! The rule that determines when a worker sends a part of its gradient.
 
 /// The progress of a worker in a step, in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(super) struct GradientProgress {
     pub(super) admitted: usize,
     /// Groups that the trainer has accumulated.
     pub(super) accumulated: usize,
-    /// Groups whose gradient was sent.
+    /// Groups whose gradient was taken from the trainer to be sent.
     pub(super) taken: usize,
 }
 

@@ -37,7 +37,7 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
     let (mut sums, sum_stream) = operator.output(&schema::GRADIENTS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     operator.build(move |_capabilities| {
-        let mut open: BTreeMap<Step, (Capabilities, Sums)> = BTreeMap::new();
+        let mut open: BTreeMap<Step, (Capabilities, ChunkSums)> = BTreeMap::new();
         let mut failed = Vec::new();
         move |frontiers| {
             chunks.for_each(|capability, batch| {
@@ -46,7 +46,7 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
                         sums: capability.retain(sums.index()),
                         errors: capability.retain(errors.index()),
                     };
-                    (capabilities, Sums::default())
+                    (capabilities, ChunkSums::default())
                 };
                 open.entry(*capability.time()).or_insert_with(held).1.take(&batch);
             });
@@ -77,12 +77,12 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
 /// The sums of a step by chunk and worker. Fixed-point chunks are all added under worker 0, because the order of their addition has no
 /// effect.
 #[derive(Default)]
-struct Sums {
+struct ChunkSums {
     chunks: BTreeMap<(u32, u32), Numbers>,
     failed: Option<PartialError>,
 }
 
-impl Sums {
+impl ChunkSums {
     fn take(&mut self, batch: &Batch) {
         for Chunk { index, source, numbers } in wire::read_chunks(batch) {
             let source = if matches!(numbers, Numbers::Fixed(_)) { 0 } else { source };
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn sums(parts: &[(u32, u32, Numbers)]) -> Result<BTreeMap<u32, Numbers>, PartialError> {
-        let mut sums = Sums::default();
+        let mut sums = ChunkSums::default();
         for (index, source, numbers) in parts {
             let (index, source, numbers) = (*index, *source, numbers.clone());
             sums.take(&wire::chunk(Chunk { index, source, numbers }));

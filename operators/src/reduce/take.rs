@@ -39,7 +39,8 @@ struct Capabilities {
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
 ///
-/// With `in_flight`, the responses of this worker, all groups of this worker come from its own responses, and a gradient may be sent early.
+/// `in_flight` are the responses in flight on this worker. It is present only if all groups of this worker come from its own responses.
+/// Only then may a gradient be sent before the frontier has passed its step.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
@@ -96,7 +97,7 @@ pub(super) fn take<'scope>(
 }
 
 /// A step whose gradient has not been sent completely.
-struct OpenStep {
+struct TakeStep {
     capabilities: Capabilities,
     share: GradientProgress,
 }
@@ -108,9 +109,9 @@ struct PendingTake {
 }
 
 struct TakeState {
-    open: BTreeMap<Step, OpenStep>,
+    open: BTreeMap<Step, TakeStep>,
     pending: Option<PendingTake>,
-    failed: Option<OpenStep>,
+    failed: Option<TakeStep>,
     costs: Costs,
 }
 
@@ -121,11 +122,11 @@ impl TakeState {
         retain: impl FnOnce(&InputCapability<Step>) -> Capabilities,
     ) -> &mut GradientProgress {
         let open =
-            || OpenStep { capabilities: retain(capability), share: GradientProgress::default() };
+            || TakeStep { capabilities: retain(capability), share: GradientProgress::default() };
         &mut self.open.entry(*capability.time()).or_insert_with(open).share
     }
 
-    fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, TrainerCallError>)> {
+    fn take_reply(&mut self) -> Option<(TakeStep, Step, Result<Partial, TrainerCallError>)> {
         let outcome = self.pending.as_ref()?.reply.poll_outcome()?;
         let step = self.pending.take()?.step;
         let open = self
@@ -135,16 +136,16 @@ impl TakeState {
         Some((open, step, outcome))
     }
 
-    fn keep(&mut self, step: Step, open: OpenStep) {
+    fn keep(&mut self, step: Step, open: TakeStep) {
         self.open.insert(step, open);
     }
 
     /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
     ///
     /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step
-    /// must also be the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups
-    /// that are accumulated meanwhile belong to the next part. Dropping the capabilities of a step informs all workers that no part of this
-    /// worker follows.
+    /// must also be the next one that the trainer updates. At most one request is in flight. `taken` is set when the request is made:
+    /// groups that are accumulated meanwhile belong to the next part. Dropping the capabilities of a step informs all workers that no part
+    /// of this worker follows.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,
@@ -158,7 +159,7 @@ impl TakeState {
         {
             let (step, share) = (*first.key(), &mut first.get_mut().share);
             if passed(step) {
-                self.costs.due(step);
+                self.costs.record_accumulated(step);
             }
             if passed(step) && !share.is_pending() {
                 first.remove();

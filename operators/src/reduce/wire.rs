@@ -26,7 +26,8 @@ pub(super) struct Chunk {
     pub(super) numbers: Numbers,
 }
 
-/// Splits a gradient into chunks, one batch each, without copying. Returns each batch with the worker, of `workers`, that owns the chunk.
+/// Splits a gradient into chunks without copying. Returns a batch for each chunk, with the index of the worker that owns the chunk. Chunks
+/// are distributed over `workers` workers.
 pub(super) fn chunks(numbers: Numbers, source: u32, workers: u32) -> Vec<(u32, Batch)> {
     let length = numbers.len();
     let chunk = |values: &Values, at: usize| {
@@ -77,10 +78,10 @@ impl Values {
     fn batch(&self, at: usize, length: usize, [owner, source, index]: [u32; 3]) -> Batch {
         let (fixed, floats) = match self {
             Self::Fixed(values) => {
-                (one_list(&values.slice(at, length)), one_list(&no::<Float64Type>()))
+                (one_list(&values.slice(at, length)), one_list(&empty_array::<Float64Type>()))
             }
             Self::Floats(values) => {
-                (one_list(&no::<Int64Type>()), one_list(&values.slice(at, length)))
+                (one_list(&empty_array::<Int64Type>()), one_list(&values.slice(at, length)))
             }
         };
         let number = |number: u32| -> ArrayRef { Arc::new(UInt32Array::from(vec![number])) };
@@ -89,7 +90,7 @@ impl Values {
     }
 }
 
-fn no<T: ArrowPrimitiveType>() -> PrimitiveArray<T> {
+fn empty_array<T: ArrowPrimitiveType>() -> PrimitiveArray<T> {
     PrimitiveArray::from_iter_values([])
 }
 
@@ -113,7 +114,7 @@ pub(super) fn totals(totals: &[Total], source: u32) -> Batch {
     )
 }
 
-/// Reads the totals of a batch, with the worker that each comes from.
+/// Reads the totals of a batch. Returns each total with the worker that sent it.
 pub(super) fn read_totals(batch: &Batch) -> impl Iterator<Item = (u32, Total)> {
     let [sources, samples] =
         [column::SOURCE, column::SAMPLE].map(|name| batch.values::<UInt32Type>(name));

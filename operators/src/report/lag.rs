@@ -7,8 +7,8 @@ use rollpacker_stages::train::Metrics;
 use super::recorded::token_versions;
 use super::statistics::Spread;
 
-/// Adds the staleness of all trained tokens: the number of updates between the policy that sampled the token and the policy that `step`
-/// trains.
+/// Adds the mean, maximum and minimum staleness of all trained tokens: the number of updates between the policy that sampled a token and
+/// the policy that `step` trains.
 ///
 /// It is 0 on-policy, and at most the configured staleness if no response is paused and continued. Engines that count tokens without
 /// sampling them have no such metric.

@@ -10,14 +10,14 @@ use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
 use super::lag::lag;
-use super::occupancy::{Occupancy, runs};
+use super::occupancy::{Occupancy, slot_uses};
 use super::stages::{StageInstants, StageTimes};
 use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
-/// Lengths of responses, in tokens.
+/// The lengths of responses, in tokens, and counts of responses and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
     /// Lengths of the responses that ended by themselves.
@@ -35,7 +35,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Returns the lengths of batches that have response lengths and finish reasons.
+    /// Returns the lengths of the responses in `batches`, which have the columns of [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
     #[must_use]
     pub fn of(batches: &[Batch]) -> Self {
         let mut lengths = Self::default();
@@ -58,14 +58,14 @@ impl Lengths {
         lengths
     }
 
-    /// Returns the number of tokens of all responses that have ended.
+    /// Returns the number of tokens of all responses that ended by themselves or were aborted.
     #[must_use]
     pub fn total(&self) -> usize {
         self.finished.iter().chain(&self.aborted).sum()
     }
 }
 
-/// Returns all metrics of a step: those that operators measured, and those that are computed from its rows.
+/// Returns all metrics of a step: the metrics that operators measured, and the metrics that are computed from the rows of the step.
 #[must_use]
 pub fn measure(report: &StepReport) -> Metrics {
     let mut metrics = report.metrics.clone();
@@ -73,13 +73,13 @@ pub fn measure(report: &StepReport) -> Metrics {
     let trained = Lengths::of(&report.groups);
     let instants = StageInstants::of(report);
     // With staleness, consecutive steps overlap. Rates use only the time that a step did not share with the previous one.
-    let own_seconds = instants.own_seconds();
+    let non_overlapping_seconds = instants.non_overlapping_seconds();
     lengths(&mut metrics, &trained, &launched);
     scores(&mut metrics, &report.groups);
     lag(&mut metrics, report.step, &report.groups);
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
-    let rollout = Occupancy::of(runs(&report.responses));
+    let rollout = Occupancy::of(slot_uses(&report.responses));
     metrics.extend(stages(&StageTimes::of(&instants)));
     rewards(&mut metrics, &report.groups);
     metrics.extend(
@@ -100,8 +100,8 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("rollout/discarded_tokens", discarded(report) as f64),
             ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
             ("perf/total_num_tokens", trained_tokens as f64),
-            ("perf/time_per_step", own_seconds),
-            ("perf/throughput", ratio(trained_tokens as f64, own_seconds)),
+            ("perf/time_per_step", non_overlapping_seconds),
+            ("perf/throughput", ratio(trained_tokens as f64, non_overlapping_seconds)),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
@@ -109,7 +109,10 @@ pub fn measure(report: &StepReport) -> Metrics {
         .iter()
         .filter_map(|name| metrics.get(*name))
         .sum();
-    metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
+    metrics.insert(
+        "trainer/waiting_ratio".to_owned(),
+        1.0 - ratio(busy, non_overlapping_seconds).min(1.0),
+    );
     metrics
 }
 
@@ -188,7 +191,7 @@ fn zero_spreads(batch: &Batch) -> Vec<bool> {
         .collect()
 }
 
-/// Adds the means of the components of rewards.
+/// Adds the mean of each component of the scores, over the responses that have the component.
 fn components(metrics: &mut Metrics, groups: &[Batch]) {
     let written = groups.iter().flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten());
     let parts = written
@@ -258,7 +261,8 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     lengths.iter().sum()
 }
 
-/// Adds the metrics of the time at which the rewards of a step became known, in addition to the counts of the reward operator.
+/// Adds the metrics of the times of scoring, and the number of responses with each value of the label `outcome`. The reward operator has
+/// already reported its counts.
 fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     let last = |name| {
         let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());
@@ -281,7 +285,7 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     }
 }
 
-/// Returns the label `outcome`.
+/// Returns the value of the label `outcome`, if there is one.
 fn outcome(labels: &str) -> Option<String> {
     if labels == "{}" {
         return None;
@@ -298,7 +302,7 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
     ratio(sum, count)
 }
 
-/// Returns the own time of a step as metrics, by stage.
+/// Returns the time of each stage of a step as metrics, without the part that overlaps with the previous step.
 fn stages(stages: &StageTimes) -> Metrics {
     [
         ("timing_s/weight_sync", stages.sync),

@@ -33,13 +33,13 @@ use crate::prompt_texts::PromptTexts;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
-pub use order::by_id;
+pub use order::rows_by_id;
 pub use recorded::{recorded_fields, token_versions};
 pub use rollpacker_stages::metrics::depends_on_time;
 pub use saved::ObserverState;
 pub use stages::{StageInstants, StageTimes};
 
-/// The streams that a report is assembled from.
+/// The streams from which a report is assembled.
 pub struct ReportInputs<'scope> {
     /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
@@ -60,12 +60,12 @@ pub struct ReportInputs<'scope> {
 pub struct StepReport {
     /// The step.
     pub step: Step,
-    /// The time at which the round opened.
+    /// The time at which the round opened: when the first data of the step arrived at the observer.
     pub opened: Nanos,
     /// The time at which the frontier passed the step.
     pub closed: Nanos,
-    /// The time at which the frontier passed the previous step. With staleness, this may be after the step opened. For the first step, the
-    /// time at which it opened.
+    /// The time at which the frontier passed the previous step. With staleness, this may be after the step opened. For the first reported
+    /// step, equal to `opened`.
     pub before: Nanos,
     /// Batches of [`schema::RESPONSES`].
     pub responses: Vec<Batch>,
@@ -73,11 +73,12 @@ pub struct StepReport {
     pub groups: Vec<Batch>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: Vec<Batch>,
-    /// The texts of the prompts of the responses. A prompt without responses may have one, too.
+    /// The texts of the prompts of the responses. Texts of prompts without responses may be included.
     pub texts: PromptTexts,
-    /// The metrics of operators. [`measure()`] adds those that are computed from the rows.
+    /// The metrics of operators. They do not include the metrics that [`measure()`] computes from the rows.
     pub metrics: Metrics,
-    /// The placements of the step, which an observer with access to the [log](crate::placement::PlacementLog) of the policy adds.
+    /// The placements of the step. `None` unless an observer with access to the [log](crate::placement::PlacementLog) of the policy adds
+    /// them.
     pub placement: Option<StepPlacement>,
     progress: StepProgress,
     /// The number of batches at the end of `responses` that are to be merged.
@@ -86,7 +87,7 @@ pub struct StepReport {
 
 /// The number of small batches of responses without tokens that are merged into one. An engine that only counts tokens returns most
 /// responses one by one, and a batch has more than a hundred allocations, however few its rows are.
-const MERGED: usize = 64;
+const MAX_MERGED_BATCHES: usize = 64;
 
 /// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub struct StepProgress {
     pub step: Step,
     /// The number of responses that ended by themselves.
     pub finished: usize,
-    /// The number of responses in complete groups.
+    /// The number of responses in groups that were trained on.
     pub trained: usize,
     /// The number of tokens in the responses that have ended.
     pub tokens: usize,
@@ -153,22 +154,22 @@ pub struct StepProgress {
 /// assert_eq!(scores.borrow().0, [1.5], "two prompts with responses that score 1 and 2");
 /// ```
 pub trait Observer {
-    /// Called when data arrives for a step that is not complete.
+    /// Receives the progress of the earliest step that is not complete, whenever the report operator runs.
     fn progress(&mut self, progress: &StepProgress) {
         let _ = progress;
     }
 
-    /// Called after an error that does not end the run.
+    /// Receives an error that does not end the run.
     fn warning(&mut self, warning: &Fault) {
         let _ = warning;
     }
 
-    /// Called when the run fails, before its graph is torn down. The teardown waits for the current work of the stages' threads.
+    /// Receives the fault that ends the run, before the graph is torn down. The teardown waits for the current work of the stages' threads.
     fn failed(&mut self, fault: &Fault) {
         let _ = fault;
     }
 
-    /// Called when a step is complete. Steps are reported in order, each once.
+    /// Receives the report of a complete step. Steps are reported in order, each once.
     fn step(&mut self, report: StepReport);
 
     /// Adds the state that the observer needs if the run is resumed after the last reported step.
@@ -176,8 +177,8 @@ pub trait Observer {
         let _ = saved;
     }
 
-    /// Called when a snapshot is on disk: the one at the end of `step`, or the one at the end of the run ([`Step::END`]). `metrics` are
-    /// `snapshot/bytes` and `snapshot/parts`.
+    /// Receives the metrics `snapshot/bytes` and `snapshot/parts` of a snapshot that is on disk. `step` is the step after which the
+    /// snapshot was taken, or [`Step::END`] for the snapshot at the end of the run.
     fn snapshot(&mut self, step: Step, metrics: &Metrics) {
         let _ = (step, metrics);
     }
@@ -230,7 +231,7 @@ pub fn observe(
         operator.input(streams.metrics, Pipeline, &schema::METRICS),
     ];
     operator.notify_always();
-    let mut parts = streams.resumable.keep_first(saved::PART, &mut operator);
+    let mut parts = streams.resumable.register_first(saved::PART, &mut operator);
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
@@ -263,19 +264,19 @@ pub fn observe(
                 before = now;
                 telemetry::describe_step(report.step, &report.progress.round, mean_score(&report));
                 telemetry::close_step(report.step);
-                parts.before(report.step, |_| saved_part(&observer));
+                parts.begin_step(report.step, |_| saved_part(&observer));
                 observer.step(report);
             }
             if !leads {
                 let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
                 telemetry::close_steps_before(open.min().unwrap_or(Step::END));
             }
-            parts.passed(frontiers, |_| saved_part(&observer));
+            parts.advance_to_earliest(frontiers, |_| saved_part(&observer));
         }
     });
 }
 
-/// Reports each snapshot to `observer`. `metrics` is the stream of [`Commits`](rollpacker_dataflow::snapshot::Commits).
+/// Reports each snapshot to `observer`. `metrics` is the metrics stream of [`Commits`](rollpacker_dataflow::snapshot::Commits).
 pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer + 'static) {
     let mut operator = Operator::new("snapshot report", metrics.scope());
     let mut metrics = operator.input(metrics, Pipeline, &schema::METRICS);
@@ -288,7 +289,7 @@ pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer +
     });
 }
 
-/// Returns the mean score of the trained responses.
+/// Returns the mean score of the trained responses; `None` if there are none.
 fn mean_score(report: &StepReport) -> Option<f64> {
     let scores = |batch: &Batch| batch.values::<Float64Type>(column::SCORE).values().clone();
     let scores: Vec<_> = report.groups.iter().map(scores).collect();
@@ -356,13 +357,13 @@ impl StepReport {
     /// Adds responses after all others, and merges small batches of responses without tokens.
     fn push_responses(&mut self, batch: Batch) {
         let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
-        let is_small = batch.num_rows() < MERGED
+        let is_small = batch.num_rows() < MAX_MERGED_BATCHES
             && (0..batch.num_rows()).all(|row| tokens.get(row).is_empty());
         self.unmerged = if is_small { self.unmerged + 1 } else { 0 };
         self.responses.push(batch);
-        if self.unmerged == MERGED {
+        if self.unmerged == MAX_MERGED_BATCHES {
             self.unmerged = 0;
-            let small = self.responses.split_off(self.responses.len() - MERGED);
+            let small = self.responses.split_off(self.responses.len() - MAX_MERGED_BATCHES);
             let rows = concat_batches(&schema::RESPONSES, small.iter().filter_map(Batch::rows));
             let rows = rows.expect("invariant: batches of one stream have one schema");
             self.responses.push(Batch::new(rows));

@@ -8,8 +8,8 @@ use rollpacker_dataflow::schema::column;
 
 /// A response that occupied a slot of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    /// The instance that finished it.
+pub(super) struct SlotUse {
+    /// The instance on which the response ended.
     pub(super) instance: u32,
     /// The start, in nanoseconds of the run's clock.
     pub(super) started: u64,
@@ -17,8 +17,8 @@ pub(super) struct Run {
     pub(super) finished: u64,
 }
 
-/// Returns the responses of a step that ran in it. Those that ended in an earlier round and were kept are left out.
-pub(super) fn runs(responses: &[Batch]) -> impl Iterator<Item = Run> {
+/// Returns the responses of a step that ran during the step. Responses that ended in an earlier round and were kept are left out.
+pub(super) fn slot_uses(responses: &[Batch]) -> impl Iterator<Item = SlotUse> {
     responses.iter().flat_map(|batch| {
         let started = batch.values::<UInt64Type>(column::STARTED).values();
         let finished = batch.values::<UInt64Type>(column::FINISHED).values();
@@ -26,29 +26,33 @@ pub(super) fn runs(responses: &[Batch]) -> impl Iterator<Item = Run> {
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
         let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
         (0..batch.num_rows()).filter(|&row| resumed[row] == 0 || tokens[row] > resumed[row]).map(
-            |row| Run { instance: instances[row], started: started[row], finished: finished[row] },
+            |row| SlotUse {
+                instance: instances[row],
+                started: started[row],
+                finished: finished[row],
+            },
         )
     })
 }
 
-/// The duration of the rollout, and the share of it that the engine's slots and instances were idle.
+/// The duration of the rollout, and the shares of idle time of the engine's slots and instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Occupancy {
-    /// Seconds from the start of the first response to the end of the last one.
+    /// Seconds from the start of the first response to the end of the last response.
     pub(super) seconds: f64,
-    /// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout
-    /// and `Q` is the most that ran at once.
+    /// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout and
+    /// `Q` is the maximum of `r_k`.
     pub(super) bubble_ratio: f64,
-    /// Share of the time in which an instance ran no response, as a mean over the instances that ran one.
+    /// The share of the rollout in which an instance ran no response: the mean over the instances that ran a response.
     pub(super) idle_ratio: f64,
 }
 
 impl Occupancy {
     /// Returns the occupancy of the engine by `runs`.
-    pub(super) fn of(runs: impl Iterator<Item = Run>) -> Self {
-        // A response that another one follows at once ends first (-1 before 1): both use the same slot.
+    pub(super) fn of(runs: impl Iterator<Item = SlotUse>) -> Self {
+        // If a response starts when another one ends, the end comes first (-1 before 1), so that both use the same slot.
         let mut changes: Vec<(u64, i64, u32)> = runs
-            .flat_map(|Run { instance, started, finished }| {
+            .flat_map(|SlotUse { instance, started, finished }| {
                 [(started, 1, instance), (started.max(finished), -1, instance)]
             })
             .collect();
@@ -61,27 +65,27 @@ impl Occupancy {
             instances.entry(instance).or_default().change(time, change);
         }
         let busy: u64 = instances.values().map(|load| load.busy).sum();
-        let idle = |used: u64, most: u64| {
-            let capacity = most as f64 * length as f64;
+        let idle = |used: u64, max: u64| {
+            let capacity = max as f64 * length as f64;
             if capacity > 0.0 { 1.0 - used as f64 / capacity } else { 0.0 }
         };
         Self {
             seconds: length as f64 / 1e9,
-            bubble_ratio: idle(engine.slot_time, engine.most),
+            bubble_ratio: idle(engine.slot_time, engine.max),
             idle_ratio: idle(busy, instances.len() as u64),
         }
     }
 }
 
-/// The load by responses up to a time.
+/// The load of the engine or of an instance up to a time.
 #[derive(Default)]
 struct Load {
     /// The time of the last change.
     since: u64,
     /// The number of responses that run.
     running: u64,
-    /// The most responses that ran at once.
-    most: u64,
+    /// The maximum number of responses that ran at the same time.
+    max: u64,
     /// Nanoseconds in which at least one response ran.
     busy: u64,
     /// Nanoseconds summed over the responses.
@@ -96,7 +100,7 @@ impl Load {
         self.busy += self.running.min(1) * elapsed;
         self.since = time;
         self.running = self.running.saturating_add_signed(change);
-        self.most = self.most.max(self.running);
+        self.max = self.max.max(self.running);
     }
 }
 
@@ -106,7 +110,7 @@ mod tests {
 
     /// Returns the occupancy by responses with an instance, a start and an end in seconds.
     fn occupancy(runs: &[(u32, u64, u64)]) -> Occupancy {
-        let run = |&(instance, started, finished): &(u32, u64, u64)| Run {
+        let run = |&(instance, started, finished): &(u32, u64, u64)| SlotUse {
             instance,
             started: started * 1_000_000_000,
             finished: finished * 1_000_000_000,

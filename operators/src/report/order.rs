@@ -31,11 +31,11 @@ fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
     groups.collect()
 }
 
-/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of 256 rows with the columns of
+/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of at most 256 rows with the columns of
 /// [`recorded_fields`](super::recorded_fields).
 ///
 /// The batches are built lazily, one at a time, because rows may hold many tokens.
-pub fn by_id(
+pub fn rows_by_id(
     batches: &[Batch],
     keep: impl Fn(u64, u32) -> bool,
 ) -> impl Iterator<Item = RecordBatch> {
@@ -97,7 +97,7 @@ mod tests {
         odd.reverse();
         let keep = |prompt, _| prompt != 7;
         let pieces = |batches: &[Batch]| -> Vec<Vec<(u64, u32)>> {
-            by_id(batches, keep).map(|rows| ids(&Batch::new(rows))).collect()
+            rows_by_id(batches, keep).map(|rows| ids(&Batch::new(rows))).collect()
         };
         let found = pieces(&[batch(&odd), batch(&even)]);
         assert_eq!(found, pieces(&[batch(&all)]));

@@ -1,4 +1,4 @@
-//! Responses in the form of files: with `List` and `Utf8` columns, and with the policy version of each token.
+//! Responses as files store them: with `List` and `Utf8` columns, and with the policy version of each token.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ fn versions_by_token(rows: &[Row]) -> ArrayRef {
     lists::<UInt64Type>(by_token.iter().map(Vec::as_slice))
 }
 
-/// Returns the policy versions that sampled the tokens of a response of [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES) or a stream
-/// with its columns.
+/// Returns the policy versions that sampled the tokens of the response in row `row`. `responses` must have the columns of
+/// [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
 #[must_use]
 pub fn token_versions(responses: &Batch, row: usize) -> TokenVersions {
     let versions = responses.lists::<UInt64Type>(column::VERSIONS).get(row);
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::wire::blank;
-    use crate::wire::columns::taken_lists;
+    use crate::wire::columns::owned_lists;
 
     #[test]
     fn files_have_plain_columns_and_a_version_for_each_token() {
@@ -109,8 +109,8 @@ mod tests {
         let tokens: [&[u32]; 3] = [&[1, 2], &[], &[400]];
         let given = [
             (column::SAMPLE, samples),
-            (column::RESPONSE_IDS, taken_lists::<Int32Type>(ids.clone().into_iter())),
-            (column::LOGPROBS, taken_lists::<Float32Type>(logprobs.into_iter())),
+            (column::RESPONSE_IDS, owned_lists::<Int32Type>(ids.clone().into_iter())),
+            (column::LOGPROBS, owned_lists::<Float32Type>(logprobs.into_iter())),
             (column::VERSIONS, lists::<UInt64Type>(versions.into_iter())),
             (column::VERSION_TOKENS, lists::<UInt32Type>(tokens.into_iter())),
             (column::RESPONSE_TEXT, shared_texts(texts.clone().into_iter())),

@@ -21,23 +21,23 @@ pub struct ObserverState {
     later: Vec<(String, LaterValue)>,
 }
 
-/// Returns a value that the thread that writes the snapshot saves, with the files that the value refers to.
+/// A function that returns a value and the files that the value refers to. It runs on the thread that writes the snapshot.
 type LaterValue = Box<dyn FnOnce() -> io::Result<(Value, Vec<File>)> + Send>;
 
 impl ObserverState {
     /// Saves `value` under `name`.
     ///
     /// # Panics
-    /// If `value` cannot be represented as JSON. Plain data always can.
+    /// If `value` cannot be represented as JSON. Plain data can always be represented.
     pub fn keep(&mut self, name: &str, value: &impl Serialize) {
         let value = serde_json::to_value(value).expect("invariant: observers keep plain data");
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Saves under `name` the value that `value` returns, and makes the snapshot wait until the data written to its files is on disk.
+    /// Saves the value that `value` returns under `name`. The snapshot waits until the data of the returned files is on disk.
     ///
-    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. Its error prevents the snapshot, for example
-    /// because an output file that the state refers to is missing.
+    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. If it fails, for example because an output
+    /// file is missing, the snapshot is not written.
     pub fn keep_later<T: Serialize>(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl ObserverState {
         self.later.push((name.to_owned(), Box::new(encoded)));
     }
 
-    /// Returns the value that a snapshot holds under `name`; `None` if it holds none.
+    /// Returns the value that a snapshot holds under `name`; `None` if the snapshot holds no such value.
     ///
     /// # Errors
     /// If the snapshot cannot be read, or the value is not a valid `T`.
@@ -70,7 +70,7 @@ impl ObserverState {
 
     /// Returns the state as a part.
     pub(super) fn part(self) -> Part {
-        Part::written("json", move |out| self.write(out))
+        Part::from_writer("json", move |out| self.write(out))
     }
 
     fn write(mut self, out: &mut dyn Write) -> io::Result<()> {

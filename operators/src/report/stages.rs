@@ -6,14 +6,14 @@ use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};
 
 use super::StepReport;
-use super::occupancy::runs;
+use super::occupancy::slot_uses;
 use crate::wire::metric::LOAD;
 
 /// The times at which a step moved from one stage to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageInstants {
-    /// The time at which the previous step closed. Time before it, during which both steps ran, is not counted as this step's own. For the
-    /// first step, the time at which it opened.
+    /// The time at which the previous step closed; for the first step, the time at which the round opened. With staleness, the round may
+    /// open before this time. The time until then overlaps with the previous step and is not counted.
     pub before: Nanos,
     /// The time at which the round opened.
     pub opened: Nanos,
@@ -21,14 +21,14 @@ pub struct StageInstants {
     pub synced: Nanos,
     /// The time at which the last response ended.
     pub generated: Nanos,
-    /// The time at which the last score of a trained response was known.
+    /// The time at which the last score of a trained response was known, but not before `generated`.
     pub scored: Nanos,
-    /// The time at which the step closed, without its validation.
+    /// The time at which the step closed, minus the duration of the step's validation.
     pub closed: Nanos,
 }
 
-/// The own seconds of a step, by stage. They add up to the time since the previous step closed, or since the round opened if that was
-/// later.
+/// The seconds of each stage of a step, without the part that overlaps with the previous step. They add up to the time since the previous
+/// step closed, or since the round opened if that was later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageTimes {
     /// Transfer of the new weights to the engine.
@@ -48,30 +48,31 @@ impl StageInstants {
         // A validation between two steps holds the frontier back, but is not part of the step.
         let testing = report.metrics.get("timing_s/testing").copied().unwrap_or(0.0);
         let closed = Nanos(report.closed.0.saturating_sub(Nanos::from_secs_f64(testing).0));
-        let first = runs(&report.responses).map(|run| run.started).min();
-        let last = runs(&report.responses).map(|run| run.finished).max();
+        let first = slot_uses(&report.responses).map(|run| run.started).min();
+        let last = slot_uses(&report.responses).map(|run| run.finished).max();
         let scored = report.groups.iter().flat_map(|batch| {
             batch.values::<UInt64Type>(column::SCORED_AT).values().iter().copied()
         });
         let since_opened = |at: Option<u64>| report.opened.max(Nanos(at.unwrap_or(0)));
-        let taken_up = since_opened(first);
+        let first_started = since_opened(first);
         // For an engine that does not report when it has the weights, that time is the start of the first response.
         let load = report.metrics.get(LOAD).map(|seconds| Nanos::from_secs_f64(*seconds));
-        let arrived = load.map_or(taken_up, |load| Nanos(report.opened.0 + load.0));
+        let arrived = load.map_or(first_started, |load| Nanos(report.opened.0 + load.0));
         let generated = since_opened(last);
         Self {
             before: report.before,
             opened: report.opened,
-            synced: arrived.min(taken_up),
+            synced: arrived.min(first_started),
             generated,
             scored: since_opened(scored.max()).max(generated),
             closed,
         }
     }
 
-    /// Returns the step's own seconds: the time since the previous step closed, or since the round opened if that was later.
+    /// Returns the seconds of the step without the part that overlaps with the previous step: since the previous step closed, or since the
+    /// round opened if that was later.
     #[must_use]
-    pub fn own_seconds(&self) -> f64 {
+    pub fn non_overlapping_seconds(&self) -> f64 {
         self.closed.since(self.opened.max(self.before)).as_secs_f64()
     }
 
@@ -83,7 +84,7 @@ impl StageInstants {
 }
 
 impl StageTimes {
-    /// Returns the own time of a step by stage. The part of a stage that overlaps with the previous step is left out.
+    /// Returns the time of each stage of a step, without the part that overlaps with the previous step.
     #[must_use]
     pub fn of(instants: &StageInstants) -> Self {
         let StageInstants { before, opened, synced, generated, scored, closed } = *instants;
@@ -118,7 +119,7 @@ mod tests {
             [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));
         let instants = StageInstants { before, opened, synced, generated, scored, closed };
         let stages = StageTimes::of(&instants).named().map(|(_, seconds)| seconds);
-        assert!((stages.iter().sum::<f64>() - instants.own_seconds()).abs() < 1e-9);
+        assert!((stages.iter().sum::<f64>() - instants.non_overlapping_seconds()).abs() < 1e-9);
         stages.map(|seconds| seconds.round() as u64)
     }
 

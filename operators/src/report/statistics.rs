@@ -6,13 +6,13 @@ use rollpacker_stages::train::Metrics;
 pub(super) struct Spread {
     count: f64,
     sum: f64,
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
 }
 
 impl Default for Spread {
     fn default() -> Self {
-        Self { count: 0.0, sum: 0.0, least: f64::INFINITY, most: f64::NEG_INFINITY }
+        Self { count: 0.0, sum: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
     }
 }
 
@@ -21,14 +21,14 @@ impl Spread {
     pub(super) fn add(&mut self, value: f64, times: f64) {
         self.count += times;
         self.sum += value * times;
-        (self.least, self.most) = (value.min(self.least), value.max(self.most));
+        (self.min, self.max) = (value.min(self.min), value.max(self.max));
     }
 
     /// Adds the metrics under `name/`; adds nothing if there are no values.
     pub(super) fn report(self, metrics: &mut Metrics, name: &str) {
         if self.count > 0.0 {
             metrics.extend(
-                [("mean", self.sum / self.count), ("max", self.most), ("min", self.least)]
+                [("mean", self.sum / self.count), ("max", self.max), ("min", self.min)]
                     .map(|(part, value)| (format!("{name}/{part}"), value)),
             );
         }
@@ -42,7 +42,7 @@ pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<It
     spread.report(metrics, name);
 }
 
-/// Returns `part / whole`; 0 if `whole` is 0.
+/// Returns `part / whole`; 0 if `whole` is not positive.
 pub(super) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -7,7 +7,8 @@ use rollpacker_stages::train::Metrics;
 
 use super::statistics::{ratio, spread};
 
-/// Adds the mean, maximum and minimum of the critic's predictions and of the returns, and the explained variance of the returns.
+/// Adds the mean, maximum and minimum of the critic's predictions and of the returns, and the explained variance of the returns. Adds
+/// nothing if there are no predictions.
 pub(super) fn values(metrics: &mut Metrics, groups: &[Batch]) {
     let tokens = |name| -> Vec<f64> {
         let columns = groups.iter().map(|batch| (batch, batch.lists::<Float32Type>(name)));
@@ -20,7 +21,7 @@ pub(super) fn values(metrics: &mut Metrics, groups: &[Batch]) {
         return;
     }
     let errors: Vec<f64> = returns.iter().zip(&values).map(|(r, v)| r - v).collect();
-    // The constant is that of verl; it avoids a division by 0 if all returns are equal.
+    // verl uses the same constant; it avoids a division by 0 if all returns are equal.
     let explained = 1.0 - variance(&errors) / (variance(&returns) + 1e-5);
     metrics.insert("critic/vf_explained_var".to_owned(), explained);
     spread(metrics, "critic/values", values.into_iter());

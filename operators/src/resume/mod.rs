@@ -6,13 +6,13 @@
 //! | part | operator | content |
 //! |---|---|---|
 //! | `schedule` | schedule | the state of the schedule, in the schedule's own format |
-//! | `prompts` | schedule | prompts that were offered and not admitted, and the position in the dataset |
+//! | `prompts` | schedule | prompts that were offered and neither admitted nor rejected, and the last offered prompt |
 //! | `curriculum` | schedule | the pass rates of dataset rows, and the numbers of judged prompts, if there is a curriculum |
-//! | `rollout` | rollout | tokens of paused responses |
+//! | `rollout` | rollout | the responses that are kept for later rounds, partial or whole |
 //! | `advantage` | advantage | the coefficient of the KL penalty in rewards, if it is adaptive |
 //! | `placement` | placement | the learned state of the placement policy: parallelism, lengths and loads by kind of round |
 //! | `trainer` | update | weights, optimizers, and the policies that later steps sample with |
-//! | `ledger_lengths`, `ledger_pairs`, `ledger_rows`, `ledger_waits` | ledger | its facts |
+//! | `ledger_lengths`, `ledger_pairs`, `ledger_rows`, `ledger_waits` | ledger | lengths, response pairs, dataset rows, deferred prompts |
 //! | `ledger_anchors` | executions | the longest correct execution of each test case, from which limits are derived, and audit results |
 //! | `report` | report | the state of the observer: totals, and the positions in its output files |
 //!
@@ -46,7 +46,7 @@ pub(crate) trait SavedState: Sized {
     fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError>;
 }
 
-/// Access of a graph's operators to snapshots: they register their parts and read the state that they resume from. By default, no
+/// Access of a graph's operators to snapshots: the operators register their parts and read the state that they resume from. By default, no
 /// snapshots are taken and the run starts from the beginning.
 #[derive(Clone, Default)]
 pub struct Resumable<'scope> {
@@ -57,13 +57,15 @@ pub struct Resumable<'scope> {
 }
 
 impl<'scope> Resumable<'scope> {
-    /// Creates the access to `snapshots`, resuming from `restored`.
+    /// Creates the access to snapshots. If `snapshots` is `None`, no snapshots are taken. If `restored` is `None`, the run starts from the
+    /// beginning.
     #[must_use]
     pub fn new(snapshots: Option<Snapshots<'scope>>, restored: Option<RestoredSnapshot>) -> Self {
         Self { snapshots, restored, unreadable: Rc::default() }
     }
 
-    /// Returns a stream with the error of the first part that an operator could not read. Must be called once all operators are built.
+    /// Returns a stream with the error of the first part that an operator could not read. The stream is empty if all parts could be read.
+    /// Call it after all operators are built.
     #[must_use]
     pub fn errors(&self, scope: Scope<'scope, Step>) -> BatchStream<'scope> {
         match self.unreadable.borrow().as_ref() {
@@ -72,14 +74,15 @@ impl<'scope> Resumable<'scope> {
         }
     }
 
-    /// Commits the snapshots once all operators are built. Returns `None` if no snapshots are taken.
+    /// Installs the operator that commits complete snapshots. Call it after all operators are built. Returns `None` if no snapshots are
+    /// taken.
     #[must_use]
     pub fn commit(self) -> Option<Commits<'scope>> {
         self.snapshots.map(Snapshots::commit)
     }
 
     /// Returns `true` if snapshots are taken.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.snapshots.is_some()
     }
 
@@ -95,37 +98,37 @@ impl<'scope> Resumable<'scope> {
         }
     }
 
-    /// Like [`read`](Self::read) on the first worker, and `None` on all others. For operators whose whole state is on the first worker.
-    /// Also returns the step of the snapshot.
+    /// Reads the state as [`read`](Self::read) does, and also returns the step of the snapshot. Returns `None` on all workers but the
+    /// first. This is for operators whose whole state is on the first worker.
     pub(crate) fn read_first<T: SavedState>(&self, worker: usize) -> Option<(Step, T)> {
         let step = self.step().filter(|_| worker == 0)?;
         Some((step, self.read()?))
     }
 
-    /// Returns the last completed step.
+    /// Returns the step of the snapshot, which is the last step that its state includes; `None` if the run starts from the beginning.
     pub(crate) fn step(&self) -> Option<Step> {
         self.restored.as_ref().map(RestoredSnapshot::step)
     }
 
-    /// Registers a part that every worker has for itself.
-    pub(crate) fn keep_each(
+    /// Registers a part for which each worker writes its own state.
+    pub(crate) fn register_each(
         &self,
         name: &'static str,
         operator: &mut Operator<'scope>,
     ) -> OperatorParts {
-        self.keep(name, operator, false)
+        self.register(name, operator, false)
     }
 
-    /// Registers a part that only the first worker has.
-    pub(crate) fn keep_first(
+    /// Registers a part for which only the first worker has a state.
+    pub(crate) fn register_first(
         &self,
         name: &'static str,
         operator: &mut Operator<'scope>,
     ) -> OperatorParts {
-        self.keep(name, operator, true)
+        self.register(name, operator, true)
     }
 
-    fn keep(
+    fn register(
         &self,
         name: &'static str,
         operator: &mut Operator<'scope>,

@@ -18,10 +18,11 @@ impl OperatorParts {
     }
 
     /// Returns `true` if snapshots are taken.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.parts.is_some()
     }
 
+    /// See [`Parts::start`].
     pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
         if let Some(parts) = &mut self.parts {
             parts.start(capabilities);
@@ -38,31 +39,35 @@ impl OperatorParts {
         self.parts.as_ref().is_none_or(|parts| parts.save_held(step))
     }
 
-    /// See [`Parts::before`].
-    pub(crate) fn before(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
+    /// See [`Parts::begin_step`].
+    pub(crate) fn begin_step(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {
-            parts.before(step, |draft| part(first_only, draft, &state));
+            parts.begin_step(step, |draft| part(first_only, draft, &state));
         }
     }
 
-    /// See [`Parts::passed`].
-    pub(crate) fn passed(
+    /// See [`Parts::advance_to_earliest`].
+    pub(crate) fn advance_to_earliest(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
         state: impl Fn(&Draft<'_>) -> Part,
     ) {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {
-            parts.passed(frontiers, |draft| part(first_only, draft, &state));
+            parts.advance_to_earliest(frontiers, |draft| part(first_only, draft, &state));
         }
     }
 
-    /// See [`Parts::closed`].
-    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: impl Fn(&Draft<'_>) -> Part) {
+    /// See [`Parts::advance_to`].
+    pub(crate) fn advance_to(
+        &mut self,
+        frontier: Option<Step>,
+        state: impl Fn(&Draft<'_>) -> Part,
+    ) {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {
-            parts.closed(frontier, |draft| part(first_only, draft, &state));
+            parts.advance_to(frontier, |draft| part(first_only, draft, &state));
         }
     }
 }

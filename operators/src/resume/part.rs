@@ -25,13 +25,13 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
     Part::bytes("json", serde_json::to_vec(value).expect("invariant: a state is plain data"))
 }
 
-/// Returns the rows of all parts with a name, from all workers that wrote them; `None` if no worker did.
+/// Returns the concatenated rows of the parts with the name `part` from all workers; `None` if no worker wrote such a part.
 pub(crate) fn read_rows(
     restored: &RestoredSnapshot,
     part: &'static str,
     schema: &SchemaRef,
 ) -> Result<Option<Batch>, ResumeError> {
-    if !is_there(restored, part) {
+    if !has_part(restored, part) {
         return Ok(None);
     }
     let parts: Vec<_> = restored.rows(part)?.into_iter().map(|(_, rows)| rows).collect();
@@ -65,13 +65,13 @@ pub(crate) fn read_bytes(
     restored: &RestoredSnapshot,
     part: &'static str,
 ) -> Result<Option<Vec<u8>>, ResumeError> {
-    if !is_there(restored, part) {
+    if !has_part(restored, part) {
         return Ok(None);
     }
     Ok(restored.parts(part)?.into_iter().next().map(|(_, bytes)| bytes))
 }
 
-fn is_there(restored: &RestoredSnapshot, part: &str) -> bool {
+fn has_part(restored: &RestoredSnapshot, part: &str) -> bool {
     restored.records(part).next().is_some()
 }
 

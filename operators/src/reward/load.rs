@@ -1,9 +1,10 @@
-//! The number of responses that are waiting for a score or being scored, over a step.
+//! The numbers of responses that wait for scoring and that are being scored, with their maximum over a step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of responses of a step whose scoring has not begun, and of those that are being scored. Shared with the tasks that score.
+/// The number of responses of a step whose scoring has not begun, and the number of responses that are being scored. Shared with the tasks
+/// that score.
 #[derive(Debug, Default)]
 pub(crate) struct ScoringLoad {
     queued: Level,
@@ -14,36 +15,36 @@ pub(crate) struct ScoringLoad {
 #[derive(Debug, Default)]
 struct Level {
     now: AtomicUsize,
-    most: AtomicUsize,
+    max: AtomicUsize,
 }
 
 impl Level {
-    fn rise(&self) {
+    fn increment(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        if now > self.most.load(Ordering::Relaxed) {
-            self.most.fetch_max(now, Ordering::Relaxed);
+        if now > self.max.load(Ordering::Relaxed) {
+            self.max.fetch_max(now, Ordering::Relaxed);
         }
     }
 
-    fn fall(&self) {
+    fn decrement(&self) {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn most(&self) -> f64 {
-        self.most.load(Ordering::Relaxed) as f64
+    fn max(&self) -> f64 {
+        self.max.load(Ordering::Relaxed) as f64
     }
 }
 
 impl ScoringLoad {
-    /// Adds a response to the queue. It is removed when the returned value is dropped.
+    /// Adds a response to the queue. The response is removed when the returned value is dropped.
     pub(crate) fn queue(self: &Arc<Self>) -> ScoringSlot {
-        self.queued.rise();
+        self.queued.increment();
         ScoringSlot { load: self.clone(), begun: false }
     }
 
     /// Returns the maximum number of queued responses and of responses being scored.
-    pub(crate) fn most(&self) -> [f64; 2] {
-        [self.queued.most(), self.running.most()]
+    pub(crate) fn max(&self) -> [f64; 2] {
+        [self.queued.max(), self.running.max()]
     }
 }
 
@@ -55,18 +56,18 @@ pub(crate) struct ScoringSlot {
 }
 
 impl ScoringSlot {
-    /// Moves the response from the queue to those being scored. Later calls have no effect.
+    /// Counts the response as being scored instead of queued. Later calls have no effect.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
-            self.load.queued.fall();
-            self.load.running.rise();
+            self.load.queued.decrement();
+            self.load.running.increment();
         }
     }
 }
 
 impl Drop for ScoringSlot {
     fn drop(&mut self) {
-        if self.begun { &self.load.running } else { &self.load.queued }.fall();
+        if self.begun { &self.load.running } else { &self.load.queued }.decrement();
     }
 }
 
@@ -84,7 +85,7 @@ mod tests {
         drop((a, b, c));
         let mut d = load.queue();
         d.begin();
-        assert_eq!(load.most(), [3.0, 2.0]);
+        assert_eq!(load.max(), [3.0, 2.0]);
         drop(d);
         assert_eq!(
             [&load.queued, &load.running].map(|level| level.now.load(Ordering::Relaxed)),

@@ -94,9 +94,10 @@ pub(crate) struct GroupScoring {
 ///
 /// [`Executor::Inline`] runs futures on the worker, in tests and in virtual time; a live run passes the handle of a tokio runtime.
 pub trait RewardExt<'scope> {
-    /// Scores each response that ended by itself, with the reward that `router` has for its data source, on `executor`.
+    /// Scores each response that ended by itself and whose score is needed, with the reward that `router` selects for its data source. The
+    /// rewards run on `executor`.
     ///
-    /// `limit` determines how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
+    /// `limit` determines how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) set the same limits for all responses.
     ///
     /// A schedule that decides by scores cannot close a round whose responses are scored only after it closes; such a graph is rejected.
     ///
@@ -146,7 +147,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         };
         let mut given = score(inputs, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
-            given.errors = given.errors.concat(fault_stream(scope, too_late()));
+            given.errors = given.errors.concat(fault_stream(scope, scoring_too_late_fault()));
         }
         if let Some(scores) = self.scores {
             given.samples.clone().connect_loop(scores);
@@ -177,7 +178,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
     }
 }
 
-fn too_late() -> Fault {
+fn scoring_too_late_fault() -> Fault {
     Fault::new(
         NAME,
         Origin::User,
@@ -231,7 +232,7 @@ fn score<'scope>(
             texts.for_each(|capability, batch| scorer.add_texts(*capability.time(), &batch));
             known.for_each(|_, batch| scorer.set_anchors(&batch));
             responses.for_each(|capability, batch| {
-                scorer.arrive(*capability.time(), &batch, || Capabilities {
+                scorer.add_responses(*capability.time(), &batch, || Capabilities {
                     scored: capability.retain(scored.index()),
                     executions: capability.retain(executed.index()),
                     errors: capability.retain(failed.index()),
@@ -239,7 +240,7 @@ fn score<'scope>(
                 });
             });
             scorer.dispatch(&frontiers[0]);
-            let (arrived, faults) = scorer.arrived();
+            let (arrived, faults) = scorer.take_finished();
             for (capability, fault) in faults {
                 failed.give(capability, faults_batch(&[fault]));
             }
@@ -249,7 +250,7 @@ fn score<'scope>(
                 executed.give(&capabilities.executions, executions_batch(run));
                 warned.give(&capabilities.warnings, warnings_batch(run));
             }
-            scorer.forget(&frontiers[..3]);
+            scorer.drop_complete_steps(&frontiers[..3]);
         }
     });
     RewardOutputs { samples, executions, errors, warnings }

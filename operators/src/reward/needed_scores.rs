@@ -9,7 +9,8 @@ use rollpacker_dataflow::step::PromptId;
 
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 
-/// The responses of one step whose scores are needed: those that are admitted, and those that are not decided yet.
+/// The responses of one step whose scores are needed. By default, these are the admitted responses and, until the round closes, the
+/// responses of undecided prompts.
 ///
 /// The score of a paused response is needed until its prompt is deferred or the round closes. A later round that completes the group
 /// returns the response again and scores it then.
@@ -21,15 +22,15 @@ pub(super) struct NeededScores {
     scope: ScoringScope,
 }
 
-/// The scores that are needed in addition to those of admitted responses.
+/// The responses whose scores are needed in addition to the scores of admitted responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ScoringScope {
-    /// The scores of prompts that the schedule has not decided. The default.
+    /// The responses of prompts that the schedule has not decided, until the round closes. The default.
     #[default]
     Undecided,
-    /// All scores until the round closes, because the schedule decides by scores.
+    /// All responses until the round closes, because the schedule decides by scores.
     UntilClosed,
-    /// All scores.
+    /// All responses.
     All,
 }
 

@@ -1,7 +1,7 @@
 //! Errors of rewards that do not end the run.
 
 use rollpacker_dataflow::fault::{Fault, HasOrigin};
-use rollpacker_stages::reward::{MOST_TOLERATED, OnError, RewardError};
+use rollpacker_stages::reward::{MAX_TOLERATED, OnError, RewardError};
 
 use super::tally::Tally;
 
@@ -14,8 +14,8 @@ pub(crate) struct ErrorEffect {
     pub(crate) warning: Option<Fault>,
 }
 
-/// Counts an error and returns its effect; `None` if it ends the run. The caller has already decided whether it is
-/// [tolerated](OnError::Tolerate).
+/// Counts an error and returns its effect; `None` if the error ends the run. `on_error` is the result of `Tallies::effective_on_error`,
+/// which is [`Fail`](OnError::Fail) after too many tolerated errors.
 pub(crate) fn error_effect(
     (error, source): (&RewardError, &str),
     on_error: OnError,
@@ -45,7 +45,7 @@ pub(crate) fn describe(error: &RewardError, data_source: &str) -> String {
 pub(crate) fn describe_last(error: &RewardError, data_source: &str, on_error: OnError) -> String {
     let described = describe(error, data_source);
     if on_error == OnError::Tolerate {
-        return format!("{described}; the reward has failed {MOST_TOLERATED} times in a row");
+        return format!("{described}; the reward has failed {MAX_TOLERATED} times in a row");
     }
     described
 }

@@ -1,4 +1,4 @@
-//! The responses that are being scored, and the decisions on which are to be.
+//! Starts, cancels and settles the scoring of responses.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ pub(super) struct ScorerConfig<L> {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// The scoring of responses whose scores are needed; cancels those that are no longer needed.
+/// Scores the responses whose scores are needed, and cancels scorings that are no longer needed.
 pub(super) struct Scorer<L> {
     rules: ScorerConfig<L>,
     tallies: Tallies,
@@ -111,7 +111,7 @@ impl<L: TimeLimit> Scorer<L> {
     }
 
     /// Returns the state of the round of a step.
-    fn round(&mut self, step: Step) -> &mut NeededScores {
+    fn needed_scores(&mut self, step: Step) -> &mut NeededScores {
         let scope = self.rules.scope;
         self.rounds.entry(step).or_insert_with(|| NeededScores::new(scope))
     }
@@ -133,7 +133,7 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Applies decisions and cancels the scorings that are no longer needed.
     pub(super) fn decide(&mut self, step: Step, batch: &Batch) {
-        let round = self.round(step);
+        let round = self.needed_scores(step);
         round.decide(batch);
         let first = SampleId { step, prompt: PromptId(0), sample: 0 };
         let last = SampleId { step, prompt: PromptId(u64::MAX), sample: u32::MAX };
@@ -149,15 +149,15 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Takes responses and holds those that need a score. `capabilities` is called only if there is one.
-    pub(super) fn arrive(
+    /// Holds the responses of a batch that need a score. `capabilities` is called only if a response needs a score.
+    pub(super) fn add_responses(
         &mut self,
         step: Step,
         batch: &Batch,
         capabilities: impl FnOnce() -> Capabilities,
     ) {
         let rows: Vec<Row> = Row::all(batch).filter(is_whole).collect();
-        let rows = self.wanted(step, rows, |row| row);
+        let rows = self.needed(step, rows, |row| row);
         if !rows.is_empty() {
             let capabilities = Rc::new(capabilities());
             let held = rows.into_iter().map(|row| (capabilities.clone(), row));
@@ -165,10 +165,10 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Removes and counts the responses whose scores are not needed.
-    fn wanted<T>(&mut self, step: Step, mut rows: Vec<T>, row: impl Fn(&T) -> &Row) -> Vec<T> {
+    /// Returns the rows of responses whose scores are needed, and counts the others as skipped.
+    fn needed<T>(&mut self, step: Step, mut rows: Vec<T>, row: impl Fn(&T) -> &Row) -> Vec<T> {
         let all = rows.len();
-        let round = self.round(step);
+        let round = self.needed_scores(step);
         rows.retain(|one| {
             let id = sample_id(step, row(one));
             round.wants(id.prompt, id.sample)
@@ -180,7 +180,7 @@ impl<L: TimeLimit> Scorer<L> {
         rows
     }
 
-    /// Starts the scorings that are due and whose prompt is known. `responses` is the frontier of the responses.
+    /// Starts the scorings that are due and whose prompt texts have arrived. `responses` is the frontier of the responses.
     pub(super) fn dispatch(&mut self, responses: &MutableAntichain<Step>) {
         let scoring = self.rules.scoring;
         let due = |step: &Step| match scoring {
@@ -189,7 +189,7 @@ impl<L: TimeLimit> Scorer<L> {
         };
         let due: Vec<_> = self.held.extract_if(.., |step, _| due(step)).collect();
         for (step, held) in due {
-            for (capabilities, row) in self.wanted(step, held, |(_, row)| row) {
+            for (capabilities, row) in self.needed(step, held, |(_, row)| row) {
                 // With several workers, the text and the response come from different workers, so the response may arrive first.
                 match self.texts.get(step, prompt_id(&row)).cloned() {
                     Some(text) => self.start(step, capabilities, row, text),
@@ -204,28 +204,30 @@ impl<L: TimeLimit> Scorer<L> {
         let (id, dataset_row) = (sample_id(step, &row), row.dataset_row());
         let ScorerConfig { router, limit, clock, .. } = &mut self.rules;
         let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
-        let turn = self.tallies.with(step, |tally| tally.load.queue());
+        let slot = self.tallies.with(step, |tally| tally.load.queue());
         let source = row.text(column::DATA_SOURCE).unwrap_or_default();
         let name = || format!("a score by `{}`", name_of(router.reward_of(source)));
         let _awaited = self.waiting.hold(id, name);
-        // The task copies the texts and the tokens, not this thread, on which all responses wait for one another.
+        // The task copies the texts and the tokens. Copies on this thread would delay all other responses.
         let sample = {
             let row = row.clone();
             move || sample(step, &row, &text)
         };
-        self.tasks.spawn(id, timed(router.clone(), sample, context.clone(), turn));
+        self.tasks.spawn(id, timed(router.clone(), sample, context.clone(), slot));
         let pending = Pending { capabilities, id, row, dataset_row, context, _awaited };
         self.pending.insert(id, pending);
     }
 
     /// Returns the responses whose scoring has ended, and the faults that end the run.
-    pub(super) fn arrived(&mut self) -> (Vec<FinishedScore>, Vec<(&Capability<Step>, Fault)>) {
+    pub(super) fn take_finished(
+        &mut self,
+    ) -> (Vec<FinishedScore>, Vec<(&Capability<Step>, Fault)>) {
         let mut arrived = Vec::new();
         let (mut faults, known) = (Vec::new(), self.failed.len());
         while let Some((id, outcome)) = self.tasks.try_next() {
             let pending =
                 self.pending.remove(&id).expect("invariant: a cancelled call does not answer");
-            match self.settle(&pending, outcome) {
+            match self.finish(&pending, outcome) {
                 Ok((score, executions, warning)) => {
                     arrived.push(FinishedScore { pending, score, executions, warning });
                 }
@@ -240,7 +242,7 @@ impl<L: TimeLimit> Scorer<L> {
     }
 
     /// Returns the score of a response, its executions, and a warning; or the fault that ends the run.
-    fn settle(
+    fn finish(
         &mut self,
         pending: &Pending,
         outcome: Result<Outcome, Panicked>,
@@ -277,15 +279,15 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Drops the rounds and texts of steps that get no more responses, decisions and texts.
-    pub(super) fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
+    /// Drops the rounds and texts of steps that have no held responses and can receive no more responses, decisions and texts.
+    pub(super) fn drop_complete_steps(&mut self, frontiers: &[MutableAntichain<Step>]) {
         let is_open = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
         self.rounds.retain(|step, _| is_open(step) || self.held.contains_key(step));
-        self.texts.forget(frontiers, |step| self.held.contains_key(step));
+        self.texts.drop_complete_steps(frontiers, |step| self.held.contains_key(step));
     }
 }
 
-/// Returns the name of a reward for messages. A data source without a reward is an error that its scoring reports.
+/// Returns the name of a reward for messages, or `no reward`. The scoring reports the error of a data source without a reward.
 pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
     named.ok().flatten().unwrap_or("no reward")
 }
@@ -294,9 +296,9 @@ async fn timed(
     router: Router,
     sample: impl FnOnce() -> Sample,
     context: Context,
-    mut turn: ScoringSlot,
+    mut slot: ScoringSlot,
 ) -> Outcome {
-    turn.begin();
+    slot.begin();
     let begun = context.clock().now();
     let score = router.score(&sample(), &context).await;
     let done = context.clock().now();

@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_stages::reward::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
+use rollpacker_stages::reward::{ErrorKind, MAX_TOLERATED, OnError, RewardError};
 use rollpacker_stages::train::Metrics;
 
 use super::load::ScoringLoad;
@@ -34,7 +34,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts an error that does not end the run. Returns `true` if it is the first of its reward and kind.
+    /// Counts an error that does not end the run. Returns `true` if it is the first error of its reward and kind in the step.
     pub(crate) fn error(&mut self, error: &RewardError) -> bool {
         let count = self.errors.entry((error.kind, error.reward.clone())).or_default();
         *count += 1;
@@ -60,7 +60,7 @@ impl Tally {
         let by_reward = self.errors.iter().map(|((kind, reward), count)| {
             (format!("errors/{}/{reward}", kind.as_str()), *count as f64)
         });
-        let [queue_max, in_flight_max] = self.load.most();
+        let [queue_max, in_flight_max] = self.load.max();
         let counts = [
             ("queue_max", queue_max),
             ("in_flight_max", in_flight_max),
@@ -74,7 +74,7 @@ impl Tally {
     }
 }
 
-/// Returns the mean. It does not depend on the order of the values, down to the bit.
+/// Returns the mean of the values. The result is bit-identical for every order of the values.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.iter().sum::<f64>() / values.len() as f64
@@ -94,18 +94,18 @@ impl Tallies {
         change(self.steps.borrow_mut().entry(step).or_default())
     }
 
-    /// Records that a reward returned a score, which ends its run of errors.
+    /// Records that a reward returned a score, which resets its number of consecutive errors.
     pub(crate) fn scored(&self, reward: &str) {
         self.streaks.borrow_mut().remove(reward);
     }
 
-    /// Returns the effect of an error, given the setting `on_error` of its route. A tolerated error becomes fatal after [`MOST_TOLERATED`]
-    /// consecutive errors of the reward.
+    /// Counts an error of a reward and returns its effect, given the setting `on_error` of its route. A tolerated error becomes fatal when
+    /// it is at least the [`MAX_TOLERATED`]-th consecutive error of the reward.
     pub(crate) fn effective_on_error(&self, on_error: OnError, reward: &str) -> OnError {
         let mut streaks = self.streaks.borrow_mut();
         let streak = streaks.entry(reward.to_owned()).or_default();
         *streak += 1;
-        let is_broken = on_error == OnError::Tolerate && *streak >= MOST_TOLERATED;
+        let is_broken = on_error == OnError::Tolerate && *streak >= MAX_TOLERATED;
         if is_broken { OnError::Fail } else { on_error }
     }
 
@@ -113,7 +113,8 @@ impl Tallies {
         self.steps.borrow_mut().remove(&step).unwrap_or_default()
     }
 
-    /// Emits the metrics of each step when the frontier of `scored`, the output of the last operator that scores, has passed it.
+    /// Emits the metrics of each step once the frontiers of `scored` and `decisions` have passed the step. `scored` is the output of the
+    /// last operator that scores.
     pub(crate) fn report<'scope>(
         self,
         scored: BatchStream<'scope>,
@@ -151,7 +152,7 @@ mod tests {
     fn consecutive_errors_are_tolerated_up_to_a_bound() {
         let tallies = Tallies::default();
         let judge = |reward| tallies.effective_on_error(OnError::Tolerate, reward);
-        for _ in 1..MOST_TOLERATED {
+        for _ in 1..MAX_TOLERATED {
             assert_eq!(judge("a"), OnError::Tolerate);
         }
         assert_eq!(judge("b"), OnError::Tolerate, "each reward is judged by itself");

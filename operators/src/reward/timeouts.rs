@@ -1,9 +1,9 @@
 //! Adaptive time limits of test cases (RollPacker, section 4.3).
 //!
-//! `T = min(max(T_min, slack * T_anchor), T_max)`, where `T_anchor` is the longest correct execution of the case. Until there is one, the
-//! reference time of the dataset is used; without a reference time, the limit is `T_max`. Anchors are learned as scores arrive, so that the
-//! other responses of the group benefit immediately. The ledger keeps them as well and reports them at the end of each step
-//! ([`crate::ledger::anchors`]).
+//! `T = min(max(T_min, slack * T_anchor), T_max)`, where `T_anchor` is the longest correct execution of the case. Until a correct execution
+//! is known, `T_anchor` is the reference time of the dataset; without a reference time, the limit is `T_max`. Anchors are learned as scores
+//! arrive, so that the other responses of the group benefit immediately. The ledger keeps the anchors as well and reports them at the end
+//! of each step ([`crate::ledger::anchors`]).
 //!
 //! # Measurement
 //! Limits and execution times are seconds as charged by the sandbox: computing and sleeping count, waiting for a processor that others use
@@ -12,15 +12,16 @@
 //! # Audits
 //! A limit that kills an execution hides its result. A share of the responses is therefore executed up to `T_max`. If such an execution
 //! turns out to be correct, it is a wrong kill. It still counts as killed at its limit, but raises the anchor. The choice of audited
-//! responses depends on seed and response alone, live and simulated, so the share of wrong kills among them estimates the share among all.
-//! An audited execution delays its score until it ends, up to `T_max`, and so delays the step. In the simulated 7B job of the paper, where
-//! 5 % of the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s; one in a hundred costs 3 s.
+//! responses depends on seed and response alone, live and simulated, so the share of wrong kills among the audited responses estimates the
+//! share among all responses. An audited execution delays its score until it ends, up to `T_max`, and so delays the step. In the simulated
+//! 7B job of the paper, where 5 % of the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s; one in a
+//! hundred costs 3 s.
 //!
 //! # Determinism
-//! An anchor is a maximum, so the state does not depend on the order of executions, nor on duplicates. The limits of a response are those
-//! known when its scoring begins: in each activation, the reward operator requests the limits of all responses whose scoring begins before
-//! it reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run, the order of executions
-//! depends on the machine, and so do the limits.
+//! An anchor is a maximum, so the state does not depend on the order of executions, nor on duplicates. The limits of a response follow from
+//! the anchors known when its scoring begins: in each activation, the reward operator requests the limits of all responses whose scoring
+//! begins before it reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run, the order of
+//! executions depends on the machine, and so do the limits.
 
 use rollpacker_stages::documented;
 use std::collections::BTreeMap;
@@ -45,14 +46,14 @@ documented! {
     pub struct LimitOptions {
         /// `fixed` for constant limits, `adaptive` for limits that follow the longest correct execution. Default: `adaptive`.
         pub mode: LimitMode,
-        /// The smallest adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
+        /// The minimum adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
         pub min_s: f64 [seconds],
-        /// The fixed limit, in seconds. In adaptive mode, the largest limit, and the limit of a case without a known execution. Above 0, at
-        /// most 86400. Default: 30.
+        /// The fixed limit, in seconds. In adaptive mode, the maximum limit, and the limit of a test case without a known correct execution
+        /// or reference time. Above 0, at most 86400. Default: 30.
         pub max_s: f64 [seconds],
         /// The factor on the longest correct execution, from 1 to 1000. Default: 1.5.
         pub slack: f64,
-        /// The share of the responses that are audited: their executions run up to the largest limit. In [0, 1]. Default: 0.001.
+        /// The share of the responses that are audited: their executions run up to `max_s`. In [0, 1]. Default: 0.001.
         pub audit_share: f64,
     }
 }
@@ -80,10 +81,10 @@ pub struct LimitError {
 }
 
 /// Separates the random draws of audits from other draws with the same seed.
-const AUDIT: u64 = u64::from_be_bytes(*b"an audit");
+const AUDIT_SALT: u64 = u64::from_be_bytes(*b"an audit");
 
-/// The largest `max_s`, in seconds: one day. Sums of such times fit into a clock of nanoseconds.
-const LONGEST_S: f64 = 86_400.0;
+/// The maximum of `max_s`, in seconds: one day. Sums of such times fit into a clock of nanoseconds.
+const MAX_S: f64 = 86_400.0;
 
 impl Default for LimitOptions {
     /// Adaptive limits from 2 s to 30 s, 1.5 times the longest correct execution, as in the paper. One response in a thousand is audited.
@@ -111,7 +112,7 @@ impl LimitOptions {
         };
         let Self { min_s: min, max_s: max, slack, audit_share: share, .. } = self;
         let adapts = self.mode == LimitMode::Adaptive;
-        let max_is_in = max > 0.0 && max <= LONGEST_S;
+        let max_is_in = max > 0.0 && max <= MAX_S;
         within("max_s", max, max_is_in, "seconds above 0, at most 86400")?;
         let min_is_in = min > 0.0 && (min <= max || !adapts);
         within("min_s", min, min_is_in, "seconds above 0, at most `max_s`")?;
@@ -120,11 +121,11 @@ impl LimitOptions {
         Ok(self)
     }
 
-    /// Returns limits that are not learned, for use outside of training.
+    /// Returns limits that do not depend on earlier executions, for use outside of training.
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
-    pub fn unlearned(self) -> Result<Limits, LimitError> {
+    pub fn fixed_limits(self) -> Result<Limits, LimitError> {
         Ok(Limits { rule: self.validated()?.rule(), ..Limits::default() })
     }
 
@@ -160,7 +161,8 @@ impl AdaptiveLimits {
         Ok(Self { rule, audit_share: options.audit_share, seed, anchors: BTreeMap::new() })
     }
 
-    /// Returns the longest correct execution of each case of a row, in the order of the cases.
+    /// Returns the longest correct execution of each case of a row, in the order of the cases. `None` and missing entries at the end are
+    /// cases without a known correct execution.
     #[must_use]
     pub fn anchors_of(&self, row: u64) -> &[Option<Nanos>] {
         self.anchors.get(&row).map_or(&[], |anchors| anchors)
@@ -168,7 +170,7 @@ impl AdaptiveLimits {
 
     /// Returns `true` if a response is audited, so that its executions may exceed their limits.
     fn audits(&self, id: SampleId) -> bool {
-        Draw::new(self.seed).of(AUDIT).of_sample(id).uniform() < self.audit_share
+        Draw::new(self.seed).of(AUDIT_SALT).of_sample(id).uniform() < self.audit_share
     }
 
     /// Records a correct execution.

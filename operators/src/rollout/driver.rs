@@ -28,8 +28,8 @@ use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
 use crate::wire::metric::LOAD;
 use crate::wire::rows::Row;
 
-/// The most rows of a batch of responses. Each long list of a batch has a buffer of its own, and gathering rows goes through the buffers of
-/// all batches that they come from.
+/// The maximum number of rows of a batch of responses. Each long list of a batch has its own buffer. The limit bounds the cost of gathering
+/// rows, which visits all buffers of the batches that contain the rows.
 const BATCH_ROWS: usize = 256;
 
 const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
@@ -37,8 +37,8 @@ const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, bu
 /// The requests of one step that are in flight.
 struct StepInFlight {
     capabilities: RolloutCapabilities,
-    /// The version of the weights that the engine was given for the step and the time of that call, until the engine reports when it had
-    /// them.
+    /// The policy version that the engine was asked to load for this step, and the time of the request. `None` once the loading time has
+    /// been reported, or if the step was open before and its policy was loaded then.
     loading: Option<(PolicyVersion, Nanos)>,
     prompts: BTreeMap<PromptId, LaunchedPrompt>,
     /// The number of responses that were requested and not returned yet.
@@ -66,7 +66,7 @@ pub(crate) struct RolloutDriver {
     policies: BTreeMap<Step, Policy>,
     /// The last step whose policy was received.
     published: Option<Step>,
-    /// Requests from another worker that arrived before this worker received the policy of their step.
+    /// Requests that arrived before this worker received the policy of their step.
     held: Vec<HeldRequests>,
     in_flight: InFlightResponses,
     kept: KeptResponses,
@@ -76,9 +76,9 @@ pub(crate) struct RolloutDriver {
     ended: BTreeMap<Step, Vec<EndedResponse>>,
     /// `true` after a failure. The capabilities of all open steps are then kept.
     failed: bool,
-    /// A failure that was not reported yet because no step was open, or the step before is being saved.
+    /// A failure that was not reported yet, because no step is open or the previous step is being saved.
     unreported_failure: Option<Fault>,
-    /// `true` while the failure waits for a snapshot of the step before.
+    /// `true` while the failure waits for a snapshot of the previous step.
     is_saving: bool,
 }
 
@@ -104,12 +104,13 @@ impl RolloutDriver {
         }
     }
 
-    /// Numbers the engine's instances as those of worker `index` of `peers`, so that no two workers have instances of the same number.
+    /// Sets the index of this worker and the number of workers, from which the instances of the engine get numbers that are unique among
+    /// all workers.
     pub(super) fn with_worker(self, index: usize, peers: usize) -> Self {
         Self { worker: (index as u32, peers as u32), ..self }
     }
 
-    /// Restores paused responses from a snapshot; later requests continue them.
+    /// Restores the responses that a snapshot kept; later requests continue partial responses and return whole ones.
     pub(super) fn with_kept(self, samples: KeptById) -> Self {
         Self { kept: self.kept.with(samples), ..self }
     }
@@ -128,7 +129,7 @@ impl RolloutDriver {
         &mut self.engine
     }
 
-    /// Returns the paused responses that are kept.
+    /// Returns the responses that are kept for later rounds.
     pub(super) fn samples(&self) -> &KeptById {
         self.kept.samples()
     }
@@ -139,7 +140,7 @@ impl RolloutDriver {
         self.steps.keys().next().copied().into_iter().chain(held).min()
     }
 
-    /// Switches to lockstep, as the rollout of `worker`. Fails if the engine does not support it.
+    /// Switches the rollout of `worker` to lockstep. Records a failure, which ends the run, if the engine does not support lockstep.
     pub(crate) fn race_in_lockstep(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
@@ -149,12 +150,13 @@ impl RolloutDriver {
 
     /// Keeps the policy of a step until the first request of that step. With staleness, an earlier round may still sample with its own
     /// policy.
-    pub(crate) fn policy(&mut self, step: Step, batch: &Batch) {
+    pub(crate) fn on_policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
         self.published = self.published.max(Some(step));
     }
 
-    pub(crate) fn published(&self, step: Step) -> bool {
+    /// Returns `true` if this worker has received the policy of `step` or of a later step.
+    pub(crate) fn has_policy(&self, step: Step) -> bool {
         self.published >= Some(step)
     }
 
@@ -166,12 +168,12 @@ impl RolloutDriver {
     /// Removes and returns the held requests whose policy has arrived.
     pub(crate) fn take_ready(&mut self) -> Vec<HeldRequests> {
         let (due, held) =
-            std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
+            std::mem::take(&mut self.held).into_iter().partition(|held| self.has_policy(held.0));
         self.held = held;
         due
     }
 
-    pub(super) fn place(&mut self, batch: &Batch) {
+    pub(super) fn on_placements(&mut self, batch: &Batch) {
         let (instances, tensor_parallel) = (
             batch.values::<UInt32Type>(column::INSTANCES),
             batch.values::<UInt32Type>(column::TENSOR_PARALLEL),
@@ -225,7 +227,7 @@ impl RolloutDriver {
             }
         }
         if let Some(notices) = &mut self.notices {
-            notices.take_in(batch.num_rows());
+            notices.record_received(batch.num_rows());
         }
     }
 
@@ -235,10 +237,10 @@ impl RolloutDriver {
         let prompt_ids: Arc<[i32]> = batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).into();
         let version =
             PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
-        if let Some(under_way) = self.steps.get_mut(&step) {
-            under_way.outstanding += samples.len();
+        if let Some(open_step) = self.steps.get_mut(&step) {
+            open_step.outstanding += samples.len();
             self.in_flight.begin(samples.len());
-            under_way.prompts.insert(prompt, LaunchedPrompt { row, version });
+            open_step.prompts.insert(prompt, LaunchedPrompt { row, version });
         }
         self.kept.open(step);
         let LaunchPlan { runs, returned } = self.kept.launch(step, prompt, samples);
@@ -254,50 +256,50 @@ impl RolloutDriver {
         self.ended.entry(step).or_default().extend(returned);
     }
 
-    /// Stops a response. If it is `paused`, its tokens are kept so that a later round can continue it.
+    /// Stops a response. If `paused` is `true`, the response is kept so that a later round can continue it.
     fn stop(&mut self, id: SampleId, paused: bool) {
         if paused {
             self.kept.pause(id);
         }
-        match self.race_side() {
+        match self.lockstep_parts() {
             Some((notices, lockstep)) => lockstep.abort_at(id, notices.tick()),
             None => self.engine.abort(id),
         }
     }
 
-    /// Announces `tick` to the engine. Responses that ended up to `tick` count as ended for the schedule: `listen` collects them first, so
-    /// that a pause that follows finds them whole.
+    /// Announces `tick` to the engine, and immediately collects the responses that ended at `tick` or before. The schedule counts these
+    /// responses as ended, so a pause that follows must find them whole.
     fn advance(&mut self, tick: Tick) {
-        if let Some((notices, lockstep)) = self.race_side() {
+        if let Some((notices, lockstep)) = self.lockstep_parts() {
             notices.advance(tick);
             lockstep.advance(tick);
         }
-        self.listen();
+        self.poll_engine();
     }
 
     /// Reports the progress of the race to the schedule, at the earliest open step.
     ///
     /// This is the last report of a step without outstanding responses; once no step is open, there is no capability left to send anything
-    /// with. An instance reports an aborted response before it publishes its new floor, so the floor in the engine may still be
-    /// that of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor
-    /// of a worker without outstanding responses is always [`Tick::MAX`].
-    fn notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
+    /// with. An instance reports an aborted response before it publishes its new floor, so the floor in the engine may still be the floor
+    /// of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor of a
+    /// worker without outstanding responses is always [`Tick::MAX`].
+    fn send_notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if self.steps.is_empty() {
             return;
         }
-        let none_outstanding = self.steps.values().all(|under_way| under_way.outstanding == 0);
-        let Some((notices, side)) = self.race_side() else { return };
-        let reached = side.reached();
+        let none_outstanding = self.steps.values().all(|open_step| open_step.outstanding == 0);
+        let Some((notices, lockstep)) = self.lockstep_parts() else { return };
+        let reached = lockstep.reached();
         let floor = if none_outstanding { Tick::MAX } else { reached.floor };
         let batch = notices.batch(Reached { floor, ..reached });
-        if let Some(under_way) = self.steps.values().next() {
-            give(Port::Notices, under_way.capability(Port::Notices), batch);
+        if let Some(open_step) = self.steps.values().next() {
+            give(Port::Notices, open_step.capability(Port::Notices), batch);
         }
     }
 
-    /// Returns the notices and the lockstep side of the engine, if the rollout races in lockstep. An engine stays in lockstep after the
-    /// first call of [`RolloutEngine::lockstep`].
-    fn race_side(&mut self) -> Option<(&mut Notices, &mut dyn Lockstep)> {
+    /// Returns the notices and the lockstep interface of the engine, if the rollout races in lockstep. An engine stays in lockstep after
+    /// the first call of [`RolloutEngine::lockstep`].
+    fn lockstep_parts(&mut self) -> Option<(&mut Notices, &mut dyn Lockstep)> {
         let notices = self.notices.as_mut()?;
         Some((notices, self.engine.lockstep()?))
     }
@@ -307,29 +309,29 @@ impl RolloutDriver {
     /// The order matters. The last response of a step ends it, so its metrics are sent before. Notices depend on the number of outstanding
     /// responses, so they are sent after the responses.
     pub(crate) fn report(&mut self, mut give: impl FnMut(Port, &Capability<Step>, Batch)) {
-        self.listen();
+        self.poll_engine();
         self.report_loads(&mut give);
         self.report_failure(&mut give);
-        self.pass_on(&mut give);
-        self.notice(&mut give);
-        self.settle();
+        self.send_ended(&mut give);
+        self.send_notice(&mut give);
+        self.drop_finished_steps();
     }
 
     /// Reports the loading time of the weights of each step, once the engine has measured it.
     fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
-        for under_way in self.steps.values_mut() {
+        for open_step in self.steps.values_mut() {
             let loading =
                 |(version, requested)| Some(self.engine.loaded_at(version)?.since(requested));
-            if let Some(took) = under_way.loading.and_then(loading) {
-                under_way.loading = None;
+            if let Some(took) = open_step.loading.and_then(loading) {
+                open_step.loading = None;
                 let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
-                give(Port::Metrics, under_way.capability(Port::Metrics), metrics_batch(&load));
+                give(Port::Metrics, open_step.capability(Port::Metrics), metrics_batch(&load));
             }
         }
     }
 
     /// Collects the events of the engine.
-    fn listen(&mut self) {
+    fn poll_engine(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(mut completion) => {
@@ -355,13 +357,13 @@ impl RolloutDriver {
         }
     }
 
-    /// Returns the failed step, if the step before must be saved before the failure is reported.
-    pub(super) fn unsaved(&self) -> Option<Step> {
+    /// Returns the first open step, if the step before it must be saved before the failure is reported.
+    pub(super) fn step_awaiting_save(&self) -> Option<Step> {
         self.steps.keys().next().copied().filter(|_| self.is_saving)
     }
 
     /// Records that the step before the failed one was saved, or that it cannot be saved.
-    pub(super) fn saved(&mut self) {
+    pub(super) fn finish_saving(&mut self) {
         self.is_saving = false;
     }
 
@@ -374,45 +376,45 @@ impl RolloutDriver {
     /// Reports a failure at the first open step. The capabilities are kept, so that no frontier passes the failed step.
     fn report_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if !self.is_saving
-            && let Some(under_way) = self.steps.values().next()
+            && let Some(open_step) = self.steps.values().next()
             && let Some(fault) = self.unreported_failure.take()
         {
-            give(Port::Errors, under_way.capability(Port::Errors), faults_batch(&[fault]));
+            give(Port::Errors, open_step.capability(Port::Errors), faults_batch(&[fault]));
         }
     }
 
     /// Sends the responses that ended since the last call, in batches of at most [`BATCH_ROWS`] rows of a step.
-    fn pass_on(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
+    fn send_ended(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for (step, completions) in std::mem::take(&mut self.ended) {
             if completions.is_empty() {
                 continue;
             }
-            let under_way = self
+            let open_step = self
                 .steps
                 .get_mut(&step)
                 .expect("invariant: an engine reports only requested responses");
-            under_way.outstanding -= completions.len();
+            open_step.outstanding -= completions.len();
             self.in_flight.end(completions.len());
             let mut completions = completions.into_iter();
             while !completions.as_slice().is_empty() {
                 let some = completions.by_ref().take(BATCH_ROWS).collect();
-                let responses = response_batch(some, &under_way.prompts);
-                give(Port::Responses, under_way.capability(Port::Responses), responses);
+                let responses = response_batch(some, &open_step.prompts);
+                give(Port::Responses, open_step.capability(Port::Responses), responses);
             }
         }
     }
 
-    /// Returns the policy version that a response was requested from.
+    /// Returns the policy version from which a response was requested.
     fn version(&self, id: SampleId) -> PolicyVersion {
         let requested =
-            self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
+            self.steps.get(&id.step).and_then(|open_step| open_step.prompts.get(&id.prompt));
         requested.expect("invariant: an engine reports only requested responses").version
     }
 
-    /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.
-    fn settle(&mut self) {
+    /// Drops the capabilities of steps without outstanding responses. After a failure, all capabilities are kept.
+    fn drop_finished_steps(&mut self) {
         if !self.failed {
-            self.steps.retain(|_, under_way| under_way.outstanding > 0);
+            self.steps.retain(|_, open_step| open_step.outstanding > 0);
         }
     }
 }

@@ -10,7 +10,7 @@ use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 #[derive(Clone)]
 pub(super) struct EndedResponse {
     pub(super) completion: Completion,
-    /// The number of tokens that an earlier step sampled.
+    /// The number of tokens that earlier steps sampled.
     pub(super) resumed: u32,
     /// The policy version of the step that launched the response first.
     pub(super) version: PolicyVersion,
@@ -43,7 +43,9 @@ pub(super) type KeptById = BTreeMap<(PromptId, u32), KeptResponse>;
 
 /// A kept response.
 pub(super) enum KeptResponse {
+    /// The tokens of a paused response, and the policy version of the step that launched it first.
     Partial(Partial, PolicyVersion),
+    /// A response that ended by itself.
     Whole(EndedResponse),
 }
 
@@ -52,7 +54,7 @@ pub(super) enum KeptResponse {
 struct ContinuedFrom {
     /// The step that launched the response first.
     launched: Step,
-    /// The policy version of that step.
+    /// The policy version of the step that launched the response first.
     version: PolicyVersion,
     /// The number of tokens that the response had when it was continued.
     tokens: u32,
@@ -88,7 +90,8 @@ impl KeptResponses {
         }
     }
 
-    /// Keeps a response: a whole response as it is, any other in the state in which the engine stops it.
+    /// Keeps a response. A whole response is kept as it is. A running response is kept with the tokens that it has when the engine stops
+    /// it, or whole if it ends by itself before the engine stops it.
     pub(super) fn pause(&mut self, id: SampleId) {
         match self.whole.remove(&id) {
             Some(ended) => self.keep(id, KeptResponse::Whole(ended)),
@@ -134,7 +137,7 @@ impl KeptResponses {
         launch
     }
 
-    /// Records the end of a response that the engine reports. `version` is the policy version that it was requested from.
+    /// Records the end of a response that the engine reports. `version` is the policy version from which it was requested.
     pub(super) fn end(
         &mut self,
         mut completion: Completion,

@@ -18,12 +18,13 @@ use crate::resume::{ResumeError, SavedState};
 use crate::wire::columns::lists;
 use crate::wire::finish_reason::finish_reason;
 
-/// The name of the part.
+/// The name of the snapshot part with the kept responses.
 pub(super) const PART: &str = "rollout";
 
 /// The column with the step that launched the response first.
 const LAUNCHED: &str = "launched_step";
 
+/// The schema of the part, with one row for each kept response.
 static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
     let list = |name, of| {
         Field::new(name, DataType::List(Arc::new(Field::new_list_field(of, false))), false)
@@ -64,19 +65,19 @@ impl KeptRows {
 }
 
 /// A kept response with the values of its row.
-struct Entry<'a> {
+struct KeptRow<'a> {
     id: SampleId,
     version: PolicyVersion,
     resumed: u32,
     completion: std::borrow::Cow<'a, Completion>,
 }
 
-fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a KeptResponse) -> Entry<'a> {
+fn kept_row<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a KeptResponse) -> KeptRow<'a> {
     match kept {
         KeptResponse::Whole(EndedResponse { completion, resumed, version }) => {
             let id = SampleId { step: completion.id.step, prompt, sample };
             let completion = std::borrow::Cow::Borrowed(completion);
-            Entry { id, version: *version, resumed: *resumed, completion }
+            KeptRow { id, version: *version, resumed: *resumed, completion }
         }
         KeptResponse::Partial(partial, version) => {
             let id = SampleId { step: partial.launched, prompt, sample };
@@ -94,18 +95,18 @@ fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a KeptResponse) -> Ent
                 instance: 0,
             };
             let completion = std::borrow::Cow::Owned(completion);
-            Entry { id, version: *version, resumed: 0, completion }
+            KeptRow { id, version: *version, resumed: 0, completion }
         }
     }
 }
 
 /// Returns the kept responses as a part.
 pub(super) fn part(samples: &KeptById) -> Part {
-    let entries: Vec<Entry<'_>> = samples.iter().map(|(id, kept)| entry(id, kept)).collect();
-    let wide = |of: fn(&Entry<'_>) -> u64| -> ArrayRef {
+    let entries: Vec<KeptRow<'_>> = samples.iter().map(|(id, kept)| kept_row(id, kept)).collect();
+    let wide = |of: fn(&KeptRow<'_>) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(entries.iter().map(of)))
     };
-    let narrow = |of: fn(&Entry<'_>) -> u32| -> ArrayRef {
+    let narrow = |of: fn(&KeptRow<'_>) -> u32| -> ArrayRef {
         Arc::new(UInt32Array::from_iter_values(entries.iter().map(of)))
     };
     let versions: Vec<Vec<u64>> = entries

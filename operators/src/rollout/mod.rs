@@ -49,8 +49,8 @@ pub struct Rollouts<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::TEXTS`]: the texts of all launched prompts, on the first worker.
     pub texts: BatchStream<'scope>,
-    /// The streams that the next operators pass on. Metrics are those of the curriculum, and `rollout/load_s` of each step if the
-    /// engine reports when it has the weights.
+    /// The streams that the next operators pass on. Their metrics are the metrics of the curriculum, if there is one, and `rollout/load_s`
+    /// of each step, if the engine reports when it has loaded the weights.
     pub streams: StepStreams<'scope>,
     /// The feedback handle for scores, if the schedule or a curriculum decides by them.
     pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
@@ -98,7 +98,7 @@ impl Rollouts<'_> {
 /// assert_eq!(numbers::<UInt32Type>(&responses, column::RESPONSE_LENGTH), [1, 2, 1, 2]);
 /// ```
 pub trait RolloutExt<'scope> {
-    /// Runs the rounds of each step with `engine`, which samples with the policies of `policies`.
+    /// Generates the responses of each step's round with `engine`, which samples with the policy of the step from `policies`.
     ///
     /// Schedule and rollout form the inner loop of the step: each response is fed back to the schedule at once.
     fn rollout(
@@ -123,7 +123,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placement = scheduled.placement.take();
         let placement = placement.map(|policy| CheckedPlacement { policy, devices });
         let resumable = scheduled.resumable.clone();
-        let unsaved = resumable.is_kept()
+        let unsaved = resumable.is_enabled()
             && placement.as_ref().is_some_and(|checked| checked.policy.save().is_none());
         let kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
         let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
@@ -189,7 +189,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
     }
 }
 
-/// The feedback handles of the inner loop: the reports of the rollout, and scores if something decides by them.
+/// The feedback handles of the inner loop: responses and notices of the rollout, and scores if the schedule or a curriculum decides by
+/// them.
 struct InnerLoop<'scope> {
     responses: Handle<'scope, Step, Batch>,
     notices: Handle<'scope, Step, Batch>,
@@ -206,9 +207,9 @@ impl<'scope> InnerLoop<'scope> {
         let (notices, noticed) = scope.feedback(Steps(0));
         let (scores, scored) = wants_scores.then(|| scope.feedback(Steps(0))).unzip();
         let feedback = FeedbackStreams {
-            responses: schedule_feed::ends(reports),
+            responses: schedule_feed::gather_ends(reports),
             notices: route::gather_at_first("notices_to_first", noticed, &schema::NOTICES),
-            scores: scored.map_or_else(|| empty(scope), schedule_feed::scores),
+            scores: scored.map_or_else(|| empty(scope), schedule_feed::gather_scores),
         };
         (Self { responses, notices, scores }, feedback)
     }
@@ -269,7 +270,7 @@ fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
 /// The output streams of the operator.
 struct RolloutOutputs<'scope> {
     responses: BatchStream<'scope>,
-    /// Batches of [`schema::NOTICES`], in lockstep.
+    /// Batches of [`schema::NOTICES`]; none unless the rollout races in lockstep.
     notices: BatchStream<'scope>,
     metrics: BatchStream<'scope>,
     errors: BatchStream<'scope>,
@@ -293,7 +294,7 @@ fn generate<'scope>(
     // The order must match `Port`.
     let mut outputs = [responses, errors, metrics, notices];
     let response_stream = operator.end_spans_by(response_stream);
-    let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
+    let mut parts = resumable.register_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
     let mut driver = driver.with_watchdog(operator.wait_handle());
     if let Some(work) = driver.engine().work() {
@@ -304,35 +305,35 @@ fn generate<'scope>(
         driver.engine().wake_by(Arc::new(wake));
         move |frontiers| {
             // Policies and placements come first: the requests of a step must find the policy and placement of that step.
-            policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
-            placements.for_each(|_, batch| driver.place(&batch));
+            policies.for_each(|capability, batch| driver.on_policy(*capability.time(), &batch));
+            placements.for_each(|_, batch| driver.on_placements(&batch));
             for (step, capabilities, batch) in driver.take_ready() {
                 // A part must be written before a request of a later step changes the kept responses.
-                parts.before(step, |_| kept_rows::part(driver.samples()));
+                parts.begin_step(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
             }
             requests.for_each(|capability, batch| {
                 let retained =
                     || Port::ALL.map(|port| capability.retain(outputs[port as usize].index()));
                 let step = *capability.time();
-                if !driver.published(step) {
+                if !driver.has_policy(step) {
                     driver.hold((step, retained(), batch));
                     return;
                 }
-                parts.before(step, |_| kept_rows::part(driver.samples()));
+                parts.begin_step(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, retained, &batch);
             });
             let mut give = |port: Port, capability: &Capability<Step>, batch: Batch| {
                 outputs[port as usize].give(capability, batch);
             };
             driver.report(&mut give);
-            if driver.unsaved().is_some_and(|step| parts.save_held(step)) {
-                driver.saved();
+            if driver.step_awaiting_save().is_some_and(|step| parts.save_held(step)) {
+                driver.finish_saving();
                 driver.report(&mut give);
             }
             let requested = frontiers[0].frontier().first().copied();
             let open = requested.into_iter().chain(driver.open()).min();
-            parts.closed(open, |_| kept_rows::part(driver.samples()));
+            parts.advance_to(open, |_| kept_rows::part(driver.samples()));
         }
     });
     RolloutOutputs {

@@ -15,10 +15,10 @@ pub(super) struct Notices {
     /// The last tick that the schedule announced.
     tick: Tick,
     /// The number of request rows received so far.
-    taken_in: u64,
+    received: u64,
     /// Ends that the engine does not report through [`Lockstep::reached`](rollpacker_stages::rollout::Lockstep::reached).
     ends: Vec<End>,
-    /// The values of `taken_in` and the floor in the last notice. They are not sent again unless one of them changes.
+    /// The values of `received` and the floor in the last notice. A notice without ends is sent only if one of the two values has changed.
     last_sent: (u64, Tick),
 }
 
@@ -28,7 +28,7 @@ impl Notices {
         Self {
             worker: u32::try_from(worker).unwrap_or(u32::MAX),
             tick: Tick(0),
-            taken_in: 0,
+            received: 0,
             ends: Vec::new(),
             last_sent: (0, Tick::MAX),
         }
@@ -45,8 +45,8 @@ impl Notices {
     }
 
     /// Records that `rows` rows of requests were received.
-    pub(super) fn take_in(&mut self, rows: usize) {
-        self.taken_in += rows as u64;
+    pub(super) fn record_received(&mut self, rows: usize) {
+        self.received += rows as u64;
     }
 
     /// Records that a response was dropped, or returned again, at the last announced tick.
@@ -65,11 +65,11 @@ impl Notices {
         let Reached { ended, floor } = reached;
         let mut ends = std::mem::take(&mut self.ends);
         ends.extend(ended);
-        let last_sent = std::mem::replace(&mut self.last_sent, (self.taken_in, floor));
+        let last_sent = std::mem::replace(&mut self.last_sent, (self.received, floor));
         if ends.is_empty() && last_sent == self.last_sent {
             return Batch::default();
         }
-        notice::write(self.worker, self.taken_in, floor, &ends)
+        notice::write(self.worker, self.received, floor, &ends)
     }
 }
 
@@ -90,10 +90,10 @@ mod tests {
     fn notices_round_trip_and_empty_ones_are_omitted() {
         let mut notices = Notices::new(2);
         assert_eq!(notices.batch(Reached { ended: Vec::new(), floor: Tick::MAX }).num_rows(), 0);
-        notices.take_in(7);
+        notices.record_received(7);
         let reached = Reached { ended: vec![end(9, 1), end(4, 0)], floor: Tick(11) };
         let ends = reached.ended.clone();
-        let notice = Notice { worker: 2, taken_in: 7, floor: Tick(11), ends };
+        let notice = Notice { worker: 2, received: 7, floor: Tick(11), ends };
         assert_eq!(read(&notices.batch(reached)), notice);
         assert_eq!(notices.batch(Reached { ended: Vec::new(), floor: Tick(11) }).num_rows(), 0);
         let later = read(&notices.batch(Reached { ended: Vec::new(), floor: Tick(12) }));

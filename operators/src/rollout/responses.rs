@@ -13,7 +13,7 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId};
 use rollpacker_stages::rollout::Completion;
 
 use super::kept_responses::EndedResponse;
-use crate::wire::columns::{lists, taken_lists};
+use crate::wire::columns::{lists, owned_lists};
 use crate::wire::rows::{Row, gather};
 
 /// A prompt whose responses were requested from the engine.
@@ -27,10 +27,10 @@ pub(super) fn response_batch(
     mut ended: Vec<EndedResponse>,
     prompts: &BTreeMap<PromptId, LaunchedPrompt>,
 ) -> Batch {
-    let ids = taken_lists::<Int32Type>(
+    let ids = owned_lists::<Int32Type>(
         ended.iter_mut().map(|ended| take(&mut ended.completion.response_ids)),
     );
-    let logprobs = taken_lists::<Float32Type>(
+    let logprobs = owned_lists::<Float32Type>(
         ended.iter_mut().map(|ended| take(&mut ended.completion.logprobs)),
     );
     let texts = shared_texts(ended.iter_mut().map(|ended| take(&mut ended.completion.text)));

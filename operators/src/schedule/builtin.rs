@@ -35,17 +35,17 @@ macro_rules! builtin {
 }
 
 builtin! {
-    /// Waits for every launched response; `longest_first` is one with an order.
+    /// Waits for every launched response. Includes `Synchronous::longest_first`, which also orders the launches.
     Sync(Synchronous),
     /// Waits for every launched response; long prompts share rounds.
     HistorySorted(HistorySorted),
-    /// Runs speculative short rounds, and long rounds for the prompts that they defer.
+    /// Runs speculative short rounds, and long rounds for the prompts that the short rounds defer.
     TailBatching(TailBatching),
     /// Replaces groups without reward variance.
     Dynamic(Dynamic),
-    /// Loads prompts in large batches and trains on the shortest first.
+    /// Loads prompts in large batches and trains on the groups with the shortest responses first.
     Sorted(Sorted),
-    /// Pauses the tail of a round and resumes it in the next.
+    /// Pauses the responses that are in flight when a round is full, and continues them in the next round.
     Partial(Partial),
     /// Launches requests of the groups that are closest to completion first.
     FrontierGroup(FrontierGroup),

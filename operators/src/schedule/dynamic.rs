@@ -5,16 +5,17 @@
 //! both right and wrong responses, and trains on these.
 //!
 //! # This implementation
-//! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored. Without
-//! variance it is rejected and never launched again, and another prompt is launched in its place at once, not in batches. With variance it
-//! is admitted. When the last place is taken, everything in flight is aborted and deferred to the next round. With `gen_prompts = prompts`
-//! nothing is ever aborted, and short responses are not preferred. A larger value hides the latency of rejections at the price of such a
-//! preference.
+//! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored. A group
+//! without variance, or with a response that could not be scored, is rejected and never launched again, and another prompt is launched in
+//! its place at once, not in batches. A group with variance is admitted. When the last place is taken, all responses in flight are aborted,
+//! and the undecided prompts are deferred to the next round. With `gen_prompts = prompts`, no response is aborted, and short responses are
+//! not preferred. A larger value hides the latency of rejections, but prefers short responses.
 //!
-//! A group has variance if its rewards are not all equal; there is no threshold on the sum of squares.
+//! A group has variance if its rewards are not all equal; there is no threshold on the variance.
 //!
-//! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. If these cannot fill it, the run fails or the step
-//!   trains on the groups that exist, according to `on_exhausted`. It fails as soon as that is certain.
+//! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. If these prompts cannot fill the round, the run
+//!   fails or the step trains on the groups that exist, according to `on_exhausted`. The run fails as soon as it is certain that the round
+//!   cannot be filled.
 //! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 
@@ -54,7 +55,7 @@ documented! {
         /// The maximum number of prompts that a round may launch, in batches of `prompts`. From 1 to
         /// 1048576. (verl: `algorithm.filter_groups.max_num_gen_batches`)
         pub max_generated_batches: usize [batches],
-        /// The action to take when these prompts do not yield enough groups with variance.
+        /// The action to take when a round has launched its maximum number of prompts and too few groups have reward variance.
         pub on_exhausted: OnExhausted,
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
         #[serde(default)]
@@ -75,18 +76,25 @@ impl Dynamic {
     /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, a group has fewer than 2 responses, or a round launches at its start fewer prompts than it admits or more than the
-    /// bound allows.
+    /// If a count is 0, `responses` is less than 2, `gen_prompts` is less than `prompts`, or `max_generated_batches` does not allow the
+    /// prompts launched at the start of a round.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         let Config { prompts, max_generated_batches, on_exhausted, .. } = config;
         positive("prompts", prompts as u64)?;
         positive("total_steps", config.total_steps.unwrap_or(1))?;
-        let launched = config.gen_prompts.unwrap_or(prompts);
+        let launched = config.launched();
         at_least("gen_prompts", launched as u64, prompts as u64, "the groups that a round admits")?;
         let filter = ZeroVarianceFilter { max_generated_batches, on_exhausted };
         filter.check(config.responses, launched, prompts)?;
         let rounds = Rounds::new(config.total_steps);
         Ok(Self { config, filter, stock: PromptStore::default(), rounds })
+    }
+}
+
+impl Config {
+    /// Returns the number of prompts that a round launches before the filter rejects groups.
+    fn launched(&self) -> usize {
+        self.gen_prompts.unwrap_or(self.prompts)
     }
 }
 
@@ -114,12 +122,11 @@ impl RoundPolicy for Dynamic {
     }
 
     fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> NextAction<PlannedPrompt> {
-        self.stock.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
+        self.stock.pool.take_one(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
     }
 
     fn next(&self) -> NextAction<RoundShare> {
-        let launched = self.config.gen_prompts.unwrap_or(self.config.prompts);
-        self.stock.next(&self.rounds, launched, self.config.prompts)
+        self.stock.next(&self.rounds, self.config.launched(), self.config.prompts)
     }
 
     fn open(&mut self, share: RoundShare) {

@@ -15,18 +15,21 @@ use crate::wire::columns::{empty_lists, lists};
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, OPEN, PAUSE_DECISION, REJECT};
 use crate::wire::rows::{Row, gather};
 
-/// A request for responses of one prompt, or for aborting or pausing one.
+/// A request to launch responses to a prompt, or to abort or pause one response.
 #[derive(Clone, Copy)]
 struct Request {
     /// The worker that has the prompt.
     worker: u32,
+    /// The value of the column `action`; see `wire::action`.
     action: u8,
     prompt: PromptId,
+    /// The first sample.
     first: u32,
+    /// The number of samples.
     samples: u32,
 }
 
-/// Encodes launches, aborts and pauses in their order, with the worker of each decision; one batch for each run of equal actions.
+/// Encodes launches, aborts and pauses in their order, each with its worker. Returns one batch for each run of equal actions.
 pub(super) fn requests(
     decided: &[Decision],
     workers: &[Option<u32>],
@@ -120,11 +123,12 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Encodes every decision except launches and aborts, one row each, with its worker. A decision without a worker is for all workers.
+/// Encodes the decisions about rounds, groups and pauses. Each decision is one row with its worker. Launches, aborts, [`Decision::Finish`]
+/// and [`Decision::Fail`] are left out. A decision without a worker is for all workers.
 pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: RoundKind) -> Batch {
     let all = decided.iter().zip(workers);
     let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
-    let (rows, workers): (Vec<Entry<'_>>, Vec<Option<u32>>) = rows.unzip();
+    let (rows, workers): (Vec<DecisionRow<'_>>, Vec<Option<u32>>) = rows.unzip();
     Batch::from_columns(
         &schema::DECISIONS,
         vec![
@@ -144,7 +148,7 @@ pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Ro
 }
 
 /// A row of [`schema::DECISIONS`].
-struct Entry<'a> {
+struct DecisionRow<'a> {
     decision: &'static str,
     prompt: Option<PromptId>,
     samples: &'a [u32],
@@ -153,8 +157,8 @@ struct Entry<'a> {
     queue: Queue,
 }
 
-fn row(decision: &Decision) -> Option<Entry<'_>> {
-    let plain = Entry {
+fn row(decision: &Decision) -> Option<DecisionRow<'_>> {
+    let plain = DecisionRow {
         decision: "",
         prompt: None,
         samples: &[],
@@ -164,9 +168,9 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
     };
     match decision {
         Decision::Open { reason, .. } => {
-            Some(Entry { decision: OPEN, reason: reason.as_str(), ..plain })
+            Some(DecisionRow { decision: OPEN, reason: reason.as_str(), ..plain })
         }
-        Decision::Admit { prompt, samples, weights, reason } => Some(Entry {
+        Decision::Admit { prompt, samples, weights, reason } => Some(DecisionRow {
             decision: ADMIT,
             prompt: Some(*prompt),
             samples,
@@ -174,17 +178,22 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
             reason: reason.as_str(),
             ..plain
         }),
-        Decision::Defer { prompt, reason } => {
-            Some(Entry { decision: DEFER, prompt: Some(*prompt), reason: reason.as_str(), ..plain })
-        }
-        Decision::Reject { prompt, reason } => Some(Entry {
+        Decision::Defer { prompt, reason } => Some(DecisionRow {
+            decision: DEFER,
+            prompt: Some(*prompt),
+            reason: reason.as_str(),
+            ..plain
+        }),
+        Decision::Reject { prompt, reason } => Some(DecisionRow {
             decision: REJECT,
             prompt: Some(*prompt),
             reason: reason.as_str(),
             ..plain
         }),
-        Decision::Close { queue, .. } => Some(Entry { decision: CLOSE, queue: *queue, ..plain }),
-        Decision::Pause { id, reason } => Some(Entry {
+        Decision::Close { queue, .. } => {
+            Some(DecisionRow { decision: CLOSE, queue: *queue, ..plain })
+        }
+        Decision::Pause { id, reason } => Some(DecisionRow {
             decision: PAUSE_DECISION,
             prompt: Some(id.prompt),
             samples: std::slice::from_ref(&id.sample),

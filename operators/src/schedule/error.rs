@@ -19,19 +19,19 @@ pub enum ScheduleError {
         /// The configured value.
         found: String,
     },
-    /// A number is too small compared to another one.
-    #[error("`{key}` is {found}, expected at least {least}, {why}")]
+    /// A number is less than a minimum that another option determines.
+    #[error("`{key}` is {found}, expected at least {min}, {why}")]
     Small {
         /// The key.
         key: &'static str,
         /// The configured value.
         found: u64,
         /// The smallest allowed value.
-        least: u64,
+        min: u64,
         /// The reason for the limit.
         why: &'static str,
     },
-    /// An option cannot be combined with another.
+    /// An option cannot be combined with another option.
     #[error("`{key}` cannot be combined with {with}: {why}")]
     Conflict {
         /// The key.
@@ -41,7 +41,7 @@ pub enum ScheduleError {
         /// The reason.
         why: &'static str,
     },
-    /// A speculation factor is out of bounds.
+    /// A factor, such as a speculation factor or a maximum weight, is out of bounds.
     #[error("`{key}` is {found}, expected a number from 1 to {max}")]
     Factor {
         /// The key.
@@ -51,7 +51,7 @@ pub enum ScheduleError {
         /// The largest allowed value.
         max: f64,
     },
-    /// Weighted selection is configured although some lengths are never trained on.
+    /// Weighted selection is configured with surplus responses (`eta_responses` above 1), so that some lengths are never trained on.
     #[error(
         "`selection` is `weighted` with `eta_responses` = {eta_responses}, expected 1: no weight can correct for responses that are aborted as surplus"
     )]
@@ -74,14 +74,14 @@ pub(super) fn positive(key: &str, count: u64) -> Result<(), ScheduleError> {
     if count == 0 { Err(ScheduleError::Zero { key: key.to_owned() }) } else { Ok(()) }
 }
 
-/// Returns an error if `found` is below `least`; `why` is the reason for the limit.
+/// Returns an error if `found` is below `min`; `why` is the reason for the limit.
 pub(super) fn at_least(
     key: &'static str,
     found: u64,
-    least: u64,
+    min: u64,
     why: &'static str,
 ) -> Result<(), ScheduleError> {
-    if found < least { Err(ScheduleError::Small { key, found, least, why }) } else { Ok(()) }
+    if found < min { Err(ScheduleError::Small { key, found, min, why }) } else { Ok(()) }
 }
 
 impl ScheduleError {

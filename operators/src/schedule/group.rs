@@ -14,24 +14,25 @@ use super::{Decision, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) lane: Arc<str>,
+    /// The outcome; `None` while the group is neither admitted, deferred nor rejected.
     #[serde(rename = "fate")]
     pub(super) outcome: Option<GroupOutcome>,
-    /// Samples that were launched and neither ended nor stopped.
+    /// Samples that were launched and have neither ended nor been stopped.
     pub(super) live: BTreeSet<u32>,
     priority: u8,
     reason: Reason,
     /// The step that first launched the prompt.
     since: Option<Step>,
     is_launched: bool,
-    /// The number of samples used so far, which is also the number of the next one.
+    /// The number of sample indices assigned so far, which is also the index of the next new sample.
     samples: u32,
     /// Samples that are still to be launched.
     waiting: BTreeSet<u32>,
-    /// Samples that were paused and have not answered.
+    /// Samples that the schedule paused and whose ends are not reported yet.
     pausing: BTreeSet<u32>,
-    /// Tokens of the samples that ended.
+    /// The number of tokens of each sample that ended whole.
     ended: BTreeMap<u32, u32>,
-    /// Rewards of samples that ended, as bits. A float may not read back from a snapshot unchanged.
+    /// The rewards of samples that ended whole, as the bits of an `f64`: a decimal number in a snapshot may not be read back exactly.
     scores: BTreeMap<u32, u64>,
     /// Samples whose tokens are kept from an earlier launch, or will be kept for a later one.
     kept: BTreeSet<u32>,
@@ -84,7 +85,8 @@ impl Group {
         Some((self.priority, rank))
     }
 
-    /// Returns 0 if the group was not launched, 1 if no response has ended, and otherwise less for longer responses.
+    /// Returns the rank for [`Order::LongestFirst`]: 0 if the group was not launched, 1 if no response has ended, and otherwise a rank that
+    /// decreases with the length of the longest response that has ended.
     fn rank_by_length(&self) -> u32 {
         match self.ended.values().max() {
             _ if !self.is_launched => 0,
@@ -93,16 +95,17 @@ impl Group {
         }
     }
 
-    /// Launches the next requests of the group, at most `most` and with consecutive numbers. Returns how many.
+    /// Launches the next requests of the group: at most `max`, with consecutive samples. Returns the number of launched requests; 0 if no
+    /// request waits.
     pub(super) fn launch(
         &mut self,
         step: Step,
         prompt: PromptId,
-        most: usize,
+        max: usize,
         out: &mut VecDeque<Decision>,
     ) -> usize {
         let Some(&first) = self.waiting.first() else { return 0 };
-        let run = (first..).zip(&self.waiting).take(most).take_while(|(a, b)| a == *b).count();
+        let run = (first..).zip(&self.waiting).take(max).take_while(|(a, b)| a == *b).count();
         let samples = first..first + u32::try_from(run).unwrap_or(u32::MAX);
         self.run(step, samples.clone());
         out.push_back(Decision::Launch { prompt, samples, reason: self.reason });
@@ -119,7 +122,7 @@ impl Group {
         }
     }
 
-    /// Launches one more response if the remaining ones cannot fill the group because a response was lost. Returns `true` if it did.
+    /// Launches one more response if responses were lost and the remaining ones cannot fill the group. Returns `true` if it did.
     pub(super) fn replace_lost(
         &mut self,
         step: Step,
@@ -173,7 +176,7 @@ impl Group {
         scores.all(|score| Some(score) == first)
     }
 
-    /// Returns the samples that form the group, ascending.
+    /// Returns the samples that form the group, in ascending order. These are all samples that ended whole.
     pub(super) fn members(&self) -> Vec<u32> {
         self.ended.keys().copied().collect()
     }
@@ -183,7 +186,7 @@ impl Group {
         self.ended.values().map(|tokens| u64::from(*tokens)).sum()
     }
 
-    /// Aborts running and waiting responses. Returns how many were running.
+    /// Aborts running responses and drops waiting requests. Returns the number of aborted responses.
     pub(super) fn abort(
         &mut self,
         step: Step,
@@ -199,7 +202,7 @@ impl Group {
         stopped
     }
 
-    /// Pauses running responses, keeping their tokens, and keeps the responses that have ended. Returns how many were running.
+    /// Pauses running responses, keeping their tokens, and keeps the responses that have ended. Returns the number of running responses.
     pub(super) fn pause(
         &mut self,
         step: Step,
@@ -216,7 +219,7 @@ impl Group {
         self.pausing.len()
     }
 
-    /// Records the answer to a pause. Returns `false` if it is not one.
+    /// Records that a paused response has ended; its tokens are kept if `is_kept`. Returns `false` if the response was not paused.
     pub(super) fn on_paused(&mut self, sample: u32, is_kept: bool) -> bool {
         let answers = self.pausing.remove(&sample);
         if answers && is_kept {

@@ -1,18 +1,19 @@
 //! History-sorted rounds: prompts that are expected to be long share rounds, by the lengths observed in earlier epochs.
 //!
-//! Every round launches its prompts with the responses of a group each, waits for all, and trains on all; nothing is aborted or deferred.
-//! The only difference from [`sync`](super::sync) is which prompts share a round. In the first epoch the prompts are taken in the order in
-//! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by the mean length of their
-//! dataset row when it was last drawn, with unknown rows first, and cut into rounds. The tail of an epoch then falls into few rounds, and
-//! the others end early. The rounds of a window run in the order of the earliest read of their prompts, which is independent of length.
+//! Every round launches its prompts with `responses` responses each, waits for all, and trains on all; nothing is aborted or deferred. The
+//! only difference from [`sync`](super::sync) is which prompts share a round. In the first epoch the prompts are taken in the order in
+//! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by the mean length of the
+//! responses to their dataset row in the last epoch in which the row was launched, with unknown rows first, and cut into rounds. The tail
+//! of an epoch then falls into few rounds, and the other rounds end early. The rounds of a window run in the order of the earliest read of
+//! their prompts, which is independent of length.
 //!
 //! # Why it is unbiased
-//! The rounds of a window are fixed when its first one opens, from responses of closed steps. The prompts of a step are therefore chosen
-//! before any of their responses is sampled. Every sampled response is trained on with weight 1, and a prompt has the same number of
-//! them for any lengths. Hence, given the past, each trained response of a prompt has the policy's distribution at its step, and each
-//! prompt counts once per epoch. Selection by *realized* length, the source of the bias of speculation, does not occur. Sorting does change
-//! the composition of single steps: the prompts of one step are alike, so a step's gradient estimates that of its stratum, and the mean
-//! over the epoch equals that of `sync`. A narrower window mixes more and gains less.
+//! The rounds of a window are fixed when the first of them opens, from responses of closed steps. The prompts of a step are therefore
+//! chosen before any of their responses is sampled. Every sampled response is trained on with weight 1, and the number of responses to a
+//! prompt does not depend on their lengths. Hence, given the past, each trained response has the distribution of the policy of its step,
+//! and each prompt counts once per epoch. Selection by *realized* length, the source of the bias of speculation, does not occur. Sorting
+//! does change the composition of single steps: the prompts of one step are alike, so the gradient of a step estimates the gradient of its
+//! stratum, and the mean over the epoch equals the mean of `sync`. A narrower window mixes more prompts and saves less time.
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
@@ -47,7 +48,8 @@ documented! {
         pub prompts: usize,
         /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
         pub responses: u32,
-        /// The number of rounds whose prompts are read ahead and sorted together. At least 1. If `None` (the default), all of an epoch.
+        /// The number of rounds whose prompts are read ahead and sorted together. At least 1. If `None` (the default), all rounds of an
+        /// epoch.
         #[serde(default)]
         pub window: Option<usize> [rounds],
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
@@ -65,13 +67,15 @@ pub struct HistorySorted {
     rounds: Rounds,
     /// The dataset rows of prompts that are not admitted.
     rows: BTreeMap<PromptId, u64>,
+    /// The observed lengths by dataset row.
     history: BTreeMap<u64, Drawn>,
     /// The first epoch of the run, in which no row has a known length.
     first_epoch: Option<u32>,
-    planned: VecDeque<Group>,
+    /// The rounds of the current window that have not opened.
+    planned: VecDeque<PlannedRound>,
 }
 
-/// The whole responses to a row in the epoch in which it was last drawn.
+/// The number of whole responses to a dataset row, and their total number of tokens, in the last epoch in which the row was launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Drawn {
     epoch: u32,
@@ -81,7 +85,7 @@ struct Drawn {
 
 /// The prompts of an upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Group {
+struct PlannedRound {
     epoch: u32,
     prompts: Vec<PromptId>,
 }
@@ -127,13 +131,14 @@ impl HistorySorted {
         self.first_epoch.get_or_insert(epoch);
         prompts.sort_by_key(|prompt| (self.mean_length(*prompt), *prompt));
         let rounds = prompts.chunks(self.config.prompts);
-        let mut rounds: Vec<Group> =
-            rounds.map(|prompts| Group { epoch, prompts: prompts.to_vec() }).collect();
+        let mut rounds: Vec<PlannedRound> =
+            rounds.map(|prompts| PlannedRound { epoch, prompts: prompts.to_vec() }).collect();
         rounds.sort_by_key(|group| group.prompts.iter().min().copied());
         self.planned = rounds.into();
     }
 
-    /// Returns the mean length of the whole responses to the prompt's row, in tokens, or `None` if the row was never drawn.
+    /// Returns the mean length, in tokens, of the whole responses to the prompt's dataset row in the last epoch that had any; `None` if the
+    /// row has no whole response yet.
     fn mean_length(&self, prompt: PromptId) -> Option<u64> {
         let drawn = self.history.get(self.rows.get(&prompt)?)?;
         drawn.tokens.checked_div(drawn.responses)
@@ -161,7 +166,7 @@ impl RoundPolicy for HistorySorted {
     }
 
     fn next(&self) -> NextAction<()> {
-        if self.rounds.left() == 0 {
+        if self.rounds.remaining() == 0 {
             return NextAction::Finish;
         }
         if !self.planned.is_empty() {
@@ -171,7 +176,7 @@ impl RoundPolicy for HistorySorted {
             return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let is_there = self.pool.len(epoch, &self.lane) >= self.window(epoch);
-        if is_there || self.pool.has_all_of(epoch) {
+        if is_there || self.pool.has_whole_epoch(epoch) {
             NextAction::Round(())
         } else {
             NextAction::Prompts
@@ -197,7 +202,7 @@ impl RoundPolicy for HistorySorted {
         if self.planned.is_empty() {
             self.plan();
         }
-        let Some(Group { epoch, prompts }) = self.planned.pop_front() else { return };
+        let Some(PlannedRound { epoch, prompts }) = self.planned.pop_front() else { return };
         let places = prompts.len();
         let planned = |prompt| LeftoverPrompt::fresh(prompt).planned(&self.lane, 0);
         self.rounds.open(Plan {

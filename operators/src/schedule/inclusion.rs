@@ -9,19 +9,19 @@
 //! weight(b) = P(lost draw in bucket b) / P(new draw in bucket b)
 //! ```
 //!
-//! This is the inverse of its inclusion probability, up to the lengths that short rounds include. The expected sum over first draws and
-//! weighted new draws is then, in each length bucket, that of the policy, and the mean weight is 1. Lost draws that had ended have a known
-//! length. For those aborted at `c` tokens only P(L in b | L > c) is known, from the estimate of [`Survival`] with new draws entering late.
-//! Both shares are estimated from earlier rounds alone, so a group is weighted as soon as it is complete; in the first long round each
-//! response has weight 1.
+//! The weight is the inverse of the draw's inclusion probability, up to the lengths that short rounds include. In each length bucket, the
+//! expected sum over first draws and weighted new draws then equals the sum under the policy, and the mean weight is 1. Lost draws that had
+//! ended have a known length. For lost draws that were aborted at `c` tokens, only P(L in b | L > c) is known, from the estimate of
+//! [`Survival`] with new draws entering late. Both probabilities are estimated from earlier rounds alone, so a group is weighted as soon as
+//! it is complete; in the first long round each response has weight 1.
 //!
 //! A residual bias remains: within a bucket, prompts that are rarely cut off are sampled anew too rarely, and their weights are too small.
-//! On known distributions the weighted mean length is 0.96 to 1.01 of the policy's, against 0.85 to 0.99 without weights, at a relative
-//! effective sample size of 0.91 to 1.
+//! On known distributions, the weighted mean length divided by the mean length of the policy is 0.96 to 1.01, against 0.85 to 0.99 without
+//! weights, at a relative effective sample size of 0.91 to 1.
 //!
-//! Weights of single responses do not correct the effect of a cut on differences within a group: the covariance of score and length is 0.93
-//! to 1.08 of the policy's, against 0.2 to 0.98 without weights. Weights of whole groups and weighted baselines were tried and are not
-//! better; `docs/bias.md` has the figures.
+//! Weights of single responses do not correct the effect of a cut on differences within a group: the covariance of score and length,
+//! divided by the covariance under the policy, is 0.93 to 1.08, against 0.2 to 0.98 without weights. Weights of whole groups and weighted
+//! baselines were tried and are not better; `docs/bias.md` has the figures.
 
 use std::collections::BTreeMap;
 
@@ -38,15 +38,20 @@ const PRIOR: f64 = 1.0;
 /// The inclusion of responses by length, estimated as rounds close.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inclusion {
-    /// In units of 2^-16, as all weights here: integers read back from a snapshot unchanged.
+    /// The maximum weight, in units of 2^-16 like all weights here. Integers are read back from a snapshot unchanged.
     max_weight: u32,
+    /// The length distribution of the policy.
     policy: Survival,
+    /// The lost draws that had ended.
     lost: Draws,
-    /// The number of draws that were lost at this many tokens, before they had ended.
+    /// The number of lost draws that were aborted, by their tokens at the abort.
     cut: BTreeMap<u32, u64>,
+    /// The new draws that ended.
     redrawn: Draws,
+    /// The deferred prompts that were not sampled again yet.
     deferred: BTreeMap<PromptId, Cutoff>,
-    open: BTreeMap<PromptId, BTreeMap<u32, Response>>,
+    /// The responses of the open round by prompt and sample.
+    open: BTreeMap<PromptId, BTreeMap<u32, DrawnResponse>>,
     /// The weight of each bucket, as of the last opened round.
     weights: BTreeMap<u32, u32>,
 }
@@ -62,7 +67,7 @@ struct Cutoff {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Response {
+struct DrawnResponse {
     tokens: u32,
     whole: bool,
 }
@@ -82,7 +87,8 @@ impl Inclusion {
         }
     }
 
-    /// Records a response; `open` is the step of the open round. Responses that the end of their round cut off are reported later.
+    /// Records a response; `open` is the step of the open round. The responses that are aborted at the end of a round are recorded after
+    /// the round has closed. All other responses of closed rounds are ignored.
     pub(super) fn on_response(
         &mut self,
         open: Option<Step>,
@@ -90,7 +96,7 @@ impl Inclusion {
         tokens: u32,
         whole: bool,
     ) {
-        let response = Response { tokens, whole };
+        let response = DrawnResponse { tokens, whole };
         if open == Some(id.step) {
             self.open.entry(id.prompt).or_default().insert(id.sample, response);
         } else if self.deferred.get(&id.prompt).is_some_and(|cut| cut.step == id.step) {
@@ -103,7 +109,7 @@ impl Inclusion {
         self.weights = self.estimate().into_iter().map(|(b, weight)| (b, units(weight))).collect();
     }
 
-    /// Sets the weights of an admission. First draws are left unchanged: 1 each.
+    /// Sets the weights of an admission of new draws. An admission of first draws is not changed: each has weight 1.
     pub(super) fn weigh(&self, decision: &mut Decision) {
         if let Decision::Admit { prompt, samples, weights, .. } = decision
             && self.deferred.contains_key(prompt)
@@ -115,16 +121,16 @@ impl Inclusion {
         }
     }
 
-    fn weight(&self, response: &Response) -> f32 {
+    fn weight(&self, response: &DrawnResponse) -> f32 {
         let weight = self.weights.get(&bucket(response.tokens));
         weight.map_or(1.0, |weight| (f64::from(*weight) / UNIT) as f32)
     }
 
     /// Closes the round of `step`, which defers `deferred`.
     ///
-    /// Only now is it known which of the round's prompts were deferred, so its responses are classified here: those of a prompt that this
-    /// round deferred are lost, those of a prompt that an earlier round deferred are new draws, and all others are first draws. A prompt
-    /// that was sampled again then leaves the set of deferred prompts.
+    /// Only now is it known which of the round's prompts were deferred, so its responses are classified here. The responses of a prompt
+    /// that this round deferred are lost draws. The responses of a prompt that an earlier round deferred are new draws, and the prompt
+    /// leaves the set of deferred prompts. All other responses are first draws.
     pub(super) fn close(&mut self, step: Step, deferred: &[PromptId]) {
         for prompt in deferred {
             self.deferred.entry(*prompt).or_insert(Cutoff { step, longest: 0 }).step = step;
@@ -144,7 +150,7 @@ impl Inclusion {
         }
     }
 
-    fn record_lost(&mut self, prompt: PromptId, Response { tokens, whole }: Response) {
+    fn record_lost(&mut self, prompt: PromptId, DrawnResponse { tokens, whole }: DrawnResponse) {
         self.policy.observe(tokens, whole);
         match whole {
             true => *self.lost.entry(bucket(tokens)).or_default() += 1,
@@ -155,14 +161,15 @@ impl Inclusion {
         }
     }
 
-    fn redraw(&mut self, cut: Cutoff, Response { tokens, whole }: Response) {
+    fn redraw(&mut self, cut: Cutoff, DrawnResponse { tokens, whole }: DrawnResponse) {
         self.policy.observe_from(cut.longest, tokens, whole);
         if whole {
             *self.redrawn.entry(bucket(tokens)).or_default() += 1;
         }
     }
 
-    /// Returns the weight of each bucket with losses or new draws, clipped, and with mean 1 over the new draws.
+    /// Returns the weight of each bucket with losses or new draws, clipped, and with mean 1 over the new draws before the last clipping.
+    /// Returns no weights if there are no losses or no new draws.
     fn estimate(&self) -> BTreeMap<u32, f64> {
         let lost = self.expected_losses();
         let (all_lost, redrawn) =
@@ -170,21 +177,21 @@ impl Inclusion {
         if all_lost <= 0.0 || redrawn <= 0.0 {
             return BTreeMap::new();
         }
-        let most = f64::from(self.max_weight) / UNIT;
+        let max = f64::from(self.max_weight) / UNIT;
         let weight = |bucket: &u32| {
             let expected = lost.get(bucket).copied().unwrap_or(0.0) / all_lost * redrawn;
             let seen = self.redrawn.get(bucket).copied().unwrap_or(0) as f64;
-            ((expected + PRIOR) / (seen + PRIOR)).min(most)
+            ((expected + PRIOR) / (seen + PRIOR)).min(max)
         };
         let buckets = lost.keys().chain(self.redrawn.keys());
         let mut weights: BTreeMap<u32, f64> = buckets.map(|b| (*b, weight(b))).collect();
         let sum: f64 = self.redrawn.iter().map(|(b, seen)| *seen as f64 * weights[b]).sum();
-        weights.values_mut().for_each(|weight| *weight = (*weight * redrawn / sum).min(most));
+        weights.values_mut().for_each(|weight| *weight = (*weight * redrawn / sum).min(max));
         weights
     }
 
-    /// Returns the expected number of lost draws by bucket: those that ended, and those that were cut off, spread over the lengths at which
-    /// they would have ended.
+    /// Returns the expected number of lost draws by bucket. A lost draw that ended counts in its bucket. A lost draw that was aborted is
+    /// spread over the lengths at which it would have ended.
     fn expected_losses(&self) -> BTreeMap<u32, f64> {
         let mut lost: BTreeMap<u32, f64> =
             self.lost.iter().map(|(bucket, count)| (*bucket, *count as f64)).collect();
@@ -205,8 +212,8 @@ fn units(weight: f64) -> u32 {
     (weight * UNIT).round() as u32
 }
 
-/// Returns P(L in bucket | L > `tokens`) for the buckets from that of `tokens` to that of `longest`. The last bucket includes all greater
-/// lengths.
+/// Returns P(L in bucket | L > `tokens`) for the buckets from the bucket of `tokens` to the bucket of `longest`, or for the bucket of
+/// `tokens` alone if `longest` is less. The last bucket includes all greater lengths.
 fn beyond(curve: &Curve, tokens: u32, longest: u32) -> impl Iterator<Item = (u32, f64)> {
     let alive = curve.survival(tokens);
     let last = bucket(longest.max(tokens));

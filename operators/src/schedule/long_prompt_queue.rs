@@ -43,7 +43,7 @@ impl LongPromptQueue {
         self.lanes.get(lane).map_or(0, VecDeque::len)
     }
 
-    /// Removes and returns the first `count` prompts of a lane.
+    /// Removes and returns the first `count` prompts of a lane, or all prompts if the lane has fewer.
     pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<LeftoverPrompt> {
         let Some(prompts) = self.lanes.get_mut(lane) else { return Vec::new() };
         let taken =

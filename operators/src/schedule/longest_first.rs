@@ -2,18 +2,19 @@
 //!
 //! # The paper
 //! Seer (arXiv 2511.14617) is synchronous and on-policy. Responses to one prompt have similar lengths. One response of each group, the
-//! *probe*, is therefore generated before the others. Its length is the estimate of the group, which the longest response that has ended
-//! replaces. Waiting requests of the group with the longest estimate are launched first. A group whose probe still runs may be long, so it
-//! comes before all groups with an estimate.
+//! *probe*, is therefore generated before the others. The length of the probe is the estimate for the group; a longer response of the group
+//! that ends later replaces the estimate. Waiting requests of the group with the longest estimate are launched first. A group whose probe
+//! still runs may be long, so it comes before all groups with an estimate.
 //!
 //! # This implementation
 //! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does. At most `slots`
 //! responses run; the others wait in the schedule, and one is launched whenever another ends. The order is: the probes in the order in
-//! which their prompts were read, then the groups without an estimate, then the others by descending estimate. Ties go to the prompt that
-//! was read first. Without waiting requests the order has no effect, so `slots` has to be less than the responses of a round. A good value
-//! is the number of responses that fit into the KV caches of the engine without preemptions.
+//! which their prompts were read, then the groups without an estimate, then the groups with an estimate, in descending order of the
+//! estimate. Ties go to the prompt that was read first. Without waiting requests the order has no effect, so `slots` has to be less than
+//! the responses of a round. A good value is the number of responses that fit into the KV caches of the engine without preemptions.
 //!
-//! Every response is trained on, and lengths only change the order of launches. The trained lengths are therefore those of the policy.
+//! Every response is trained on, and lengths only change the order of launches. The trained lengths therefore have the length distribution
+//! of the policy.
 //!
 //! Two parts of Seer are not in this schedule: moving requests between instances with their KV cache, and speculative decoding with
 //! drafts from the same group.
@@ -51,7 +52,8 @@ documented! {
 }
 
 impl Synchronous {
-    /// Creates the schedule that launches one response of each prompt first, and then those of the longest groups.
+    /// Creates the schedule that launches one response to each prompt first, and then responses to the prompt with the longest response so
+    /// far. A prompt without an ended response comes before the other prompts.
     ///
     /// # Errors
     /// If a count of the configuration is 0.

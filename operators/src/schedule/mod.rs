@@ -1,4 +1,4 @@
-//! Schedules: which prompts and responses a rollout round launches, keeps, drops and defers.
+//! Schedules, which decide the prompts and responses that a rollout round launches, keeps, drops and defers.
 //!
 //! A schedule is a pure policy: it receives events, each with the time at which it happened, and returns decisions. It holds no clock, no
 //! channel and no capability; the driver in [`operator`] connects it to streams. The same schedule therefore runs live and simulated, and
@@ -78,12 +78,12 @@ pub enum Event {
         /// The step.
         step: Step,
     },
-    /// A response ended or was dropped. Reported exactly once for each launched sample, aborted ones included, possibly after the round
-    /// that launched it has closed.
+    /// A response ended or was dropped. Reported exactly once for each launched sample, including aborted samples. The event may come after
+    /// the round that launched the response has closed.
     Response {
         /// The response.
         id: SampleId,
-        /// The number of sampled tokens.
+        /// The number of tokens of the response, including tokens that earlier rounds sampled.
         tokens: u32,
         /// The finish reason. [`FinishReason::Pause`] confirms a [`Decision::Pause`], unless the response had already ended.
         finish_reason: FinishReason,
@@ -189,7 +189,7 @@ pub enum Decision {
     Fail {
         /// The origin of the failure.
         origin: Origin,
-        /// The error message, which names the configuration key at fault.
+        /// The error message. It names the configuration key at fault, if there is one.
         message: String,
     },
 }
@@ -224,17 +224,17 @@ impl fmt::Display for Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The prompt was not launched before.
+    /// The prompt was never launched. As the reason for a round: the round launches fresh prompts.
     Fresh,
-    /// The prompt was deferred before.
+    /// An earlier round deferred the prompt. As the reason for a round: the round continues with prompts that earlier rounds left.
     Queued,
-    /// The prompt is among the first to finish.
+    /// The group of the prompt is among the first that are complete.
     Finished,
-    /// The round has admitted all its prompts.
+    /// All places of the round, or of the prompt's lane, are taken.
     RoundFull,
     /// The prompt has all the responses of its group.
     GroupFull,
-    /// Responses of the prompt were dropped by something other than the schedule, and too few are left to fill the group.
+    /// The engine dropped responses to the prompt that the schedule did not abort, and too few are left to fill the group.
     Lost,
     /// The queue holds enough prompts for a round.
     QueueFull,
@@ -285,22 +285,24 @@ impl fmt::Display for Reason {
 pub struct Queue {
     /// The number of prompts in the queue.
     pub length: usize,
-    /// The number of rounds that have closed since the oldest one was deferred.
+    /// The number of rounds that have closed since the oldest prompt was deferred; 0 if the queue is empty.
     pub age: u64,
 }
 
 /// A policy that decides rollout rounds.
 ///
 /// # Contract
-/// - **Conservation.** Each offered prompt is admitted or rejected exactly once before [`Decision::Finish`], before or after it was
-///   launched. The exception is a run that reaches its last step first: then every launched prompt was admitted, and the others were never
-///   launched. Deferred prompts are launched again. All prompts of an epoch are admitted before any prompt of the next is launched.
+/// - **Conservation.** Each offered prompt is admitted or rejected exactly once before [`Decision::Finish`]. A prompt may be rejected
+///   before it is launched. The exception is a run that reaches its last step first: then every launched prompt was admitted or rejected,
+///   and the other prompts were never launched. Deferred prompts are launched again. All prompts of an epoch are admitted or rejected
+///   before any prompt of the next epoch is launched.
 /// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]. One round is open at a time, in the order of steps. Between `Open` and
-///   [`Decision::Close`] the round launches, aborts, admits and defers. Each prompt that it launched is admitted, deferred or rejected in
-///   it. It admits only whole responses that it launched. Each pause is answered before the round closes: as paused, or as whole if the
-///   response ended before it could be stopped. Either way its tokens are kept.
+///   [`Decision::Close`] the round launches, aborts, admits and defers. Each prompt that the round launched is admitted, deferred or
+///   rejected in the round. The round admits only whole responses that it launched. Each pause is answered before the round closes: as
+///   paused, or as whole if the response ended before it could be stopped. In both cases, the tokens of the response are kept.
 /// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores, all
-///   whole ones are scored. While prompts remain, a published policy opens a round. Otherwise the schedule [fails](Decision::Fail).
+///   whole responses are scored, unless it still wants prompts. While prompts remain, a published policy opens a round. A schedule that
+///   cannot complete its open round as configured [fails](Decision::Fail).
 /// - **Determinism.** Decisions depend only on the events: no clock, no hash order, and no randomness except a seeded generator in the
 ///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
 ///
@@ -391,9 +393,9 @@ pub trait Schedule {
 
     /// Returns `true` if the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
     ///
-    /// A schedule detects the end of an epoch only by a prompt of a later epoch or by the end of prompts. The last rounds of an epoch
-    /// may therefore request a prompt that they do not launch. While a round is open, the needs of the next one depend on the prompts that
-    /// this one defers. The method then returns `true` only if the open round itself needs a prompt to continue.
+    /// A schedule detects the end of an epoch only by a prompt of a later epoch or by the end of prompts. The last rounds of an epoch may
+    /// therefore request a prompt that they do not launch. While a round is open, the needs of the next round depend on the prompts that
+    /// the open round defers. The method then returns `true` only if the open round itself needs a prompt to continue.
     fn wants_prompts(&self) -> bool;
 
     /// Returns `true` if the schedule decides by rewards and must receive [`Event::Scored`].
@@ -406,14 +408,14 @@ pub trait Schedule {
         false
     }
 
-    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each; `None` if they are those
-    /// that the round trains on. Estimates of memory and the summary of a recipe use it.
+    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each. `None`, the default,
+    /// states that the round launches only what it trains on. The summary of a recipe shows the numbers.
     fn round_size(&self) -> Option<(usize, u32)> {
         None
     }
 
     /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed; a run that takes snapshots rejects such a schedule.
-    /// Called between two rounds, after all responses of the earlier one were reported.
+    /// Called between two rounds, after all responses of the earlier round were reported. The default implementation returns `None`.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
@@ -423,10 +425,10 @@ pub trait Schedule {
     /// # Contract
     /// The saved state comes from another process, whose run may have ended because it reached its last step or ran out of prompts. The
     /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
-    /// ignore both ends in the saved state.
+    /// ignore in the saved state that the run had finished or that no prompts were left.
     ///
     /// # Errors
-    /// If `saved` is not a state of this schedule.
+    /// If `saved` is not a state of this schedule. The default implementation always returns an error.
     fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         let _ = saved;
         Err("the schedule does not implement `restore`".into())

@@ -1,4 +1,4 @@
-//! Connects a [`Schedule`] and a rollout engine to streams.
+//! The schedule operator: connects a [`Schedule`] to streams.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Prompts<'scope> {
     pub rows: BatchStream<'scope>,
     /// Errors of the reader.
     pub errors: BatchStream<'scope>,
-    /// The number of rows that the reader may have delivered and the schedule not yet launched.
+    /// The limit on the number of rows that the reader has delivered and the schedule has not launched.
     pub budget: Budget,
 }
 
@@ -95,8 +95,9 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
 }
 
 impl<'scope> Scheduled<'scope> {
-    /// Includes the schedule and all operators after it in snapshots, and resumes from one. On resume, the schedule must have been
-    /// [restored](super::snapshot::restore) before, and so must the [placement policy](crate::placement::restore).
+    /// Includes the schedule and all operators after it in the snapshots of `resumable`, and resumes from the snapshot that `resumable`
+    /// restores, if there is one. On resume, the caller must have restored the [schedule](super::snapshot::restore) and the [placement
+    /// policy](crate::placement::restore) before.
     #[must_use]
     pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
         self.resumable = resumable.clone();
@@ -105,13 +106,13 @@ impl<'scope> Scheduled<'scope> {
 
     /// Ends the run after the open rounds once `stop` is requested.
     #[must_use]
-    pub fn until(mut self, stop: &Stop) -> Self {
+    pub fn with_stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
         self
     }
 
-    /// Lets `placement` decide which devices generate and which train. Without one, the engine keeps its placement and the trainer always
-    /// trains.
+    /// Lets `placement` decide which devices generate and which train. Without a placement policy, the engine keeps its placement, and the
+    /// trainer may train at any time.
     ///
     /// ```
     /// # mod step {
@@ -127,7 +128,7 @@ impl<'scope> Scheduled<'scope> {
     /// // All four devices generate, and then train.
     /// let policy = Colocated::new(Placement { instances: 4, tensor_parallel: 1 });
     /// let placements = run(|scope, _| {
-    ///     let scheduled = prompts(scope, 2).schedule(rounds()).placed(policy);
+    ///     let scheduled = prompts(scope, 2).schedule(rounds()).with_placement(policy);
     ///     let rollouts = scheduled.rollout(Engine::default(), &policies(scope), clock());
     ///     rollouts.streams.placements.expect("there is a policy")
     /// });
@@ -135,20 +136,20 @@ impl<'scope> Scheduled<'scope> {
     /// assert_eq!(numbers::<UInt32Type>(&placements, column::TRAINING_DEVICES), [0, 4]);
     /// ```
     #[must_use]
-    pub fn placed(mut self, placement: impl PlacementPolicy + 'static) -> Self {
+    pub fn with_placement(mut self, placement: impl PlacementPolicy + 'static) -> Self {
         self.placement = Some(Box::new(placement));
         self
     }
 
-    /// Ends the run with an error if a placement has more devices in all, generating and training, than `devices`. Without this, they are
-    /// not counted, because a policy may let rollout and trainer share devices.
+    /// Sets the number of devices that the placement divides. A placement that uses more devices for generation and training together ends
+    /// the run with an error. By default, the devices of a placement are not counted, so that generation and training may share devices.
     #[must_use]
-    pub fn on_devices(self, devices: u32) -> Self {
+    pub fn with_devices(self, devices: u32) -> Self {
         Self { devices: Some(devices), ..self }
     }
 
-    /// Lets a curriculum judge each prompt before the schedule receives it. A run that resumes continues with the history in the snapshot,
-    /// if there is one.
+    /// Lets a curriculum judge each prompt before the schedule receives it. A resumed run continues with the state of the curriculum in the
+    /// snapshot, if the snapshot has one.
     ///
     /// ```
     /// # mod step {
@@ -191,7 +192,7 @@ pub(crate) struct RoundStreams<'scope> {
     /// Batches of [`schema::TEXTS`]: the texts of launched prompts.
     pub(crate) texts: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`]: those of the curriculum, if there is one.
+    /// Batches of [`schema::METRICS`]: the metrics of the curriculum. `None` without a curriculum.
     pub(crate) metrics: Option<BatchStream<'scope>>,
     pub(crate) errors: BatchStream<'scope>,
 }
@@ -206,16 +207,16 @@ pub(crate) struct FeedbackStreams<'scope> {
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first
-/// worker, and its inputs carry the data of all workers to the first.
+/// Installs the operator. `kept` has the prompts whose tokens are in the snapshot from which the run resumes. Only the operator of the
+/// first worker acts; it receives the data of all workers.
 ///
-/// In terms of progress tracking, no output depends on the inputs in `feedback`: the schedule answers them at the step of a round for which
-/// it already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold
+/// For progress tracking, no output depends on the inputs in `feedback`: the schedule answers them at the step of a round for which it
+/// already holds capabilities. Outputs are derived only from policies (input 1), so that the cycle through rollout and reward does not hold
 /// the frontier back.
 ///
 /// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
 /// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
-/// all responses (and scores, if wanted) of the step before have arrived, since the snapshot of a step is taken between its last response
+/// all responses (and scores, if used) of the previous step have arrived, since the snapshot of a step is taken between its last response
 /// and the next round. It is also held back while too many snapshots are being written.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
@@ -229,7 +230,7 @@ pub(crate) fn schedule<'scope>(
     let in_lockstep = scheduled.in_lockstep;
     let curriculum = scheduled.curriculum;
     let uses_scores = schedule.wants_scores() || curriculum.is_some();
-    let unsaved = resumable.is_kept() && schedule.save().is_none();
+    let unsaved = resumable.is_enabled() && schedule.save().is_none();
     let scope = rows.scope();
     let leads = scope.index() == 0;
     let mut operator = Operator::new("schedule", scope);
@@ -249,7 +250,7 @@ pub(crate) fn schedule<'scope>(
     let mut parts = SavedParts::register(&resumable, &mut operator, curriculum.is_some());
     let judged = curriculum.is_some().then(|| resumable.read::<CurriculumState>()).flatten();
     let stocked = resumable.read::<HeldPrompts>();
-    let affinity = PromptAffinity::over(scope.peers()).with_kept(kept);
+    let affinity = PromptAffinity::new(scope.peers()).with_kept(kept);
     let waiting = operator.wait_handle();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
@@ -265,17 +266,17 @@ pub(crate) fn schedule<'scope>(
             driver.race_in_lockstep();
         }
         move |frontiers| {
-            rows.for_each(|_, batch| driver.offer(&batch));
+            rows.for_each(|_, batch| driver.on_prompts(&batch));
             if leads && frontiers[0].is_empty() {
-                driver.end_of_prompts();
+                driver.on_end_of_prompts();
             }
             policies.for_each(|capability, batch| {
                 let opened = outputs.open(policy_of(&batch, 0), &capability);
-                driver.announced(*capability.time(), opened);
+                driver.on_policy(*capability.time(), opened);
             });
-            responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
-            notices.for_each(|_, batch| driver.notice(&batch));
-            scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
+            responses.for_each(|capability, batch| driver.on_responses(*capability.time(), &batch));
+            notices.for_each(|_, batch| driver.on_notice(&batch));
+            scores.for_each(|capability, batch| driver.on_scores(*capability.time(), &batch));
             // The schedules of the other workers receive no events.
             if leads {
                 let reports = Reports {
@@ -285,7 +286,7 @@ pub(crate) fn schedule<'scope>(
                 advance(&mut driver, &mut outputs, &mut parts, &reports);
             }
             let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
-            parts.closed(open.min(), &driver.state());
+            parts.advance_to(open.min(), &driver.state());
             driver.fail(|open, fault| outputs.errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
@@ -340,11 +341,12 @@ impl Outputs {
 struct Reports<'a> {
     /// The frontiers that must have passed a step before its state is saved: responses, notices and, if they are used, scores.
     ends: &'a [MutableAntichain<Step>],
+    /// The frontier of the scores.
     scores: &'a MutableAntichain<Step>,
 }
 
 impl Reports<'_> {
-    /// Returns `true` if all reports of the step before `step` have arrived, as far as a snapshot needs them.
+    /// Returns `true` if all reports of the step before `step` that a snapshot needs have arrived.
     fn have_ended_before(&self, step: Step) -> bool {
         let before = step.0.checked_sub(1).map(Step);
         before.is_none_or(|before| self.ends.iter().all(|input| !input.less_equal(&before)))
@@ -356,7 +358,8 @@ impl Reports<'_> {
     }
 }
 
-/// Sends decisions until the schedule has no more, and then delivers the next policy if it is due, until none is.
+/// Sends decisions until the schedule has no more, and then delivers the next policy. Repeats both until no policy is due, or until
+/// snapshots must be written first.
 fn advance(
     driver: &mut ScheduleDriver,
     outputs: &mut Outputs,
@@ -371,18 +374,18 @@ fn advance(
             }
         }
         if let Some(step) = driver.take_opened() {
-            parts.before(step, &driver.state());
+            parts.begin_step(step, &driver.state());
         }
         // With snapshots, the state of a step is saved between its last response and the next round.
-        let is_saved = |step: Step| !parts.is_on() || reports.have_ended_before(step);
+        let is_saved = |step: Step| !parts.is_enabled() || reports.have_ended_before(step);
         // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other workers
         // have arrived here.
         let is_judged =
             |step: Step| driver.last_judged_by(step).is_none_or(|last| reports.is_scored(last));
-        let due = driver.due().filter(|step| is_saved(*step) && is_judged(*step));
+        let due = driver.next_due_policy().filter(|step| is_saved(*step) && is_judged(*step));
         let Some(step) = due.filter(|_| !parts.writes_pending()) else { break };
-        parts.closed(Some(step), &driver.state());
-        driver.policy(step);
+        parts.advance_to(Some(step), &driver.state());
+        driver.deliver_policy(step);
     }
 }
 

@@ -7,14 +7,14 @@
 //! version with which it was sampled.
 //!
 //! # This implementation
-//! A round launches `ceil(oversubscription * prompts)` prompts with `responses` responses each: first the paused ones, then fresh ones. It
-//! admits the first `prompts` groups that complete. All responses of the others are paused, including those that have ended. These are kept
-//! whole for the rest of their group, and the round that completes the group returns them again.
+//! A round launches `ceil(oversubscription * prompts)` prompts with `responses` responses each: first the paused prompts, then fresh
+//! prompts. It admits the first `prompts` groups that complete. All responses of the other groups are paused, including responses that have
+//! ended. A response that has ended is kept whole, and each later round that launches its prompt returns it again.
 //!
-//! - **Versions.** No response takes part in more than `max_versions` rounds. Kimi k1.5 discards older ones; here the round waits for them
-//!   instead. It reserves places for as many of the oldest groups as must be admitted now so that all are admitted in time. Discarding
-//!   would resample the longest responses until they come out short. For this to suffice, `max_versions` must be at least
-//!   `oversubscription`. With staleness `k` the policies of a response are up to `k` versions older still.
+//! - **Versions.** No response takes part in more than `max_versions` rounds. Kimi k1.5 discards responses that would exceed the limit;
+//!   here the round waits for them instead. It reserves places for as many of the oldest groups as must be admitted now so that all are
+//!   admitted in time. Discarding would resample the longest responses until they are short. For this to suffice, `max_versions` must be at
+//!   least `oversubscription`. With staleness `k`, the policies of a response may be up to `k` further versions old.
 //! - **End of an epoch.** The last rounds of an epoch launch the prompts that are left. The last round waits for all of them, and may be
 //!   smaller.
 //! - **End of the run.** No round launches more prompts than the rest of the run can admit, so no response stays paused.
@@ -33,7 +33,7 @@ use super::prompt_store::{PromptStore, RoundShare};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds, times};
-use super::speculation::{factor, scaled};
+use super::speculation::{check_factor, scaled};
 use super::{Reason, RoundKind, ScheduleError};
 
 /// The lane of the groups that a round must admit.
@@ -79,29 +79,29 @@ impl Partial {
     /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, or the factor is not within 1 and 1000 or is above `max_versions`.
+    /// If a count is 0, `oversubscription` is not from 1 to 1000, or `max_versions` is less than `oversubscription`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         positive("prompts", config.prompts as u64)?;
         positive("responses", config.responses.into())?;
         positive("total_steps", config.total_steps.unwrap_or(1))?;
-        factor("oversubscription", config.oversubscription)?;
+        check_factor("oversubscription", config.oversubscription)?;
         let launched = scaled(config.oversubscription, config.prompts);
-        let least = launched.div_ceil(config.prompts) as u64;
-        at_least("max_versions", config.max_versions, least, "to keep up with `oversubscription`")?;
+        let min = launched.div_ceil(config.prompts) as u64;
+        at_least("max_versions", config.max_versions, min, "to keep up with `oversubscription`")?;
         let rounds = Rounds::new(config.total_steps);
         Ok(Self { config, launched, stock: PromptStore::default(), rounds })
     }
 
     /// Returns the number of oldest groups that the upcoming round must admit. Each later round can admit one quota, and each group must be
     /// admitted within `max_versions` rounds of its first launch.
-    fn due(&self) -> usize {
+    fn due_groups(&self) -> usize {
         let step = self.rounds.upcoming();
         let due = |(before, left): (usize, &LeftoverPrompt)| {
             let since = left.since.unwrap_or(step);
             let rounds = (since.0 + self.config.max_versions - 1).saturating_sub(step.0);
             (before + 1).saturating_sub(times(rounds, self.config.prompts))
         };
-        self.stock.left().iter().enumerate().map(due).max().unwrap_or(0)
+        self.stock.leftover().iter().enumerate().map(due).max().unwrap_or(0)
     }
 }
 
@@ -129,7 +129,7 @@ impl RoundPolicy for Partial {
     }
 
     fn open(&mut self, share: RoundShare) {
-        let due = self.due().min(self.config.prompts);
+        let due = self.due_groups().min(self.config.prompts);
         let taken = self.stock.take(share);
         let (launched, quota) = (taken.len(), self.config.prompts.min(taken.len()));
         let lanes: [Arc<str>; 2] = [DUE.into(), Arc::default()];

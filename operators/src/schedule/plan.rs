@@ -23,7 +23,8 @@ pub struct Plan {
     pub responses: u32,
     /// The prompts of the round, in any order.
     pub prompts: Vec<PlannedPrompt>,
-    /// The number of groups to admit by lane, at most the number of the lane's prompts. A lane without places launches for later rounds.
+    /// The number of groups to admit by lane, at most the number of the lane's prompts. The responses of a lane without places are for
+    /// later rounds.
     pub places: BTreeMap<Arc<str>, usize>,
     /// The rules by which the round runs.
     pub rules: RoundRules,
@@ -31,7 +32,7 @@ pub struct Plan {
 
 impl Plan {
     /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts
-    /// whose responses have all ended.
+    /// whose responses have all ended, or all prompts if there are fewer.
     ///
     /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits.
     #[must_use]
@@ -53,15 +54,16 @@ impl Plan {
 /// The rules by which a round runs its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRules {
-    /// The maximum number of responses that run at a time; the others wait in the schedule.
+    /// The maximum number of responses that run at a time; the others wait in the schedule. Default: no limit.
     pub slots: usize,
-    /// The order in which waiting requests are launched.
+    /// The order in which waiting requests are launched. Default: [`Order::Prompts`].
     pub order: Order,
-    /// The number of complete groups to wait for before the shortest are admitted. If `None`, each group is admitted when it is complete.
+    /// The number of complete groups to wait for before the groups with the fewest tokens are admitted. If `None` (the default), each group
+    /// is admitted when it is complete.
     pub harvest: Option<usize>,
-    /// `true` to pause instead of abort the responses in flight when a lane has no place left.
+    /// `true` to pause instead of abort the responses in flight when a lane has no place left. Default: `false`.
     pub pauses: bool,
-    /// `true` to reject groups without reward variance.
+    /// `true` to reject groups without reward variance, and groups with a response that could not be scored. Default: `false`.
     pub filters: bool,
 }
 
@@ -75,19 +77,19 @@ impl Default for RoundRules {
 /// The order in which requests of equal priority are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Prompt by prompt: all requests of one prompt, then all of the next.
+    /// Prompt by prompt: all requests of one prompt, then all requests of the next prompt.
     Prompts,
     /// Requests of the group with the fewest responses left to end first.
     Groups,
-    /// The first request of each prompt, then the second of each.
+    /// The first request of each prompt, then the second request of each prompt.
     Samples,
-    /// The first request of each prompt, then requests of the group with the longest response so far. Groups of which no response has ended
-    /// precede the others.
+    /// The first request of each prompt, then requests of the group with the longest response so far. A group without an ended response
+    /// comes before the groups that have one.
     LongestFirst,
 }
 
 impl Order {
-    /// Returns `true` if a launch can change the rank of its group, so that each launch has one request.
+    /// Returns `true` if a launch can change the rank of its group, so that requests must be launched one at a time.
     pub(super) fn takes_one(self) -> bool {
         matches!(self, Self::Samples | Self::LongestFirst)
     }
@@ -98,7 +100,7 @@ impl Order {
 pub struct PlannedPrompt {
     /// The prompt.
     pub prompt: PromptId,
-    /// The lane whose quota the prompt uses.
+    /// The lane whose places the prompt may take.
     pub lane: Arc<str>,
     /// The reason for the launch.
     pub reason: Reason,
@@ -106,7 +108,7 @@ pub struct PlannedPrompt {
     pub priority: u8,
     /// The step that first launched the prompt, or `None` if no step did.
     pub since: Option<Step>,
-    /// The responses that are resumed.
+    /// The samples that are resumed.
     pub kept: KeptSamples,
 }
 
@@ -125,7 +127,7 @@ pub struct LeftoverPrompt {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSamples {
     pub(super) samples: BTreeSet<u32>,
-    /// The number of samples used so far, kept or not.
+    /// The number of sample indices assigned so far, including indices of samples that are not kept.
     pub(super) used: u32,
 }
 

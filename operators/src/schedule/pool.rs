@@ -22,7 +22,7 @@ pub struct Pool {
 impl Pool {
     /// Adds a prompt at the end of its lane.
     pub fn put(&mut self, epoch: u32, lane: &Arc<str>, prompt: PromptId) {
-        self.reach(epoch);
+        self.reach_epoch(epoch);
         self.epochs
             .entry(epoch)
             .or_default()
@@ -31,8 +31,8 @@ impl Pool {
             .push_back(prompt);
     }
 
-    /// Records that prompts are now read from `epoch`.
-    pub(super) fn reach(&mut self, epoch: u32) {
+    /// Records that the reader has reached `epoch`.
+    pub(super) fn reach_epoch(&mut self, epoch: u32) {
         self.latest = self.latest.max(epoch);
     }
 
@@ -41,19 +41,19 @@ impl Pool {
         self.ended = true;
     }
 
-    /// Records that prompts may follow after all, in a longer run.
+    /// Records that prompts may follow again, because a resumed run may be longer.
     pub(super) fn reopen(&mut self) {
         self.ended = false;
     }
 
-    /// Returns the earliest epoch with a prompt in the pool.
+    /// Returns the earliest epoch with a prompt in the pool; `None` if the pool is empty.
     #[must_use]
     pub fn first_epoch(&self) -> Option<u32> {
         self.epochs.keys().next().copied()
     }
 
     /// Returns `true` if no further prompt of `epoch` will be offered.
-    pub(super) fn has_all_of(&self, epoch: u32) -> bool {
+    pub(super) fn has_whole_epoch(&self, epoch: u32) -> bool {
         self.ended || self.latest > epoch
     }
 
@@ -68,16 +68,18 @@ impl Pool {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }
 
-    /// Returns the number of available prompts, at most `wanted`, or `None` if more may still be offered.
+    /// Returns the number of available prompts of a lane, at most `wanted`. Returns `None` if the lane has fewer than `wanted` prompts and
+    /// further prompts of `epoch` may still be offered.
     #[must_use]
-    pub fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
+    pub fn available(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
         let fresh = self.len(epoch, lane).min(wanted);
-        (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)
+        (fresh == wanted || self.has_whole_epoch(epoch)).then_some(fresh)
     }
 
-    /// Removes and returns another prompt of a lane.
-    pub fn one_more(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
-        match self.fresh(epoch, lane, 1) {
+    /// Removes and returns the first prompt of a lane. If the lane is empty, returns `Prompts` if a prompt of `epoch` may still be offered,
+    /// and `Finish` otherwise.
+    pub fn take_one(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
+        match self.available(epoch, lane, 1) {
             None => NextAction::Prompts,
             Some(count) => match self.take(epoch, lane, count).pop() {
                 None => NextAction::Finish,

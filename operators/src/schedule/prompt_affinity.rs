@@ -9,15 +9,15 @@ use super::Decision;
 /// Assigns prompts to workers by the load of each worker.
 ///
 /// All samples of a prompt stay on one worker, so that the group is assembled and trained on where it is generated. A prompt with kept
-/// tokens goes to the worker that holds them. Any other prompt goes to the worker with the fewest responses in flight; ties are broken by
-/// the fewest prompt tokens, then by the lowest worker index. The generated tokens do not depend on the assignment.
+/// tokens goes to the worker that holds the tokens. Any other prompt goes to the worker with the fewest responses in flight; ties are
+/// broken by the fewest prompt tokens, then by the lowest worker index. The generated tokens do not depend on the assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PromptAffinity {
     loads: Vec<WorkerLoad>,
     assignments: BTreeMap<PromptId, PromptAssignment>,
 }
 
-/// Returns the worker, of `workers`, that restores the kept tokens of a prompt from a snapshot.
+/// Returns the index of the worker, out of `workers`, that restores the kept tokens of a prompt from a snapshot.
 pub(crate) fn worker_of_kept(prompt: PromptId, workers: usize) -> u32 {
     let worker = prompt.0 % workers.max(1) as u64;
     u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
@@ -26,9 +26,9 @@ pub(crate) fn worker_of_kept(prompt: PromptId, workers: usize) -> u32 {
 /// The load of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerLoad {
-    /// Responses in flight.
+    /// The number of responses in flight.
     responses: u64,
-    /// Tokens of the prompts of these responses.
+    /// The number of prompt tokens of these responses. A prompt counts once for each of its responses.
     prompt_tokens: u64,
 }
 
@@ -36,7 +36,7 @@ struct WorkerLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromptAssignment {
     worker: u32,
-    /// Responses in flight.
+    /// The number of responses in flight.
     responses: u64,
     prompt_length: u64,
     /// `true` if tokens of the prompt are kept on the worker, or will be.
@@ -46,8 +46,8 @@ struct PromptAssignment {
 }
 
 impl PromptAffinity {
-    /// Creates an assignment over `workers` workers; at least one.
-    pub(crate) fn over(workers: usize) -> Self {
+    /// Creates an empty assignment over `workers` workers; 0 counts as 1.
+    pub(crate) fn new(workers: usize) -> Self {
         Self { loads: vec![WorkerLoad::default(); workers.max(1)], assignments: BTreeMap::new() }
     }
 
@@ -73,8 +73,9 @@ impl PromptAffinity {
         self.loads.len()
     }
 
-    /// Returns the worker that a decision concerns; `None` if it concerns all. `length` returns the length of a prompt in tokens.
-    pub(crate) fn place(
+    /// Updates the assignments for a decision, and returns the worker that the decision concerns; `None` if the decision concerns all
+    /// workers. `length` returns the length of a prompt in tokens.
+    pub(crate) fn assign(
         &mut self,
         decision: &Decision,
         length: impl FnOnce(PromptId) -> u32,
@@ -103,18 +104,18 @@ impl PromptAffinity {
     }
 
     /// Records that a response to the prompt ended, or was dropped.
-    pub(crate) fn ended(&mut self, prompt: PromptId) {
+    pub(crate) fn on_end(&mut self, prompt: PromptId) {
         if let Some(assignment) = self.assignments.get_mut(&prompt) {
             assignment.responses = assignment.responses.saturating_sub(1);
             let load = &mut self.loads[assignment.worker as usize];
             load.responses = load.responses.saturating_sub(1);
             load.prompt_tokens = load.prompt_tokens.saturating_sub(assignment.prompt_length);
         }
-        self.settle(prompt);
+        self.remove_if_unused(prompt);
     }
 
     fn launch(&mut self, prompt: PromptId, responses: u64, prompt_length: u32) -> u32 {
-        let (lightest, prompt_length) = (self.lightest(), u64::from(prompt_length));
+        let (lightest, prompt_length) = (self.least_loaded_worker(), u64::from(prompt_length));
         let fresh = PromptAssignment {
             worker: lightest,
             responses: 0,
@@ -132,7 +133,7 @@ impl PromptAffinity {
         assignment.worker
     }
 
-    fn lightest(&self) -> u32 {
+    fn least_loaded_worker(&self) -> u32 {
         let lightest = (0..).zip(&self.loads).min_by_key(|&(worker, load)| (*load, worker));
         lightest.map_or(0, |(worker, _)| worker)
     }
@@ -142,7 +143,7 @@ impl PromptAffinity {
         if let Some(assignment) = self.assignments.get_mut(&prompt) {
             change(assignment);
         }
-        self.settle(prompt);
+        self.remove_if_unused(prompt);
         worker
     }
 
@@ -152,11 +153,11 @@ impl PromptAffinity {
     }
 
     /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
-    fn settle(&mut self, prompt: PromptId) {
-        let is_over = |assignment: &PromptAssignment| {
+    fn remove_if_unused(&mut self, prompt: PromptId) {
+        let is_unused = |assignment: &PromptAssignment| {
             assignment.responses == 0 && assignment.decided && !assignment.kept
         };
-        if self.assignments.get(&prompt).is_some_and(is_over) {
+        if self.assignments.get(&prompt).is_some_and(is_unused) {
             self.assignments.remove(&prompt);
         }
     }
@@ -170,13 +171,19 @@ mod tests {
 
     const REASON: Reason = Reason::Fresh;
 
-    fn launch(spread: &mut PromptAffinity, prompt: u64, samples: u32, length: u32) -> Option<u32> {
+    fn launch(
+        affinity: &mut PromptAffinity,
+        prompt: u64,
+        samples: u32,
+        length: u32,
+    ) -> Option<u32> {
         let prompt = PromptId(prompt);
-        spread.place(&Decision::Launch { prompt, samples: 0..samples, reason: REASON }, |_| length)
+        affinity
+            .assign(&Decision::Launch { prompt, samples: 0..samples, reason: REASON }, |_| length)
     }
 
-    fn place(spread: &mut PromptAffinity, decision: Decision) -> Option<u32> {
-        spread.place(&decision, |_| unreachable!("only a launch needs a length"))
+    fn assign(affinity: &mut PromptAffinity, decision: Decision) -> Option<u32> {
+        affinity.assign(&decision, |_| unreachable!("only a launch needs a length"))
     }
 
     fn id(prompt: u64) -> SampleId {
@@ -190,55 +197,55 @@ mod tests {
 
     #[test]
     fn a_prompt_goes_to_the_least_loaded_worker() {
-        let mut spread = PromptAffinity::over(3);
+        let mut affinity = PromptAffinity::new(3);
         let workers: Vec<_> =
             [(0, 4, 9), (1, 4, 5), (2, 2, 5), (3, 1, 5), (4, 1, 5), (5, 1, 5), (6, 1, 1)]
                 .into_iter()
-                .map(|(prompt, samples, length)| launch(&mut spread, prompt, samples, length))
+                .map(|(prompt, samples, length)| launch(&mut affinity, prompt, samples, length))
                 .collect();
         // The last two prompts go to the workers with fewer prompt tokens among those with equal responses.
         assert_eq!(workers, [0, 1, 2, 2, 2, 1, 2].map(Some));
-        (0..4).for_each(|_| spread.ended(PromptId(1)));
-        assert_eq!(launch(&mut spread, 7, 1, 1), Some(1));
+        (0..4).for_each(|_| affinity.on_end(PromptId(1)));
+        assert_eq!(launch(&mut affinity, 7, 1, 1), Some(1));
     }
 
     #[test]
     fn decisions_on_a_prompt_go_to_its_worker_and_those_on_the_round_to_all() {
-        let mut spread = PromptAffinity::over(2);
-        assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
-        assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
+        let mut affinity = PromptAffinity::new(2);
+        assert_eq!(launch(&mut affinity, 0, 2, 1), Some(0));
+        assert_eq!(launch(&mut affinity, 1, 2, 1), Some(1));
         // More samples of a prompt go to its worker, although the other worker has less load.
-        assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
-        assert_eq!(place(&mut spread, admit(1)), Some(1));
+        assert_eq!(launch(&mut affinity, 1, 2, 1), Some(1));
+        assert_eq!(assign(&mut affinity, admit(1)), Some(1));
         // The surplus is aborted after the prompt was admitted.
-        assert_eq!(place(&mut spread, Decision::Abort { id: id(1), reason: REASON }), Some(1));
-        assert_eq!(place(&mut spread, Decision::Finish), None);
+        assert_eq!(assign(&mut affinity, Decision::Abort { id: id(1), reason: REASON }), Some(1));
+        assert_eq!(assign(&mut affinity, Decision::Finish), None);
     }
 
     #[test]
     fn a_prompt_goes_to_the_worker_with_its_tokens_until_it_is_admitted() {
-        let mut spread = PromptAffinity::over(2);
-        launch(&mut spread, 0, 4, 1);
-        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
-        assert_eq!(place(&mut spread, Decision::Pause { id: id(1), reason: REASON }), Some(1));
-        place(&mut spread, Decision::Defer { prompt: PromptId(1), reason: REASON });
-        spread.ended(PromptId(1));
-        (0..4).for_each(|_| spread.ended(PromptId(0)));
-        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1), "where the tokens are");
-        spread.ended(PromptId(1));
-        assert_eq!(place(&mut spread, admit(1)), Some(1));
-        place(&mut spread, admit(0));
-        assert_eq!(spread, PromptAffinity::over(2), "nothing is left behind");
+        let mut affinity = PromptAffinity::new(2);
+        launch(&mut affinity, 0, 4, 1);
+        assert_eq!(launch(&mut affinity, 1, 1, 1), Some(1));
+        assert_eq!(assign(&mut affinity, Decision::Pause { id: id(1), reason: REASON }), Some(1));
+        assign(&mut affinity, Decision::Defer { prompt: PromptId(1), reason: REASON });
+        affinity.on_end(PromptId(1));
+        (0..4).for_each(|_| affinity.on_end(PromptId(0)));
+        assert_eq!(launch(&mut affinity, 1, 1, 1), Some(1), "where the tokens are");
+        affinity.on_end(PromptId(1));
+        assert_eq!(assign(&mut affinity, admit(1)), Some(1));
+        assign(&mut affinity, admit(0));
+        assert_eq!(affinity, PromptAffinity::new(2), "nothing is left behind");
     }
 
     #[test]
     fn a_prompt_deferred_without_tokens_goes_to_any_worker() {
-        let mut spread = PromptAffinity::over(2);
-        launch(&mut spread, 0, 1, 1);
-        place(&mut spread, Decision::Defer { prompt: PromptId(0), reason: REASON });
-        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
-        spread.ended(PromptId(0));
-        launch(&mut spread, 2, 3, 1);
-        assert_eq!(launch(&mut spread, 0, 1, 1), Some(1));
+        let mut affinity = PromptAffinity::new(2);
+        launch(&mut affinity, 0, 1, 1);
+        assign(&mut affinity, Decision::Defer { prompt: PromptId(0), reason: REASON });
+        assert_eq!(launch(&mut affinity, 1, 1, 1), Some(1));
+        affinity.on_end(PromptId(0));
+        launch(&mut affinity, 2, 3, 1);
+        assert_eq!(launch(&mut affinity, 0, 1, 1), Some(1));
     }
 }

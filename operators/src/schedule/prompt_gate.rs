@@ -1,5 +1,5 @@
-//! The gate between the prompt reader and a schedule: holds prompts until the schedule needs one, and has the curriculum judge them one at
-//! a time.
+//! The gate between the prompt reader and a schedule: holds prompts until the schedule needs one, and has the curriculum judge the prompts
+//! one at a time.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::Step;
 use super::Offer;
 use crate::curriculum::{Curriculum, SkippedEpoch};
 
-/// The next prompt that leaves the gate.
+/// An output of the gate: a judged prompt, or the end of the prompts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum GateOutput {
     /// The schedule receives the prompt.
@@ -19,7 +19,7 @@ pub(super) enum GateOutput {
     End,
 }
 
-/// Prompts that were read and not judged. They are in no snapshot: a resumed run reads them again.
+/// The curriculum, and the prompts that were read and not judged. Snapshots do not contain these prompts: a resumed run reads them again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PromptGate {
     pub(super) curriculum: Curriculum,
@@ -50,12 +50,14 @@ impl PromptGate {
         self.ended = true;
     }
 
-    /// Returns `true` if [`next`](Self::next) has nothing to return until a prompt is read.
+    /// Returns `true` if [`next`](Self::next) has nothing to return until a prompt is read, or until the reader reports the end of the
+    /// prompts.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && (!self.ended || self.end_delivered)
     }
 
-    /// Judges the next prompt for a round of `step`. Returns `None` if there is none, or if an earlier call failed.
+    /// Judges the next prompt for a round of `step`, or returns the end of the prompts. Returns `None` if there is nothing to return yet,
+    /// or if an earlier call failed. Returns an error if the curriculum skipped too many whole epochs.
     pub(super) fn next(&mut self, step: Step) -> Result<Option<GateOutput>, SkippedEpoch> {
         if self.failed {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The prompts of a schedule with one quota for all: fresh ones, and those left by earlier rounds.
+//! The prompts of a schedule with one quota for all prompts: fresh prompts, and prompts that earlier rounds left.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct PromptStore {
     left: Vec<LeftoverPrompt>,
 }
 
-/// The prompts of an upcoming round: all that are left, and `fresh` fresh ones.
+/// The prompts of an upcoming round: all prompts that earlier rounds left, and `fresh` fresh prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundShare {
     /// The epoch of the prompts.
@@ -34,23 +34,24 @@ impl PromptStore {
         &mut self.pool
     }
 
-    /// Returns the next round, for rounds that launch `launched` prompts and admit `quota`. It is smaller at the end of an epoch, and
-    /// launches no more prompts than the rest of the run can admit.
+    /// Returns the next action, for rounds that launch `launched` prompts and admit `quota` prompts. The action is `Prompts` while the
+    /// round lacks prompts that may still be offered, and `Finish` if no step or no prompt is left. A round at the end of an epoch may be
+    /// smaller. No round launches more prompts than the rest of the run can admit.
     #[must_use]
     pub fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> NextAction<RoundShare> {
-        if rounds.left() == 0 {
+        if rounds.remaining() == 0 {
             return NextAction::Finish;
         }
         let epoch = if self.left.is_empty() { self.pool.first_epoch() } else { Some(self.epoch) };
         let Some(epoch) = epoch else {
             return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
-        let wanted = launched.min(times(rounds.left(), quota)).saturating_sub(self.left.len());
-        let fresh = self.pool.fresh(epoch, "", wanted);
+        let wanted = launched.min(times(rounds.remaining(), quota)).saturating_sub(self.left.len());
+        let fresh = self.pool.available(epoch, "", wanted);
         fresh.map_or(NextAction::Prompts, |fresh| NextAction::Round(RoundShare { epoch, fresh }))
     }
 
-    /// Removes the prompts of a round, in the order in which they were read.
+    /// Removes and returns the prompts of a round, in the order in which they were read.
     pub fn take(&mut self, RoundShare { epoch, fresh }: RoundShare) -> Vec<LeftoverPrompt> {
         let mut taken = std::mem::take(&mut self.left);
         taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(LeftoverPrompt::fresh));
@@ -58,11 +59,11 @@ impl PromptStore {
     }
 
     /// Returns the prompts left by earlier rounds, in the order in which they were read.
-    pub(super) fn left(&self) -> &[LeftoverPrompt] {
+    pub(super) fn leftover(&self) -> &[LeftoverPrompt] {
         &self.left
     }
 
-    /// Closes a round; the prompts that it left go into the next one.
+    /// Closes a round. The prompts that the round left go into the next round.
     pub fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
@@ -71,12 +72,13 @@ impl PromptStore {
     }
 }
 
-/// Defers the prompts that a round launched and did not admit, and returns all prompts that it did not admit.
+/// Returns the prompts that a round neither admitted nor rejected, each with its lane, and decides `Defer` for each of them that the round
+/// launched.
 pub(super) fn defer_rest(
     round: OpenRound,
     rounds: &mut Rounds,
 ) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt)> {
-    round.into_rest().map(|(lane, left, is_deferred)| {
+    round.into_undecided().map(|(lane, left, is_deferred)| {
         if is_deferred {
             rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
         }
@@ -84,7 +86,7 @@ pub(super) fn defer_rest(
     })
 }
 
-/// Returns the queue as reported when the round of `step` closes: the prompts that were launched before.
+/// Returns the queue as reported when the round of `step` closes: the prompts in `left` that were launched before.
 pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a LeftoverPrompt>, step: Step) -> Queue {
     let deferred = left.into_iter().filter_map(|left| left.since);
     let (length, oldest) =

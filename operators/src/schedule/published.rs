@@ -1,4 +1,4 @@
-//! Published policies: a step may begin once all workers have its policy and their weights are equal.
+//! Published policies: a step may begin once all workers have the policy of the step and the weights of all replicas are equal.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl PublishedPolicies {
         }
     }
 
-    /// Returns the first step whose policy all workers have.
+    /// Returns the first step whose policy all workers have and that was not taken.
     pub(super) fn first(&self) -> Option<Step> {
         self.ready.keys().next().copied()
     }
@@ -62,13 +62,13 @@ impl PublishedPolicies {
         self.ready.remove(&step)
     }
 
-    /// Drops the policies that were not delivered.
+    /// Drops the policies that all workers have and that were not delivered.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
     }
 
-    /// Returns the fault about differing replicas; `None` after the first call. The capabilities of their step are kept, so that no
-    /// frontier marks it as complete.
+    /// Returns the fault about replicas with different weights; `None` if the weights are equal, and after the first call that returned the
+    /// fault. The capabilities of the step are kept, so that no frontier marks the step as complete.
     pub(super) fn take_fault(&mut self) -> Option<(&OpenStep, Fault)> {
         let (open, message) = self.diverged.as_mut().filter(|(_, message)| !message.is_empty())?;
         Some((open, Fault::new("schedule", Origin::Program, std::mem::take(message))))

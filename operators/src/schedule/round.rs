@@ -24,11 +24,11 @@ pub struct OpenRound {
     groups: BTreeMap<PromptId, Group>,
     /// Groups with waiting requests, by rank.
     waiting: BTreeSet<((u8, u32), PromptId)>,
-    /// Complete groups that wait for the harvest, by tokens.
+    /// The complete groups so far if the round has a harvest, by number of tokens.
     harvested: BTreeSet<(u64, PromptId)>,
     /// The number of responses that run.
     running: usize,
-    /// The number of paused responses that have not answered.
+    /// The number of paused responses whose ends are not reported yet.
     pausing: usize,
 }
 
@@ -37,11 +37,11 @@ pub struct OpenRound {
 struct LaneCounts {
     /// The number of groups that can still be admitted.
     places: usize,
-    /// The number of prompts so far.
+    /// The number of prompts of the lane in this round so far, including rejected prompts.
     prompts: usize,
     /// The number of prompts neither admitted nor rejected.
     undecided: usize,
-    /// The number of prompts that were rejected and not replaced.
+    /// The number of rejected prompts that were neither replaced nor given up.
     vacancies: usize,
 }
 
@@ -52,14 +52,15 @@ pub struct Vacancy {
     pub epoch: u32,
     /// The lane that lacks a prompt.
     pub lane: Arc<str>,
-    /// The number of prompts of the lane so far.
+    /// The number of prompts of the lane in this round so far, including rejected prompts.
     pub prompts: usize,
     /// `true` if the lane admits fewer groups than planned unless the prompt is replaced.
     pub is_needed: bool,
 }
 
 impl OpenRound {
-    /// Opens a round and launches `plan`. Prompts of one priority are launched in ascending order, the order in which they were read.
+    /// Opens a round and launches `plan`. Requests of one priority are launched in the order that the rules of the plan set; ties go to the
+    /// prompt that was read first.
     pub(super) fn open(step: Step, plan: Plan, out: &mut VecDeque<Decision>) -> Self {
         out.push_back(Decision::Open { step, round: plan.round, reason: plan.reason });
         let lane = |places| LaneCounts { places, ..LaneCounts::default() };
@@ -97,9 +98,9 @@ impl OpenRound {
             && let Some((_, prompt)) = self.waiting.pop_first()
         {
             let free = self.rules.slots - self.running;
-            let most = if self.rules.order.takes_one() { 1 } else { free };
+            let max = if self.rules.order.takes_one() { 1 } else { free };
             let step = self.step;
-            self.running += self.group(prompt).launch(step, prompt, most, out);
+            self.running += self.group(prompt).launch(step, prompt, max, out);
             self.rank(prompt);
         }
     }
@@ -153,7 +154,7 @@ impl OpenRound {
         self.groups.keys().copied()
     }
 
-    /// Returns `true` if every place is taken and no stop of a response is unanswered.
+    /// Returns `true` if every place is taken and the ends of all paused responses are reported.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0
     }
@@ -164,7 +165,7 @@ impl OpenRound {
 
     /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
     /// deferred, and `false` if it was never launched in the round.
-    pub fn into_rest(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
+    pub fn into_undecided(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
         let is_left = |group: &Group| matches!(group.outcome, None | Some(GroupOutcome::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
         left.map(|(prompt, group)| {
@@ -175,7 +176,7 @@ impl OpenRound {
 
     /// Records that a response ended. Responses that were aborted, already recorded, or launched by another round are ignored.
     ///
-    /// The order of the steps matters. The answer to a pause comes first, since a paused response is no longer live. The group is unranked
+    /// The order of the steps matters. The end of a paused response is handled first, since it is no longer live. The group is unranked
     /// before its counts change and ranked again afterwards, because its rank depends on them. A lost response is replaced before waiting
     /// requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a whole response.
     pub(super) fn on_response(
@@ -226,7 +227,7 @@ impl OpenRound {
         }
     }
 
-    /// Handles a group that has all its responses. With a filter it is kept or rejected only once all of them are scored.
+    /// Handles a group that has all its responses. With a filter, the group is kept or rejected only once all of them are scored.
     fn complete(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if !self.rules.filters {
             self.keep(prompt, out);
@@ -237,7 +238,7 @@ impl OpenRound {
         self.drop_surplus(prompt, out);
     }
 
-    /// Rejects a scored group without variance or with a missing score, and keeps any other.
+    /// Rejects a scored group without reward variance, or with a response that could not be scored, and keeps any other group.
     fn judge(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if self.group(prompt).lacks_score() {
             self.reject(prompt, Reason::Unscored, out);
@@ -296,8 +297,8 @@ impl OpenRound {
         }
     }
 
-    /// Stops the responses in flight of a lane that has all its groups, or of the whole round if every lane has. The deferrals are reported
-    /// when the round closes, so that they are in launch order.
+    /// Stops the responses in flight of a lane that has no place left, or of the whole round if no lane has. Marks their groups as
+    /// deferred; the deferrals are reported when the round closes, so that they are in launch order.
     fn stop(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
         let all = self.is_full();
         self.lane(lane).vacancies = 0;
@@ -321,7 +322,7 @@ impl OpenRound {
         }
     }
 
-    /// Returns the place of a rejected prompt whose replacement is still open.
+    /// Returns the vacancy of a rejected prompt that was neither replaced nor given up; `None` if there is none.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         let (name, lane) = self.lanes.iter().find(|(_, lane)| lane.vacancies > 0)?;
         Some(Vacancy {
@@ -332,7 +333,7 @@ impl OpenRound {
         })
     }
 
-    /// Launches a prompt in place of a rejected one of its lane.
+    /// Launches a prompt in place of a rejected prompt of its lane.
     pub(super) fn replace(&mut self, planned: PlannedPrompt, out: &mut VecDeque<Decision>) {
         self.lane(&planned.lane).vacancies -= 1;
         self.add(planned);
@@ -340,7 +341,7 @@ impl OpenRound {
     }
 
     /// Continues without replacing a rejected prompt of a lane. The lane admits fewer groups if fewer candidates than places are left.
-    pub(super) fn give_up(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
+    pub(super) fn skip_replacement(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
         let counts = self.lane(lane);
         counts.vacancies -= 1;
         counts.places = counts.places.min(counts.undecided);

@@ -1,8 +1,8 @@
-//! The short way to a schedule: a pool of fresh prompts, one round at a time, and replacement of rejected prompts.
+//! A simplified interface for schedules with a pool of fresh prompts, one round at a time, and replacement of rejected prompts.
 //!
-//! Most built-in schedules implement [`RoundPolicy`]. It decides between two rounds: which prompts the next one launches and how many it
-//! admits. Everything inside of a round follows from its [`Plan`]: launches, admissions, aborts, and the deferral of the rest. A type that
-//! also implements `Serialize` and `Deserialize` is a [`Schedule`], whose snapshots are its serialized state.
+//! Most built-in schedules implement [`RoundPolicy`]. It decides between two rounds which prompts the next round launches and how many of
+//! them it admits. Everything inside a round follows from its [`Plan`]: launches, admissions, aborts, and the deferral of the rest. A type
+//! that also implements `Serialize` and `Deserialize` is a [`Schedule`], whose snapshots are its serialized state.
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
@@ -22,11 +22,11 @@ use super::{Decision, Event, Offer, Schedule};
 /// The decisions of a schedule between two rounds. A type that also implements `Serialize` and `Deserialize` is a [`Schedule`].
 ///
 /// # Contract
-/// - [`next`](Self::next) has no effect and depends only on the state, so that it returns the same until an event changes the state.
-/// - [`open`](Self::open) takes the prompts of its plan from the pool or from those that earlier rounds left, and passes the plan to
+/// - [`next`](Self::next) depends only on the state, so that it returns the same value until an event changes the state.
+/// - [`open`](Self::open) takes the prompts of its plan from the pool or from the prompts that earlier rounds left, and passes the plan to
 ///   [`Rounds::open`]. A plan has at least one prompt.
-/// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for those that were launched, and
-///   passes the step to [`Rounds::close`]. [`PromptStore::close`] does all of this.
+/// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for each of these prompts that was
+///   launched, and passes the step to [`Rounds::close`]. [`PromptStore::close`] does all of this.
 /// - The serialized state contains everything that [`next`](Self::next) depends on. Maps have numbers or text as keys.
 ///
 /// # Example
@@ -75,66 +75,71 @@ use super::{Decision, Event, Offer, Schedule};
 /// check_schedule(start, &world).expect("it keeps the contract of a schedule");
 /// ```
 pub trait RoundPolicy {
-    /// The plan of the next round, as far as it is known.
+    /// The description of the next round, which [`next`](Self::next) returns and [`open`](Self::open) receives.
     type Upcoming: PartialEq;
 
-    /// Returns the rounds of the schedule.
+    /// Returns the state of the rounds: the steps that are due, the open round, and the decisions that were not polled yet.
     fn rounds(&mut self) -> &mut Rounds;
 
-    /// Returns a shared reference to the rounds of the schedule.
+    /// Returns a shared reference to the state that [`rounds`](Self::rounds) returns.
     fn rounds_ref(&self) -> &Rounds;
 
-    /// Returns the prompts that were offered and not taken.
+    /// Returns the fresh prompts: prompts that were offered and not taken.
     fn pool(&mut self) -> &mut Pool;
 
-    /// Returns the next round.
+    /// Returns the next action, assuming that the policy of the next round is published.
     fn next(&self) -> NextAction<Self::Upcoming>;
 
     /// Opens the next round.
     fn open(&mut self, upcoming: Self::Upcoming);
 
-    /// Closes a round whose places are all taken.
+    /// Closes a round that is complete: all its places are taken, and all its paused responses have ended.
     fn close(&mut self, round: OpenRound);
 
-    /// Stores an offered prompt.
+    /// Stores an offered prompt. By default, all prompts go to one lane of the pool.
     fn offer(&mut self, Offer { prompt, epoch, .. }: Offer) {
         self.pool().put(epoch, &Default::default(), prompt);
     }
 
-    /// Records that a response ended.
+    /// Records that a response of `tokens` tokens ended. The default passes the end to the open round; schedules outside of this crate keep
+    /// the default.
     fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         self.rounds().on_response(id, tokens, reason);
     }
 
-    /// Records a reward.
+    /// Records the reward of a response; NaN if the response could not be scored. The default passes the reward to the open round;
+    /// schedules outside of this crate keep the default.
     fn on_score(&mut self, id: SampleId, score: f64) {
         self.rounds().on_score(id, score);
     }
 
-    /// Returns the treatment of groups without reward variance. `None` if the schedule does not use rewards.
+    /// Returns the filter that rejects groups without reward variance, or `None`, the default, if the schedule does not use rewards. A
+    /// schedule with a filter [wants scores](Schedule::wants_scores).
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
     }
 
-    /// Returns the number of groups of a lane that a round admits.
+    /// Returns the number of groups of a lane that a round admits, by which the filter limits the launches. A schedule with a
+    /// [`filter`](Self::filter) must override the default, 0.
     fn quota(&self, lane: &str) -> usize {
         let _ = lane;
         0
     }
 
-    /// Returns a prompt to replace a rejected one.
+    /// Returns a prompt to replace a rejected prompt. `Prompts` waits for further prompts. `Finish`, the default, leaves the prompt without
+    /// replacement.
     fn replacement(&mut self, vacancy: &Vacancy) -> NextAction<PlannedPrompt> {
         let _ = vacancy;
         NextAction::Finish
     }
 
-    /// Returns `true` if the schedule pauses responses.
+    /// Returns `true` if the schedule may pause responses. Default: `false`.
     fn pauses(&self) -> bool {
         false
     }
 
-    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each, if they are not those
-    /// that the round trains on.
+    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each. `None`, the default,
+    /// states that the round launches only what it trains on.
     fn round_size(&self) -> Option<(usize, u32)> {
         None
     }
@@ -160,8 +165,8 @@ fn deliver<P: RoundPolicy>(policy: &mut P, event: Event) {
 /// Takes every decision that is possible now.
 ///
 /// The order matters: rejected prompts are replaced before the round is tested for completion, because a replacement that is given up may
-/// complete it. A completed round is closed before the next one is considered, since the next round depends on the prompts that this one
-/// deferred.
+/// complete it. A completed round is closed before the next round is considered, because the next round depends on the prompts that the
+/// completed round deferred.
 fn settle<P: RoundPolicy>(policy: &mut P) {
     refill(policy);
     if let Some(round) = policy.rounds().take_decided() {
@@ -177,7 +182,7 @@ fn settle<P: RoundPolicy>(policy: &mut P) {
     }
 }
 
-/// Replaces rejected prompts, as far as the bound and the prompts allow.
+/// Replaces rejected prompts, as far as the filter's bound and the available prompts allow.
 fn refill<P: RoundPolicy>(policy: &mut P) {
     while let Some(vacancy) = policy.rounds().vacancy() {
         let quota = policy.quota(&vacancy.lane);
@@ -192,7 +197,7 @@ fn refill<P: RoundPolicy>(policy: &mut P) {
         match next {
             NextAction::Prompts => return,
             NextAction::Round(planned) => policy.rounds().replace(planned),
-            NextAction::Finish => policy.rounds().give_up(&vacancy.lane),
+            NextAction::Finish => policy.rounds().skip_replacement(&vacancy.lane),
         }
     }
 }

@@ -11,14 +11,14 @@ use super::plan::{Plan, PlannedPrompt};
 use super::round::{OpenRound, Vacancy};
 use super::{Decision, Queue, RoundKind};
 
-/// The next action of a schedule, assuming that its policy is published.
+/// The next action of a schedule, assuming that the policy of the next round is published.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextAction<T> {
     /// Wait: the action depends on further prompts.
     Prompts,
-    /// Open a round.
+    /// Open a round, or launch a prompt as a replacement.
     Round(T),
-    /// Finish: no round follows.
+    /// Finish: no round follows, or no prompt is left as a replacement.
     Finish,
 }
 
@@ -34,11 +34,11 @@ impl<T> NextAction<T> {
     }
 }
 
-/// The rounds of a run. One is open at a time, in the order of their steps.
+/// The rounds of a run. At most one round is open at a time, and rounds open in the order of their steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
     total_steps: Option<u64>,
-    /// The step after the last that was opened.
+    /// The step after the step of the last opened round, or 0 before the first round.
     next: Step,
     /// Steps whose policy is published and whose round is not open yet.
     due: BTreeSet<Step>,
@@ -48,7 +48,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Creates the rounds of a run that ends before step `total_steps`; none is open.
+    /// Creates the rounds of a run that ends before step `total_steps`, or that has no last step if `None`. No round is open.
     #[must_use]
     pub fn new(total_steps: Option<u64>) -> Self {
         Self {
@@ -61,7 +61,8 @@ impl Rounds {
         }
     }
 
-    /// Continues as part of the run of `fresh`, which may be longer. The end of the earlier run does not count.
+    /// Continues restored rounds with the number of steps of `fresh`, which may be larger. Discards the end of the earlier run, the steps
+    /// whose policies it published, and the decisions that were not drained.
     pub(super) fn reopen(&mut self, fresh: &Self) {
         self.total_steps = fresh.total_steps;
         self.finished = false;
@@ -75,9 +76,9 @@ impl Rounds {
         self.due.first().copied().unwrap_or(self.next)
     }
 
-    /// Returns the number of rounds that the run has left, including the upcoming one.
+    /// Returns the number of rounds that the run has left, including the upcoming round; `u64::MAX` if the run has no last step.
     #[must_use]
-    pub fn left(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         self.total_steps.map_or(u64::MAX, |total| total.saturating_sub(self.upcoming().0))
     }
 
@@ -86,7 +87,7 @@ impl Rounds {
         !self.due.is_empty()
     }
 
-    /// Returns `true` if no round is open and one may follow.
+    /// Returns `true` if no round is open and another round may follow.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_none() && !self.finished
     }
@@ -117,13 +118,13 @@ impl Rounds {
         }
     }
 
-    /// Returns the kind of the open round.
+    /// Returns the kind of the open round; `None` if no round is open.
     #[must_use]
     pub fn kind(&self) -> Option<RoundKind> {
         self.open.as_ref().map(OpenRound::kind)
     }
 
-    /// Returns a prompt of the open round that was rejected and may be replaced.
+    /// Returns a prompt of the open round that was rejected and may be replaced; `None` if there is none.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         self.open.as_ref().filter(|_| !self.finished)?.vacancy()
     }
@@ -136,19 +137,19 @@ impl Rounds {
     }
 
     /// Leaves a rejected prompt of the open round without replacement.
-    pub(super) fn give_up(&mut self, lane: &str) {
+    pub(super) fn skip_replacement(&mut self, lane: &str) {
         if let Some(open) = &mut self.open {
-            open.give_up(lane, &mut self.out);
+            open.skip_replacement(lane, &mut self.out);
         }
     }
 
-    /// Returns the step of the open round.
+    /// Returns the step of the open round; `None` if no round is open.
     #[must_use]
     pub fn open_step(&self) -> Option<Step> {
         self.open.as_ref().map(OpenRound::step)
     }
 
-    /// Returns the epoch of the open round.
+    /// Returns the epoch of the open round; `None` if no round is open.
     #[must_use]
     pub fn open_epoch(&self) -> Option<u32> {
         self.open.as_ref().map(OpenRound::epoch)
@@ -167,12 +168,13 @@ impl Rounds {
         self.open = Some(OpenRound::open(step, plan, &mut self.out));
     }
 
-    /// Removes and returns the open round once it is decided. The caller defers the prompts that it left and then closes it.
+    /// Removes and returns the open round once all its places are taken and all its paused responses have ended. The caller then defers the
+    /// prompts that the round left, and closes the round.
     pub(super) fn take_decided(&mut self) -> Option<OpenRound> {
         self.open.take_if(|open| open.is_decided())
     }
 
-    /// Closes the round that was removed.
+    /// Decides that the round of `step` closes. `queue` is the state of the prompts that the schedule still holds for later rounds.
     pub fn close(&mut self, step: Step, queue: Queue) {
         self.out.push_back(Decision::Close { step, queue });
     }
@@ -189,7 +191,7 @@ impl Rounds {
         self.out.push_back(Decision::Fail { origin: Origin::User, message });
     }
 
-    /// Appends a decision that is not one of the open round's own.
+    /// Appends a decision that the open round does not take itself, such as a deferral or a rejection between rounds.
     pub fn decide(&mut self, decision: Decision) {
         self.out.push_back(decision);
     }

@@ -9,7 +9,8 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::Decision;
 
-/// The scores that may be reported to the schedule: those of the open round, and of responses that closed rounds admitted.
+/// The scores that may be reported to the schedule: the scores of responses of the open round, and of responses that closed rounds
+/// admitted.
 #[derive(Debug, Default)]
 pub(super) struct OrderedScores {
     open: Option<Step>,
@@ -17,7 +18,7 @@ pub(super) struct OrderedScores {
     running: BTreeSet<SampleId>,
     /// Scores that arrived before the ends of their responses.
     early: BTreeMap<SampleId, f64>,
-    /// Responses whose scores were not reported: all of the open round, and admitted ones of earlier rounds.
+    /// Responses whose scores were not reported: all responses of the open round, and admitted responses of closed rounds.
     wanted: BTreeSet<SampleId>,
     /// Responses that the open round admitted.
     admitted: BTreeSet<SampleId>,
@@ -25,7 +26,7 @@ pub(super) struct OrderedScores {
 
 impl OrderedScores {
     /// Processes a decision of the schedule.
-    pub(super) fn decided(&mut self, decision: &Decision) {
+    pub(super) fn on_decision(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => self.open = Some(*step),
             Decision::Launch { prompt, samples, .. } => {
@@ -49,15 +50,15 @@ impl OrderedScores {
         }
     }
 
-    /// Records that the end of a response was reported. Returns its score if that had arrived before.
-    pub(super) fn ended(&mut self, id: SampleId) -> Option<f64> {
+    /// Records that the end of a response was reported. Returns the score of the response if the score arrived before the end.
+    pub(super) fn on_end(&mut self, id: SampleId) -> Option<f64> {
         self.running.remove(&id);
         let score = self.early.remove(&id)?;
-        self.scored(id, score)
+        self.on_score(id, score)
     }
 
-    /// Records a score. Returns it if it can be reported now.
-    pub(super) fn scored(&mut self, id: SampleId, score: f64) -> Option<f64> {
+    /// Records a score. Returns the score if it can be reported now, and `None` if the response has not ended or its score is not wanted.
+    pub(super) fn on_score(&mut self, id: SampleId, score: f64) -> Option<f64> {
         if self.running.contains(&id) {
             self.early.insert(id, score);
             return None;
@@ -90,28 +91,28 @@ mod tests {
     /// Opens a round that launches three responses.
     fn open(scores: &mut OrderedScores, step: u64) {
         let (round, reason) = (RoundKind::Short, Reason::Fresh);
-        scores.decided(&Decision::Open { step: Step(step), round, reason });
-        scores.decided(&Decision::Launch { prompt: PROMPT, samples: 0..3, reason });
+        scores.on_decision(&Decision::Open { step: Step(step), round, reason });
+        scores.on_decision(&Decision::Launch { prompt: PROMPT, samples: 0..3, reason });
     }
 
     fn admit(scores: &mut OrderedScores, samples: Vec<u32>) {
         let (weights, reason) = (Vec::new(), Reason::Finished);
-        scores.decided(&Decision::Admit { prompt: PROMPT, samples, weights, reason });
+        scores.on_decision(&Decision::Admit { prompt: PROMPT, samples, weights, reason });
     }
 
     fn close(scores: &mut OrderedScores, step: u64) {
-        scores.decided(&Decision::Close { step: Step(step), queue: Queue::default() });
+        scores.on_decision(&Decision::Close { step: Step(step), queue: Queue::default() });
     }
 
     #[test]
     fn a_score_that_comes_before_the_end_of_its_response_waits_for_it() {
         let mut scores = OrderedScores::default();
         open(&mut scores, 0);
-        assert_eq!(scores.ended(id(0, 0)), None);
-        assert_eq!(scores.scored(id(0, 0), 1.0), Some(1.0));
-        assert_eq!(scores.scored(id(0, 1), 0.5), None);
-        assert_eq!(scores.ended(id(0, 1)), Some(0.5));
-        assert_eq!(scores.ended(id(0, 1)), None, "once");
+        assert_eq!(scores.on_end(id(0, 0)), None);
+        assert_eq!(scores.on_score(id(0, 0), 1.0), Some(1.0));
+        assert_eq!(scores.on_score(id(0, 1), 0.5), None);
+        assert_eq!(scores.on_end(id(0, 1)), Some(0.5));
+        assert_eq!(scores.on_end(id(0, 1)), None, "once");
     }
 
     #[test]
@@ -119,17 +120,17 @@ mod tests {
         let mut scores = OrderedScores::default();
         open(&mut scores, 0);
         for sample in [0, 1] {
-            assert_eq!(scores.ended(id(0, sample)), None);
+            assert_eq!(scores.on_end(id(0, sample)), None);
         }
-        assert_eq!(scores.scored(id(0, 2), 1.0), None, "its response runs");
+        assert_eq!(scores.on_score(id(0, 2), 1.0), None, "its response runs");
         admit(&mut scores, vec![0]);
         close(&mut scores, 0);
-        assert_eq!(scores.ended(id(0, 2)), None);
-        assert_eq!(scores.scored(id(0, 1), 1.0), None);
+        assert_eq!(scores.on_end(id(0, 2)), None);
+        assert_eq!(scores.on_score(id(0, 1), 1.0), None);
         open(&mut scores, 1);
         close(&mut scores, 1);
-        assert_eq!(scores.scored(id(0, 0), 1.0), Some(1.0));
-        assert_eq!(scores.scored(id(0, 0), 1.0), None, "once");
+        assert_eq!(scores.on_score(id(0, 0), 1.0), Some(1.0));
+        assert_eq!(scores.on_score(id(0, 0), 1.0), None, "once");
         assert!(scores.wanted.is_empty() && scores.running.is_empty() && scores.early.is_empty());
     }
 }

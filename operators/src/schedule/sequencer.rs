@@ -7,13 +7,13 @@
 //! - **Ends.** All responses that end at the earliest tick are released together, in the order of their ids. This requires that every
 //!   worker has processed all requests sent to it and is past that tick, and that every stopped response has answered. The answer of a
 //!   stopped response counts as an end at the tick at which it was stopped.
-//! - **Scores**, if the schedule wants them: those of all whole responses of a tick, once all have arrived, and before any response that
-//!   ends later. After a round has closed, only its admitted responses are scored.
-//! - **Prompts**, one by one, before anything else while the schedule wants one. Otherwise they are released only while a policy waits and
-//!   no other event precedes it, so that a schedule holds the same number of prompts in every run: as many as the reader may read ahead, or
-//!   all that exist.
+//! - **Scores**, if the schedule wants them. The scores of all whole responses of a tick are released once all of them have arrived, and
+//!   before any response that ends later. After a round has closed, only the scores of its admitted responses are released.
+//! - **Prompts** are released one by one. While the schedule wants a prompt, the prompt comes before all other events. Otherwise prompts
+//!   are released only while a policy waits and no other event precedes the policy, so that a schedule holds the same number of prompts in
+//!   every run: as many as the reader may read ahead, or all that exist.
 //!
-//! The policy follows once no round is open, no response is in flight and no event is pending: [quiet](Sequencer::is_quiet).
+//! A policy is delivered once no round is open, no response is in flight and no event is pending; see [`Sequencer::can_deliver_policy`].
 //!
 //! More responses may end at the tick that was released last: responses that an earlier round kept whole end as they are launched.
 //!
@@ -35,7 +35,7 @@ pub(super) struct SequencedEvent {
     /// The event.
     pub(super) event: Event,
     /// `true` for the first end of a tick: rollouts must then be informed that the tick has passed.
-    pub(super) passes: bool,
+    pub(super) tick_passed: bool,
 }
 
 /// Orders the events of a schedule.
@@ -43,11 +43,11 @@ pub(super) struct SequencedEvent {
 pub(super) struct Sequencer {
     wants_scores: bool,
     tick: Tick,
-    stock: PendingPrompts,
+    prompts: PendingPrompts,
     open: Option<Step>,
     workers: BTreeMap<usize, WorkerProgress>,
-    under_way: BTreeMap<SampleId, ResponseState>,
-    /// Responses that ended and may have to wait for others.
+    in_flight: BTreeMap<SampleId, ResponseState>,
+    /// Responses whose ends were reported and not released, each with the tick of its end.
     due: BTreeSet<(Tick, SampleId)>,
     /// The events to release next, all of one tick.
     ready: VecDeque<Event>,
@@ -61,17 +61,17 @@ pub(super) struct Sequencer {
 struct PendingPrompts {
     arrived: VecDeque<Event>,
     /// The number of prompts that the reader may still deliver.
-    to_come: usize,
+    allowance: usize,
     /// `true` once the reader has no more prompts.
     ended: bool,
     end_delivered: bool,
 }
 
-/// The progress of a worker.
+/// The progress of a worker: the number of request rows sent to it, and the number of processed rows and the floor in its last notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WorkerProgress {
     sent: u64,
-    taken_in: u64,
+    received: u64,
     floor: Tick,
 }
 
@@ -83,25 +83,26 @@ enum ResponseState {
     Ended(End),
 }
 
-/// The scores of the open round.
+/// The scores of the open round, and of responses that closed rounds admitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PendingScores {
     arrived: BTreeMap<SampleId, f64>,
     /// Whole responses whose ends were released and whose scores were not.
     wanted: BTreeSet<SampleId>,
+    /// Responses that the open round admitted.
     admitted: BTreeSet<SampleId>,
 }
 
 impl Sequencer {
-    /// Creates a sequencer for a reader that may deliver `allowance` prompts.
+    /// Creates a sequencer for a reader that may deliver `allowance` prompts. Without `wants_scores`, scores are ignored.
     pub(super) fn new(wants_scores: bool, allowance: usize) -> Self {
         Self {
             wants_scores,
             tick: Tick(0),
-            stock: PendingPrompts { to_come: allowance, ..PendingPrompts::default() },
+            prompts: PendingPrompts { allowance, ..PendingPrompts::default() },
             open: None,
             workers: BTreeMap::new(),
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             due: BTreeSet::new(),
             ready: VecDeque::new(),
             stopping: 0,
@@ -114,15 +115,15 @@ impl Sequencer {
         self.tick
     }
 
-    /// Accepts prompts and scores. Ends arrive as [notices](Self::notice), and policies are delivered by the caller once the sequencer is
-    /// [quiet](Self::is_quiet).
+    /// Accepts prompts and scores. Ends arrive as [notices](Self::on_notice), and policies are delivered by the caller once the sequencer
+    /// is [ready for them](Self::can_deliver_policy).
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Prompt(_) => {
-                self.stock.to_come = self.stock.to_come.saturating_sub(1);
-                self.stock.arrived.push_back(event);
+                self.prompts.allowance = self.prompts.allowance.saturating_sub(1);
+                self.prompts.arrived.push_back(event);
             }
-            Event::EndOfPrompts => self.stock.ended = true,
+            Event::EndOfPrompts => self.prompts.ended = true,
             Event::Scored { id, score } => {
                 let is_relevant = self.open.is_some_and(|open| id.step >= open);
                 if self.wants_scores && (is_relevant || self.scores.wanted.contains(&id)) {
@@ -135,29 +136,29 @@ impl Sequencer {
 
     /// Raises the number of prompts that the reader may deliver.
     pub(super) fn allow(&mut self, prompts: usize) {
-        self.stock.to_come += prompts;
+        self.prompts.allowance += prompts;
     }
 
     /// Returns `true` if every prompt that the reader was allowed to deliver was released.
     pub(super) fn is_out_of_prompts(&self) -> bool {
-        self.stock.to_come == 0 && self.stock.arrived.is_empty()
+        self.prompts.allowance == 0 && self.prompts.arrived.is_empty()
     }
 
     /// Records that `rows` rows of requests were sent to a worker.
-    pub(super) fn sent(&mut self, worker: usize, rows: u64) {
-        let fresh = WorkerProgress { sent: 0, taken_in: 0, floor: Tick::MAX };
+    pub(super) fn record_sent(&mut self, worker: usize, rows: u64) {
+        let fresh = WorkerProgress { sent: 0, received: 0, floor: Tick::MAX };
         self.workers.entry(worker).or_insert(fresh).sent += rows;
     }
 
     /// Processes a worker's notice.
     ///
-    /// A whole end of a response that was stopped since is ignored: its answer to the stop follows. Without this rule the outcome would
-    /// depend on whether the notice overtook the stop.
-    pub(super) fn notice(&mut self, notice: Notice) {
+    /// If a response was stopped in the meantime, a report that it ended whole after the current tick is ignored: the answer to the stop
+    /// follows. Without this rule, the outcome would depend on whether the notice overtook the stop.
+    pub(super) fn on_notice(&mut self, notice: Notice) {
         let Some(worker) = self.workers.get_mut(&notice.worker) else { return };
-        (worker.taken_in, worker.floor) = (notice.taken_in, notice.floor);
+        (worker.received, worker.floor) = (notice.received, notice.floor);
         for end in notice.ends {
-            let Some(state) = self.under_way.get_mut(&end.id) else { continue };
+            let Some(state) = self.in_flight.get_mut(&end.id) else { continue };
             // A response that was kept whole ends in the tick of its launch and may be stopped in the same tick. Its end then is the
             // answer.
             let is_answer = !end.finish_reason.is_whole() || end.tick <= self.tick;
@@ -172,7 +173,7 @@ impl Sequencer {
     }
 
     /// Processes a decision of the schedule.
-    pub(super) fn decided(&mut self, decision: &Decision) {
+    pub(super) fn on_decision(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => {
                 self.open = Some(*step);
@@ -180,7 +181,7 @@ impl Sequencer {
             }
             Decision::Launch { prompt, samples, .. } => {
                 let ids: Vec<SampleId> = self.ids(*prompt, samples.clone());
-                self.under_way.extend(ids.into_iter().map(|id| (id, ResponseState::Running)));
+                self.in_flight.extend(ids.into_iter().map(|id| (id, ResponseState::Running)));
             }
             Decision::Abort { id, .. } | Decision::Pause { id, .. } => self.stop(*id),
             Decision::Admit { prompt, samples, .. } if self.wants_scores => {
@@ -197,49 +198,51 @@ impl Sequencer {
 
     /// Returns `true` if the end of some launched response was not released yet.
     pub(super) fn is_racing(&self) -> bool {
-        !self.under_way.is_empty() || !self.ready.is_empty()
+        !self.in_flight.is_empty() || !self.ready.is_empty()
     }
 
     /// Returns `true` if a policy may be delivered: no event precedes it.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.is_between() && self.stock.arrived.is_empty() && self.stock.pending_end().is_none()
+    pub(super) fn can_deliver_policy(&self) -> bool {
+        self.is_between_rounds()
+            && self.prompts.arrived.is_empty()
+            && self.prompts.pending_end().is_none()
     }
 
-    /// Returns `true` if no round is open, no response is in flight, and the reader has delivered all that it may.
-    fn is_between(&self) -> bool {
+    /// Returns `true` if no round is open, no response is in flight, no score is awaited, and the reader can deliver no further prompt.
+    fn is_between_rounds(&self) -> bool {
         let is_over = self.open.is_none() && !self.is_racing() && self.scores.wanted.is_empty();
-        is_over && self.stock.is_complete()
+        is_over && self.prompts.is_complete()
     }
 
-    /// Returns the next event, if it is determined already. `wants_prompts`: the schedule cannot continue without a prompt. `policy_waits`:
-    /// a policy is published.
+    /// Returns the next event, or `None` if no event has arrived or an earlier event may still arrive. `wants_prompts` is `true` if the
+    /// schedule cannot continue without a prompt, and `policy_waits` if a published policy was not delivered yet.
     ///
     /// The order of the branches is the order of the module documentation and makes runs reproducible. A prompt that the schedule needs
     /// comes first. The remaining events of the current tick follow, then the scores of that tick as one set. Only then may prompts precede
-    /// a waiting policy, or the clock move to the next tick. A later branch must not run while an earlier one still awaits an arrival; each
-    /// therefore returns even if it has nothing to release.
+    /// a waiting policy, or the clock move to the next tick. A later branch must not run while an earlier branch awaits an arrival. Each
+    /// branch therefore returns even if it has nothing to release.
     pub(super) fn next(
         &mut self,
         wants_prompts: bool,
         policy_waits: bool,
     ) -> Option<SequencedEvent> {
-        if wants_prompts && !self.stock.end_delivered {
-            return self.prompt();
+        if wants_prompts && !self.prompts.end_delivered {
+            return self.next_prompt();
         }
         if let Some(event) = self.ready.pop_front() {
-            return self.turn(event);
+            return self.sequenced(event);
         }
         if !self.scores.wanted.is_empty() {
             self.ready.extend(self.scores.complete());
-            return self.ready.pop_front().and_then(|event| self.turn(event));
+            return self.ready.pop_front().and_then(|event| self.sequenced(event));
         }
-        if policy_waits && self.is_between() {
-            return self.prompt();
+        if policy_waits && self.is_between_rounds() {
+            return self.next_prompt();
         }
-        let ended = self.ended();
+        let ended = self.next_ends();
         self.ready.extend(ended);
         let event = self.ready.pop_front()?;
-        Some(SequencedEvent { tick: self.tick, event, passes: true })
+        Some(SequencedEvent { tick: self.tick, event, tick_passed: true })
     }
 
     /// Returns the ids of the open round's samples of a prompt.
@@ -250,7 +253,7 @@ impl Sequencer {
 
     /// Marks a response as stopped. An end that was recorded but not released is discarded: the answer to the stop replaces it.
     fn stop(&mut self, id: SampleId) {
-        let Some(state) = self.under_way.get_mut(&id) else { return };
+        let Some(state) = self.in_flight.get_mut(&id) else { return };
         match std::mem::replace(state, ResponseState::Stopping) {
             ResponseState::Stopping => return,
             ResponseState::Running => {}
@@ -259,13 +262,13 @@ impl Sequencer {
         self.stopping += 1;
     }
 
-    fn turn(&self, event: Event) -> Option<SequencedEvent> {
-        Some(SequencedEvent { tick: self.tick, event, passes: false })
+    fn sequenced(&self, event: Event) -> Option<SequencedEvent> {
+        Some(SequencedEvent { tick: self.tick, event, tick_passed: false })
     }
 
-    fn prompt(&mut self) -> Option<SequencedEvent> {
-        let event = self.stock.next()?;
-        self.turn(event)
+    fn next_prompt(&mut self) -> Option<SequencedEvent> {
+        let event = self.prompts.next()?;
+        self.sequenced(event)
     }
 
     /// Returns the next ends, all of one tick, if no response can end before or at that tick any more.
@@ -273,10 +276,10 @@ impl Sequencer {
     /// A worker's `floor` is valid only for the requests that it had processed when it sent the notice. The tick is therefore final only if
     /// each worker has processed every row sent to it and its floor is at or past the tick, and if no stop is unanswered: the answer counts
     /// as an end at the current tick.
-    fn ended(&mut self) -> Vec<Event> {
+    fn next_ends(&mut self) -> Vec<Event> {
         let Some(&(tick, _)) = self.due.first() else { return Vec::new() };
         let is_past =
-            |worker: &WorkerProgress| worker.taken_in == worker.sent && worker.floor >= tick;
+            |worker: &WorkerProgress| worker.received == worker.sent && worker.floor >= tick;
         if self.stopping > 0 || !self.workers.values().all(is_past) {
             return Vec::new();
         }
@@ -287,7 +290,7 @@ impl Sequencer {
     }
 
     fn take_end(&mut self, id: SampleId) -> Option<Event> {
-        let ResponseState::Ended(End { tokens, finish_reason, .. }) = self.under_way.remove(&id)?
+        let ResponseState::Ended(End { tokens, finish_reason, .. }) = self.in_flight.remove(&id)?
         else {
             return None;
         };
@@ -299,12 +302,12 @@ impl Sequencer {
 }
 
 impl PendingPrompts {
-    /// Returns `true` if no prompt arrives unless the reader may deliver more.
+    /// Returns `true` if no prompt can arrive until the reader is allowed to deliver more.
     fn is_complete(&self) -> bool {
-        self.to_come == 0 || self.ended
+        self.allowance == 0 || self.ended
     }
 
-    /// Returns the next prompt, or the end of the prompts.
+    /// Returns the next prompt, or the end of the prompts; `None` if neither can be released.
     fn next(&mut self) -> Option<Event> {
         self.arrived.pop_front().or_else(|| {
             let pending_end = self.pending_end();
@@ -313,10 +316,10 @@ impl PendingPrompts {
         })
     }
 
-    /// Returns the end of the prompts if it is to be released: the reader was allowed another prompt and had none. A reader that has used
-    /// up its allowance may or may not have reached its end, and the time at which that becomes known differs between runs.
+    /// Returns the end of the prompts if it may be released: the reader was allowed another prompt and had none. It is not released while
+    /// the reader's allowance is used up: the time at which the end becomes known then differs between runs.
     fn pending_end(&self) -> Option<Event> {
-        let is_known = self.ended && self.to_come > 0 && self.arrived.is_empty();
+        let is_known = self.ended && self.allowance > 0 && self.arrived.is_empty();
         (is_known && !self.end_delivered).then_some(Event::EndOfPrompts)
     }
 }

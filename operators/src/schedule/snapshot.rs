@@ -23,15 +23,19 @@ use crate::wire::rows::{Row, gather_first};
 
 /// The name of the part with the schedule's own state.
 const SCHEDULE: &str = "schedule";
-/// The number of snapshots being written at which no further round opens: each holds a copy of the data that it writes.
-const SNAPSHOTS_AHEAD: usize = 2;
-/// The name of the part with its prompts.
+/// The number of unfinished snapshots at which no further round opens. Each snapshot holds a copy of its data until it is written.
+const MAX_PENDING_SNAPSHOTS: usize = 2;
+/// The name of the part with the schedule's prompts.
 const PROMPTS: &str = "prompts";
 
+/// The column that is `true` if the prompt was launched.
 const LAUNCHED: &str = "launched";
+/// The fact with the last prompt that the schedule was offered.
 const LAST: &str = "last_prompt";
+/// The fact with the decisions that were not sent.
 const DECIDED: &str = "decided";
-const WIDENED: &str = "widened";
+/// The fact with the number of prompts that the reader was allowed beyond its budget.
+const EXTRA_BUDGET: &str = "widened";
 
 /// The schema of offered prompts, with a column that is `true` if the prompt was launched.
 static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -57,14 +61,16 @@ pub(crate) struct HeldPrompt {
     pub(crate) launched: bool,
 }
 
-/// The prompts of a schedule.
+/// The prompts that a schedule holds, and the state of reading and deciding that a resumed run continues.
 #[derive(Default)]
 pub(crate) struct HeldPrompts {
+    /// The prompts that were offered and are neither admitted nor rejected.
     pub(crate) held: BTreeMap<PromptId, HeldPrompt>,
+    /// The last prompt that the schedule was offered.
     pub(crate) last: Option<LastPrompt>,
     /// The number of prompts that the reader was allowed beyond its budget.
-    pub(crate) widened: usize,
-    /// Decisions taken between two rounds, which are sent with the next round.
+    pub(crate) extra_budget: usize,
+    /// Decisions that were taken between two rounds and are sent with the next round.
     pub(crate) decided: Vec<Decision>,
 }
 
@@ -90,7 +96,7 @@ impl ScheduleSnapshot<'_> {
     }
 
     fn prompts_part(&self) -> Part {
-        let HeldPrompts { held, last, widened, .. } = self.prompts;
+        let HeldPrompts { held, last, extra_budget, .. } = self.prompts;
         let prompts: Vec<Row> = held.values().map(|held| held.row.clone()).collect();
         let launched = held.values().map(|held| Some(held.launched));
         let launched: ArrayRef = Arc::new(launched.collect::<BooleanArray>());
@@ -105,7 +111,7 @@ impl ScheduleSnapshot<'_> {
         rows(&HELD, columns)
             .fact(LAST, serde_json::to_value(last).expect(encoded))
             .fact(DECIDED, serde_json::to_value(self.decided).expect(encoded))
-            .fact(WIDENED, *widened as u64)
+            .fact(EXTRA_BUDGET, *extra_budget as u64)
     }
 }
 
@@ -123,19 +129,20 @@ impl SavedParts {
         operator: &mut Operator<'scope>,
         has_curriculum: bool,
     ) -> Self {
-        let schedule = resumable.keep_first(SCHEDULE, operator);
-        let prompts = resumable.keep_first(PROMPTS, operator);
-        let curriculum = has_curriculum.then(|| resumable.keep_first(curriculum::PART, operator));
+        let schedule = resumable.register_first(SCHEDULE, operator);
+        let prompts = resumable.register_first(PROMPTS, operator);
+        let curriculum =
+            has_curriculum.then(|| resumable.register_first(curriculum::PART, operator));
         Self { schedule, prompts, curriculum }
     }
 
-    pub(crate) fn is_on(&self) -> bool {
-        self.schedule.is_on()
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.schedule.is_enabled()
     }
 
     /// Returns `true` if the next round must wait for snapshots to be written.
     pub(crate) fn writes_pending(&self) -> bool {
-        self.schedule.writes_pending(SNAPSHOTS_AHEAD)
+        self.schedule.writes_pending(MAX_PENDING_SNAPSHOTS)
     }
 
     pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
@@ -144,22 +151,22 @@ impl SavedParts {
         self.curriculum.iter_mut().for_each(|part| part.start(capabilities));
     }
 
-    pub(crate) fn before(&mut self, step: Step, state: &ScheduleSnapshot<'_>) {
-        self.schedule.before(step, |_| state.schedule_part());
-        self.prompts.before(step, |_| state.prompts_part());
+    pub(crate) fn begin_step(&mut self, step: Step, state: &ScheduleSnapshot<'_>) {
+        self.schedule.begin_step(step, |_| state.schedule_part());
+        self.prompts.begin_step(step, |_| state.prompts_part());
         let curriculum = self.curriculum.iter_mut();
-        curriculum.for_each(|part| part.before(step, |_| state.curriculum_part()));
+        curriculum.for_each(|part| part.begin_step(step, |_| state.curriculum_part()));
     }
 
-    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &ScheduleSnapshot<'_>) {
-        self.schedule.closed(frontier, |_| state.schedule_part());
-        self.prompts.closed(frontier, |_| state.prompts_part());
+    pub(crate) fn advance_to(&mut self, frontier: Option<Step>, state: &ScheduleSnapshot<'_>) {
+        self.schedule.advance_to(frontier, |_| state.schedule_part());
+        self.prompts.advance_to(frontier, |_| state.prompts_part());
         let curriculum = self.curriculum.iter_mut();
-        curriculum.for_each(|part| part.closed(frontier, |_| state.curriculum_part()));
+        curriculum.for_each(|part| part.advance_to(frontier, |_| state.curriculum_part()));
     }
 }
 
-/// Restores the state of a newly created schedule.
+/// Restores the state of a newly created schedule. Does nothing if the snapshot has no state of a schedule.
 ///
 /// # Errors
 /// If the snapshot cannot be read, or the schedule rejects the state.
@@ -172,10 +179,10 @@ pub fn restore(
     schedule.restore(&state).map_err(refused)
 }
 
-/// Returns the last prompt that the schedule was offered.
+/// Returns the last prompt that the schedule was offered, or `None` if there was none.
 ///
-/// A prompt reader may continue after it. A reader that starts from the beginning must produce the same prompts with the same ids; the
-/// prompts that the schedule has received already are skipped.
+/// A prompt reader may continue after this prompt. A reader that starts from the beginning must produce the same prompts with the same ids;
+/// the prompts that the schedule has received already are skipped.
 ///
 /// # Errors
 /// If the snapshot has a different layout.
@@ -190,7 +197,7 @@ pub fn last_prompt(restored: &RestoredSnapshot) -> Result<Option<LastPrompt>, Re
 /// If the snapshot cannot be read, or has a different layout.
 pub fn reserve(restored: &RestoredSnapshot, budget: &Budget) -> Result<(), ResumeError> {
     let unlaunched = held_rows(restored)?.map_or(0, |batch| batch.booleans(LAUNCHED).false_count());
-    budget.release(fact(restored, WIDENED)?);
+    budget.release(fact(restored, EXTRA_BUDGET)?);
     budget.try_acquire(unlaunched);
     Ok(())
 }
@@ -221,7 +228,7 @@ impl SavedState for HeldPrompts {
         let mut stocked = Self {
             held: BTreeMap::new(),
             last: fact(restored, LAST)?,
-            widened: fact(restored, WIDENED)?,
+            extra_budget: fact(restored, EXTRA_BUDGET)?,
             decided: fact(restored, DECIDED)?,
         };
         if let Some(batch) = held_rows(restored)? {

@@ -1,11 +1,11 @@
 //! Sorted batches (SortedRL): many prompts are loaded at once, and the shortest responses are trained on first.
 //!
 //! # The paper
-//! A *group* of prompts, several training batches large, is loaded; no prompt of the next group is loaded before all of this one are
-//! trained on. At most as many responses run as the engine has slots; the others wait. As soon as a batch of responses is complete, the
-//! policy is updated with it. Short responses come first, so each update trains on responses of similar length, and no slot idles behind a
-//! long one. Responses that are running at a harvest are dropped and generated again by the new policy (*on-policy*), or stopped and
-//! resumed (*partial*).
+//! A *group* of prompts, several training batches large, is loaded; no prompt of the next group is loaded before all prompts of this group
+//! are trained on. At most as many responses run as the engine has slots; the others wait. As soon as a batch of responses is complete, the
+//! policy is updated with this batch. Short responses come first, so each update trains on responses of similar length, and no slot waits
+//! for a long response. Responses that are running at a harvest are dropped and generated again by the new policy (*on-policy*), or stopped
+//! and resumed (*partial*).
 //!
 //! # This implementation
 //! The paper harvests single responses. Here the unit of training is the group of R0 responses to a prompt, which the advantage requires;
@@ -13,16 +13,16 @@
 //! called a *load* here: `group_size * prompts` prompts.
 //!
 //! A round launches the prompts of the load, at most `slots` responses at a time, until `harvest` groups are complete. The `prompts`
-//! shortest of them, by tokens, are admitted, and all other responses are stopped. `harvest = prompts` admits each group when it is
-//! complete, in the order in which they end; a larger value waits for more groups to choose from. `group_size` rounds consume a load.
+//! complete groups with the fewest tokens are admitted, and the responses of all other groups are stopped. `harvest = prompts` admits each
+//! group when it is complete; a larger value waits for more groups to choose from. `group_size` rounds consume a load.
 //!
-//! - `mode = "on_policy"`: stopped responses are aborted, and their prompts deferred and launched anew after the prompts of the load that
-//!   have not run yet, because they are long. Every response is sampled by one policy. `harvest` must be `prompts`, since
-//!   further complete groups would be lost.
-//! - `mode = "partial"`: stopped responses are paused, together with those that have ended, and resumed first. A response spans at most
-//!   `group_size` policies, or twice as many with carry-over.
-//! - `carry_over = true` (partial mode): slots that the load can no longer fill are given to prompts of the next load. These are not
-//!   admitted before their load is current. Without it, the last rounds of a load leave slots empty.
+//! - `mode = "on_policy"`: stopped responses are aborted, and their prompts are deferred. Later rounds launch these prompts after the
+//!   prompts of the load that have not run yet, because prompts that were stopped are long. Every response is sampled by one policy.
+//!   `harvest` must be `prompts`, since further complete groups would be lost.
+//! - `mode = "partial"`: stopped responses are paused, together with the responses of the same groups that have ended, and are resumed
+//!   first. A response spans at most `group_size` policies, or twice as many with carry-over.
+//! - `carry_over = true` (partial mode): slots that the load can no longer fill are given to prompts of the next load. Prompts of the next
+//!   load are not admitted before their load is current. Without carry-over, the last rounds of a load leave slots empty.
 //! - **End of an epoch.** The last load of an epoch consists of the prompts that are left; its last round admits what is left.
 //! - **End of the run.** No more prompts are loaded than the rest of the run can admit.
 
@@ -61,16 +61,18 @@ documented! {
         pub prompts: usize,
         /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
         pub responses: u32,
-        /// The number of rounds that a load lasts: the paper's group size, in batches of `prompts`. At least 1.
+        /// The number of rounds that use up a load (the prompts that are loaded at once, a group in the paper): a load has
+        /// `group_size * prompts` prompts. At least 1.
         pub group_size: usize [rounds],
         /// The maximum number of responses that run at a time. At least 1.
         pub slots: usize [responses],
-        /// The number of complete groups that a round waits for, at least `prompts`. If `None` (the default), it is `prompts`.
+        /// The number of complete groups that a round waits for before it admits the shortest groups, at least `prompts`. If `None` (the
+        /// default), it is `prompts`.
         #[serde(default)]
         pub harvest: Option<usize> [groups],
-        /// The treatment of responses that are running at a harvest.
+        /// The treatment of responses that are running when a round has its complete groups.
         pub mode: Mode,
-        /// `true` to fill the slots that the current load leaves empty from the next load. Default: `false`.
+        /// `true` to give the slots that the current load cannot fill to prompts of the next load. Default: `false`.
         #[serde(default)]
         pub carry_over: bool,
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
@@ -95,14 +97,14 @@ pub struct Sorted {
     config: Config,
     pool: Pool,
     epoch: u32,
-    /// The prompts that are left of the current load.
+    /// The prompts of the current load that were not admitted.
     load: Vec<LeftoverPrompt>,
     /// The prompts of the next load, as far as it is loaded.
     ahead: Vec<LeftoverPrompt>,
     rounds: Rounds,
 }
 
-/// The number of prompts that an upcoming round loads.
+/// The numbers of prompts that an upcoming round adds to the current and to the next load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpcomingLoads {
     epoch: u32,
@@ -114,8 +116,8 @@ impl Sorted {
     /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, a harvest is smaller than a round or larger than a load, or on-policy mode is combined with an option that keeps
-    /// responses.
+    /// If a count is 0, `harvest` is less than `prompts` or more than a load, or on-policy mode is combined with `carry_over` or with a
+    /// `harvest` above `prompts`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
         let rounds = Rounds::new(config.total_steps);
@@ -125,15 +127,16 @@ impl Sorted {
 
     /// Returns the numbers of prompts that the upcoming round would add to the current and to the next load if enough were available.
     fn wanted(&self) -> (usize, usize) {
-        let most = self.config.group_size.saturating_mul(self.config.prompts);
-        let room = times(self.rounds.left(), self.config.prompts);
-        let load = if self.load.is_empty() { most.min(room) } else { 0 };
+        let max = self.config.load();
+        let room = times(self.rounds.remaining(), self.config.prompts);
+        let load = if self.load.is_empty() { max.min(room) } else { 0 };
         let room = room.saturating_sub(self.load.len() + load);
-        let ahead = if self.config.carry_over { most.min(room) } else { 0 };
+        let ahead = if self.config.carry_over { max.min(room) } else { 0 };
         (load, ahead.saturating_sub(self.ahead.len()))
     }
 
-    /// Assigns the launch priority. In partial mode stopped prompts go first, in on-policy mode prompts that have not run yet.
+    /// Assigns the launch priority. In partial mode, prompts that were stopped come first. In on-policy mode, prompts that have not run yet
+    /// come first. Prompts of the next load come last.
     fn planned(&self, left: LeftoverPrompt, lane: &Arc<str>) -> PlannedPrompt {
         let goes_first = left.since.is_some() == (self.config.mode == Mode::Partial);
         let priority = if **lane == *AHEAD { 2 } else { u8::from(!goes_first) };
@@ -161,7 +164,7 @@ impl RoundPolicy for Sorted {
     }
 
     fn next(&self) -> NextAction<UpcomingLoads> {
-        if self.rounds.left() == 0 {
+        if self.rounds.remaining() == 0 {
             return NextAction::Finish;
         }
         let epoch = if self.load.is_empty() { self.pool.first_epoch() } else { Some(self.epoch) };
@@ -169,7 +172,7 @@ impl RoundPolicy for Sorted {
             return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let (load, ahead) = self.wanted();
-        let Some(fresh) = self.pool.fresh(epoch, "", load + ahead) else {
+        let Some(fresh) = self.pool.available(epoch, "", load + ahead) else {
             return NextAction::Prompts;
         };
         let load = load.min(fresh);
@@ -199,7 +202,7 @@ impl RoundPolicy for Sorted {
             places: BTreeMap::from([(lanes[0].clone(), quota)]),
             rules: RoundRules {
                 slots: self.config.slots,
-                harvest: self.config.chooses().map(|harvest| harvest.min(launched)),
+                harvest: self.config.selective_harvest().map(|harvest| harvest.min(launched)),
                 pauses: self.config.mode == Mode::Partial,
                 ..RoundRules::default()
             },
@@ -221,8 +224,13 @@ impl RoundPolicy for Sorted {
 }
 
 impl Config {
-    /// Returns the harvest if it is larger than a round, so that the round selects groups.
-    fn chooses(&self) -> Option<usize> {
+    /// Returns the number of prompts in a load.
+    fn load(&self) -> usize {
+        self.group_size.saturating_mul(self.prompts)
+    }
+
+    /// Returns `harvest` if it is greater than `prompts`, so that a round selects among complete groups; `None` otherwise.
+    fn selective_harvest(&self) -> Option<usize> {
         self.harvest.filter(|&harvest| harvest > self.prompts)
     }
 
@@ -234,12 +242,12 @@ impl Config {
         positive("total_steps", self.total_steps.unwrap_or(1))?;
         let harvest = self.harvest.unwrap_or(self.prompts);
         at_least("harvest", harvest as u64, self.prompts as u64, "the groups that a round admits")?;
-        let least = harvest.div_ceil(self.prompts) as u64;
-        at_least("group_size", self.group_size as u64, least, "for a load to hold the harvest")?;
+        let min = harvest.div_ceil(self.prompts) as u64;
+        at_least("group_size", self.group_size as u64, min, "for a load to hold the harvest")?;
         let on_policy = self.mode == Mode::OnPolicy;
         let refused =
             |key, why| Err(ScheduleError::Conflict { key, with: "`mode = \"on_policy\"`", why });
-        match (self.carry_over, self.chooses()) {
+        match (self.carry_over, self.selective_harvest()) {
             (true, _) if on_policy => refused("carry_over", "the next load would be aborted"),
             (_, Some(_)) if on_policy => refused("harvest", "complete groups would be lost"),
             _ => Ok(()),

@@ -5,8 +5,8 @@ use super::ScheduleError;
 /// The largest speculation factor; a larger one is taken for a typing error.
 const MAX: f64 = 1000.0;
 
-/// Returns an error if a speculation factor is out of bounds or NaN.
-pub(super) fn factor(key: &'static str, found: f64) -> Result<(), ScheduleError> {
+/// Returns an error if a speculation factor is not from 1 to [`MAX`].
+pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), ScheduleError> {
     if (1.0..=MAX).contains(&found) {
         Ok(())
     } else {
@@ -17,9 +17,9 @@ pub(super) fn factor(key: &'static str, found: f64) -> Result<(), ScheduleError>
 /// Returns `ceil(eta * count)` for the decimal or fraction that `eta` stands for, not for its nearest binary fraction. For example, 1.1
 /// times 10 is 11, although the float 1.1 lies above 1.1.
 ///
-/// Storing `eta` and multiplying each have an error of at most half a unit in the last place, so a product that should be whole is within
-/// two units of it. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number. The result is thus exact
-/// while `count * a` is below 2^50.
+/// Storing `eta` and multiplying each have an error of at most half a unit in the last place, so a product that should be a whole number is
+/// within two units of that number. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number. The
+/// result is thus exact while `count * a` is below 2^50.
 pub(super) fn scaled(eta: f64, count: usize) -> usize {
     let product = eta * count as f64;
     let whole = product.round();

@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::Step;
 
 /// A handle that ends a run after the rounds that are open or due. With staleness `k`, up to `k` rounds may be due. Clones share one state.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<Shared>);
+pub struct Stop(Arc<StopState>);
 
 /// The reason for ending a run early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum StopReason {
 }
 
 #[derive(Default)]
-struct Shared {
+struct StopState {
     /// 0 if unset, otherwise one more than the index of the reason in [`REASONS`]. The first reason is final.
     reason: AtomicU8,
     may_begin: OnceLock<Box<MayBegin>>,
@@ -31,24 +31,24 @@ type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
 const REASONS: [StopReason; 2] = [StopReason::Requested, StopReason::OutOfTime];
 
 impl Stop {
-    /// Requests the end of the run.
+    /// Requests the end of the run. If the run is already to end early, the first reason remains.
     pub fn request(&self) {
         self.set(StopReason::Requested);
     }
 
-    /// Sets a predicate that is called whenever a round could open, in the order of steps; the run ends if it returns `false`. Only the
-    /// first call has an effect.
+    /// Sets a predicate that is called before a round may open, in the order of steps. The run ends once the predicate returns `false`.
+    /// Only the first call of this method has an effect.
     pub fn set_deadline_check(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
         drop(self.0.may_begin.set(Box::new(may_begin)));
     }
 
-    /// Returns `true` if the run is to end.
+    /// Returns `true` if the run is to end early, for either [reason](StopReason).
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.reason().is_some()
     }
 
-    /// Returns the reason to end the run, or `None` if there is none.
+    /// Returns the reason to end the run early, or `None` if there is none.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         let set = self.0.reason.load(Ordering::Acquire);

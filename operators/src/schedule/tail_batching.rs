@@ -2,37 +2,41 @@
 //!
 //! # The paper
 //! A *short* round launches `ceil(eta_prompts * prompts)` fresh prompts with `ceil(eta_responses * responses)` responses each. A prompt
-//! finishes when `responses` of its responses have ended; these form its group, and the others are aborted. The first `prompts` prompts to
-//! finish are admitted. When the last of them is admitted, everything in flight is aborted, and the prompts that did not finish enter the
-//! long-prompt queue in launch order. When the queue holds `prompts` prompts, a *long* round launches exactly its first `prompts` with
-//! `responses` responses each, and waits for all of them. Factors of 1 give the variants of Fig. 12: `eta_responses = 1` speculates on
-//! prompts only, `eta_prompts = 1` on responses only. A response that reaches its length limit counts as ended.
+//! finishes when `responses` of its responses have ended; these form its group, and the other responses are aborted. The first `prompts`
+//! prompts to finish are admitted. When the last of them is admitted, all responses in flight are aborted, and the prompts that did not
+//! finish enter the long-prompt queue in launch order. When the queue holds `prompts` prompts, a *long* round launches exactly its first
+//! `prompts` with `responses` responses each, and waits for all of them. Factors of 1 give the variants of Fig. 12: `eta_responses = 1`
+//! speculates on prompts only, and `eta_prompts = 1` speculates on responses only. A response that reaches its length limit counts as
+//! ended.
 //!
 //! # Beyond the paper
 //! - **Domains.** Each domain has a quota, and the rules above hold within each domain. A short round launches `ceil(eta_prompts * quota)`
-//!   prompts of it and admits the first `quota`; a long round waits until the queue holds every quota. A domain with less than a quota of
-//!   fresh prompts left in the epoch takes part in long rounds only, first with its queued prompts and then with its fresh ones. Its places
-//!   in short rounds stay empty, as do those in long rounds that it cannot fill. Rounding up lets the queues of small quotas grow faster
-//!   while they wait for the others; the age limit bounds them. If a domain is rarer in the data than its quota requires, the schedule
-//!   reads ahead.
+//!   prompts of a domain and admits the first `quota` to finish; a long round waits until the queue holds the quota of every domain. A
+//!   domain with less than a quota of fresh prompts left in the epoch takes part in long rounds only, first with its queued prompts and
+//!   then with its fresh ones. Its places in short rounds stay empty, and so do the places in long rounds that it cannot fill. Rounding up
+//!   lets the queues of domains with small quotas grow faster while they wait for other domains; the age limit bounds these queues. If a
+//!   domain is rarer in the data than its quota requires, the schedule reads ahead.
 //! - **Age.** No prompt stays in the queue for more than `max_queue_age` rounds after the round that deferred it. A long round runs early
-//!   when a short one would exceed this limit; fresh prompts fill it up, without speculation. A short round launches only as many prompts
-//!   as long rounds can then serve in time. This is fewer than in the paper only if `eta_prompts` is above 2 or quotas are served unevenly.
+//!   when a prompt would exceed this limit after another short round. Fresh prompts then fill the long round, without speculation. A short
+//!   round launches only as many prompts as long rounds can then serve in time. This is fewer than in the paper only if `eta_prompts` is
+//!   above 2 or quotas are served unevenly.
 //! - **End of an epoch.** When less than a quota of fresh prompts remains in every domain, long rounds drain the queue and then the fresh
-//!   prompts. With one quota, only the last round of an epoch is smaller. The next epoch begins when no prompt of this one is left, so each
-//!   epoch trains on each of its prompts once. Prompts of the next epoch may be offered earlier; they wait.
+//!   prompts. With one quota, only the last round of an epoch is smaller. The next epoch begins when no prompt of the current epoch is
+//!   left, so each epoch trains on each of its prompts once. Prompts of the next epoch may be offered earlier; they wait.
 //! - **End of the run.** With `r` rounds left, including the current one, a short round launches only as many prompts as leave at most `r -
 //!   1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round.
-//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without reward variance is rejected instead of admitted, and is
-//!   never queued. Another prompt is launched in its place; in a long round this is the next one of the queue. If the epoch has no prompt
-//!   left, or the bound allows none, the round admits fewer groups or the run fails.
+//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without reward variance, or with a response that could not be
+//!   scored, is rejected instead of admitted, and is never queued. Another prompt is launched in its place; in a long round, this is the
+//!   next prompt of the queue, if there is one. If the epoch has no prompt left, or the bound allows none, the round admits fewer groups or
+//!   the run fails.
 //! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a deferred prompt are paused, including those that have
 //!   ended, and the long round resumes them. They span the policies of both rounds, at most `max_queue_age + 2` steps apart. With surplus
-//!   responses the long round also keeps the first of the resumed responses to end; `eta_responses = 1` selects none by length.
+//!   responses, the long round resumes more responses than a group needs and keeps the first responses to end, which prefers short
+//!   responses. With `eta_responses = 1`, the long round keeps all responses.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts only. It weights the responses of long rounds so that
-//!   the trained lengths match the policy's: responses that are sampled again for a cut-off prompt are weighted by the inverse of their
-//!   inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no weight
-//!   can correct, so `weighted` rejects `eta_responses` above 1.
+//!   the trained lengths match the lengths of the policy: responses that are sampled again for a cut-off prompt are weighted by the inverse
+//!   of their inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no
+//!   weight can correct, so `weighted` rejects `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
 
 use rollpacker_stages::catalog::About;
@@ -52,7 +56,7 @@ use super::pool::Pool;
 use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds, times};
-use super::speculation::{factor, scaled};
+use super::speculation::{check_factor, scaled};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Offer, Reason, RoundKind, ScheduleError};
 
@@ -90,20 +94,20 @@ documented! {
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
         #[serde(default)]
         pub total_steps: Option<u64> [steps],
-        /// The filter that rejects and replaces groups without reward variance. If `None` (the default), they are admitted. (verl:
+        /// The filter that rejects and replaces groups without reward variance. If `None` (the default), such groups are admitted. (verl:
         /// `algorithm.filter_groups`)
         #[serde(default)]
         pub filter_zero_variance: Option<ZeroVarianceFilter>,
-        /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With
-        /// `eta_responses` above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`.
-        /// Default: `false`.
+        /// `true` to resume, in the long round, the responses that a short round cut off, instead of generating them again. With
+        /// `eta_responses` above 1, the long round resumes more responses than a group needs, and keeps the first `responses` to end.
+        /// Cannot be combined with `selection = "weighted"`. Default: `false`.
         #[serde(default)]
         pub keep_partial: bool,
         /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.
         #[serde(default)]
         pub selection: Selection,
-        /// The maximum weight of a response under `weighted`, from 1 to 1000. It bounds the variance, and leaves some bias where it takes
-        /// effect. Default: 16.
+        /// The maximum weight of a response with `selection = "weighted"`, from 1 to 1000. The maximum bounds the variance, but leaves some
+        /// bias where it takes effect. Default: 16.
         #[serde(default = "max_weight")]
         pub max_weight: f64,
     }
@@ -133,7 +137,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
-    /// Weight 1 each, as in the paper. The trained lengths are then shorter than the policy's.
+    /// Weight 1 each, as in the paper. The trained responses are then shorter than the responses of the policy.
     #[default]
     Fastest,
     /// Weights by inverse inclusion probability; requires `eta_responses = 1`. Corrects the trained lengths within 1 %, and the
@@ -141,7 +145,7 @@ pub enum Selection {
     Weighted,
 }
 
-/// The default maximum weight. The estimate rarely exceeds it.
+/// The default of `Config::max_weight`. Estimated weights rarely exceed it.
 pub const MAX_WEIGHT: f64 = 16.0;
 
 fn max_weight() -> f64 {
@@ -165,7 +169,7 @@ pub struct TailBatching {
     inclusion: Option<Inclusion>,
 }
 
-/// The number of prompts of a domain that a round takes.
+/// The numbers of prompts of a lane in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LaneQuota {
     /// The number admitted in each round.
@@ -201,8 +205,8 @@ impl TailBatching {
     /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count or quota is 0, a factor is not within 1 and 1000, the quotas do not sum to `prompts`, or `weighted` is combined with
-    /// surplus responses or with `keep_partial`.
+    /// If a count or quota is 0, a factor or `max_weight` is not from 1 to 1000, the quotas do not sum to `prompts`, the filter does not
+    /// fit the other settings, or `weighted` is combined with surplus responses or with `keep_partial`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
         let inclusion = match config.selection {
@@ -240,10 +244,10 @@ impl TailBatching {
 
     /// Returns the reason why the upcoming round must be a long one, or `None` if it may be a short one.
     ///
-    /// The conditions are checked in a fixed order, and those that depend on the queue alone come first: full queues, the age limit, and
-    /// the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many prompts
-    /// of the epoch were read so far, except where the epoch really is exhausted. A lane is *spent* when all prompts of its epoch were read
-    /// and fewer than a quota are left.
+    /// The conditions are checked in a fixed order. The conditions that depend on the queue alone come first: full queues, the age limit,
+    /// and the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many
+    /// prompts of the epoch were read so far, except where the epoch really is exhausted. A lane is *spent* when all prompts of its epoch
+    /// were read and fewer than a quota are left.
     fn long_round_reason(&self, epoch: u32) -> Option<Reason> {
         let all = |test: &dyn Fn(&str, LaneQuota) -> bool| {
             self.lanes.iter().all(|(name, &lane)| test(name, lane))
@@ -255,7 +259,7 @@ impl TailBatching {
         } else if !all(&|name, lane| self.is_in_time(name, lane)) {
             Some(Reason::QueueAge)
         } else if !all(&|name, lane| {
-            self.queue.len(name) <= times(self.rounds.left() - 1, lane.quota)
+            self.queue.len(name) <= times(self.rounds.remaining() - 1, lane.quota)
         }) {
             Some(Reason::RunEnd)
         } else if all(&is_spent) && !self.lanes.iter().any(|(name, &lane)| is_full(name, lane)) {
@@ -266,20 +270,21 @@ impl TailBatching {
         }
     }
 
-    /// Returns `true` if a short round now would leave no queued prompt of the lane beyond the age limit.
+    /// Returns `true` if no queued prompt of the lane would exceed the age limit after a short round now.
     fn is_in_time(&self, name: &str, lane: LaneQuota) -> bool {
         let step = self.rounds.upcoming();
         self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))
     }
 
-    /// Returns `true` if the epoch has too few fresh prompts of a lane left for a short round.
+    /// Returns `true` if all prompts of the epoch were read and fewer fresh prompts of a lane are left than its quota, so that the lane
+    /// takes no part in short rounds.
     fn is_spent(&self, epoch: u32, name: &str, lane: LaneQuota) -> bool {
-        self.pool.has_all_of(epoch) && self.pool.len(epoch, name) < lane.quota
+        self.pool.has_whole_epoch(epoch) && self.pool.len(epoch, name) < lane.quota
     }
 
     fn long_share(&self, epoch: u32, name: &Arc<str>, lane: LaneQuota) -> Option<LaneShare> {
         let queued = self.queue.len(name).min(lane.quota);
-        let fresh = self.pool.fresh(epoch, name, lane.quota - queued)?;
+        let fresh = self.pool.available(epoch, name, lane.quota - queued)?;
         Some(LaneShare { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
     }
 
@@ -288,7 +293,7 @@ impl TailBatching {
         let fresh = if self.is_spent(epoch, name, lane) {
             0
         } else {
-            self.pool.fresh(epoch, name, wanted)?
+            self.pool.available(epoch, name, wanted)?
         };
         Some(LaneShare { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
@@ -297,7 +302,7 @@ impl TailBatching {
     /// end of the run.
     fn room(&self, name: &str, lane: LaneQuota) -> usize {
         let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
-        let rounds = by_age.min(self.rounds.left() - 1);
+        let rounds = by_age.min(self.rounds.remaining() - 1);
         times(rounds, lane.quota).saturating_sub(self.queue.len(name))
     }
 }
@@ -339,7 +344,7 @@ impl RoundPolicy for TailBatching {
         let is_long = self.rounds.kind() == Some(RoundKind::Long);
         match self.queue.take(lane, usize::from(is_long)).pop() {
             Some(queued) => NextAction::Round(queued.planned(lane, 0)),
-            None => self.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0)),
+            None => self.pool.take_one(*epoch, lane).map(|fresh| fresh.planned(lane, 0)),
         }
     }
 
@@ -364,14 +369,14 @@ impl RoundPolicy for TailBatching {
         match self.lanes.get_key_value(lane) {
             Some((lane, _)) => self.pool.put(epoch, lane, prompt),
             None => {
-                self.pool.reach(epoch);
+                self.pool.reach_epoch(epoch);
                 self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
             }
         }
     }
 
     fn next(&self) -> NextAction<Upcoming> {
-        if self.rounds.left() == 0 {
+        if self.rounds.remaining() == 0 {
             return NextAction::Finish;
         }
         let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
@@ -397,7 +402,7 @@ impl RoundPolicy for TailBatching {
     fn close(&mut self, round: OpenRound) {
         let (step, epoch) = (round.step(), round.epoch());
         let mut deferred = Vec::new();
-        for (lane, left, _) in round.into_rest() {
+        for (lane, left, _) in round.into_undecided() {
             self.rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
             deferred.push(left.prompt);
             self.queue.put(epoch, lane, left, step);
@@ -444,8 +449,8 @@ impl Config {
         positive("prompts", self.prompts as u64)?;
         positive("responses", self.responses.into())?;
         positive("total_steps", self.total_steps.unwrap_or(1))?;
-        factor("eta_prompts", self.eta_prompts)?;
-        factor("eta_responses", self.eta_responses)?;
+        check_factor("eta_prompts", self.eta_prompts)?;
+        check_factor("eta_responses", self.eta_responses)?;
         if self.selection != Selection::Fastest && self.eta_responses > 1.0 {
             return Err(ScheduleError::Weighted { eta_responses: self.eta_responses });
         }
@@ -454,7 +459,7 @@ impl Config {
                 ("`selection = \"weighted\"`", "it weights only responses sampled again");
             return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
         }
-        factor("max_weight", self.max_weight)?;
+        check_factor("max_weight", self.max_weight)?;
         for (domain, &quota) in &self.quotas {
             positive(&format!("quotas.{domain}"), quota as u64)?;
         }

@@ -1,4 +1,4 @@
-//! Rejection of groups without gradient: those whose responses all have the same reward.
+//! Rejection of groups without gradient. The responses of such a group all have the same reward.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use super::ScheduleError;
 use super::error::{at_least, positive};
 use super::round::Vacancy;
 
-/// Replaces groups without reward variance (DAPO, section 3.2). (verl: `algorithm.filter_groups`)
+/// The filter that rejects and replaces groups without reward variance (DAPO, section 3.2). (verl: `algorithm.filter_groups`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroVarianceFilter {
-    /// The maximum number of prompts that a round may launch, in batches of the number that it admits. (verl:
+    /// The maximum number of prompts that a round may launch, in batches of the number that it admits. At least 1. (verl:
     /// `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
-    /// The action of a round that has launched its maximum of prompts and lacks groups with reward variance.
+    /// The action of a round that has launched its maximum number of prompts and has too few groups with reward variance.
     pub on_exhausted: OnExhausted,
 }
 
@@ -28,12 +28,12 @@ pub enum OnExhausted {
 }
 
 impl ZeroVarianceFilter {
-    /// Returns `true` if a lane that has launched `prompts` prompts may launch another.
+    /// Returns `true` if a lane with `quota` groups per round that has launched `prompts` prompts may launch another prompt.
     pub(super) fn allows(&self, prompts: usize, quota: usize) -> bool {
         prompts < self.max_generated_batches.saturating_mul(quota)
     }
 
-    /// Returns the error message if the bound leaves a lane with too few groups and `on_exhausted` is `fail`.
+    /// Returns the error message if the bound leaves a lane with too few groups and `on_exhausted` is `fail`; `None` otherwise.
     pub(super) fn failure(&self, vacancy: &Vacancy) -> Option<String> {
         let fails = vacancy.is_needed && self.on_exhausted == OnExhausted::Fail;
         fails.then(|| {
@@ -59,12 +59,12 @@ impl ZeroVarianceFilter {
     ) -> Result<(), ScheduleError> {
         positive("max_generated_batches", self.max_generated_batches as u64)?;
         at_least("responses", responses.into(), 2, "for rewards to vary within a group")?;
-        let least = launched.div_ceil(quota.max(1)) as u64;
+        let min = launched.div_ceil(quota.max(1)) as u64;
         let found = self.max_generated_batches as u64;
         at_least(
             "max_generated_batches",
             found,
-            least,
+            min,
             "for the prompts that a round launches at once",
         )
     }

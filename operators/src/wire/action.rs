@@ -1,8 +1,8 @@
 //! The values of the column `action` of [`REQUESTS`](rollpacker_dataflow::schema::REQUESTS).
 
-/// `action` of a request that launches.
+/// `action` of a request that launches responses.
 pub(crate) const LAUNCH: u8 = 0;
-/// `action` of a request that aborts.
+/// `action` of a request that aborts a response.
 pub(crate) const ABORT: u8 = 1;
 /// `action` of a request that pauses a response.
 pub(crate) const PAUSE: u8 = 2;

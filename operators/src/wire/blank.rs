@@ -18,7 +18,7 @@ pub(crate) fn batch(schema: &Arc<Schema>, rows: usize, named: &[(&str, ArrayRef)
     Batch::from_columns(schema, columns.collect())
 }
 
-/// Returns zeros, empty texts or empty lists.
+/// Returns a column of zeros, empty texts or empty lists. `Float32` columns contain 1, the default weight.
 fn blank(data_type: &DataType, rows: usize) -> ArrayRef {
     match data_type {
         DataType::Utf8 => Arc::new(StringArray::from(vec![""; rows])),

@@ -33,7 +33,7 @@ pub(crate) fn shared_lists<'a, T: ArrowPrimitiveType>(
 }
 
 /// Returns a column of shared lists, which takes over the memory of long lists.
-pub(crate) fn taken_lists<T: ArrowPrimitiveType>(
+pub(crate) fn owned_lists<T: ArrowPrimitiveType>(
     lists: impl ExactSizeIterator<Item = Vec<T::Native>>,
 ) -> ArrayRef {
     let mut column = SharedListBuilder::<T>::with_capacity(lists.len());
@@ -41,13 +41,13 @@ pub(crate) fn taken_lists<T: ArrowPrimitiveType>(
     column.finish()
 }
 
-/// Returns a column of shared lists without items.
+/// Returns a column of shared lists with an empty list in each of `rows` rows.
 pub(crate) fn empty_lists<T: ArrowPrimitiveType>(rows: usize) -> ArrayRef {
     shared_lists::<T>((0..rows).map(|_| [].as_slice()))
 }
 
-/// Returns a text column with nulls. The builder is sized explicitly because collecting into a `StringArray` reserves a kilobyte for any
-/// number of rows.
+/// Returns a text column, in which `None` is null. The builder is sized explicitly because collecting into a `StringArray` reserves a
+/// kilobyte for any number of rows.
 pub(crate) fn texts<'a>(texts: impl ExactSizeIterator<Item = Option<&'a str>>) -> ArrayRef {
     let mut column = StringBuilder::with_capacity(texts.len(), 0);
     column.extend(texts);

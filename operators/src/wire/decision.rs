@@ -25,7 +25,7 @@ pub enum RoundKind {
     Full,
     /// A speculative round: it launches more than it keeps.
     Short,
-    /// A round of deferred prompts that waits for each of their responses.
+    /// A round of deferred prompts, filled up with fresh prompts if necessary, that waits until the group of each prompt is complete.
     Long,
 }
 

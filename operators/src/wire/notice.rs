@@ -16,8 +16,8 @@ use super::finish_reason::finish_reason;
 pub(crate) struct Notice {
     /// The worker.
     pub(crate) worker: usize,
-    /// The number of request rows that it has processed since the start.
-    pub(crate) taken_in: u64,
+    /// The number of request rows that the worker has processed since the start of the run.
+    pub(crate) received: u64,
     /// A lower bound: every response still running on the worker ends later than this tick.
     pub(crate) floor: Tick,
     /// Responses that ended or were dropped since the last notice, in any order.
@@ -25,7 +25,7 @@ pub(crate) struct Notice {
 }
 
 /// Returns a notice as a batch of [`schema::NOTICES`].
-pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
+pub(crate) fn write(worker: u32, received: u64, floor: Tick, ends: &[End]) -> Batch {
     // The first row carries the worker's progress and no end.
     let each = || std::iter::once(None).chain(ends.iter().map(Some));
     let rows = ends.len() + 1;
@@ -40,7 +40,7 @@ pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Ba
         &schema::NOTICES,
         vec![
             Arc::new(UInt32Array::from(vec![worker; rows])),
-            Arc::new(UInt64Array::from(vec![taken_in; rows])),
+            Arc::new(UInt64Array::from(vec![received; rows])),
             Arc::new(UInt64Array::from(vec![floor.0; rows])),
             long(|end| end.id.step.0),
             long(|end| end.id.prompt.0),
@@ -71,7 +71,7 @@ pub(crate) fn read(batch: &Batch) -> Notice {
     };
     Notice {
         worker: short(column::WORKER).value(0) as usize,
-        taken_in: long(column::TAKEN_IN).value(0),
+        received: long(column::RECEIVED_ROWS).value(0),
         floor: Tick(long(column::FLOOR).value(0)),
         ends: (1..batch.num_rows()).map(end).collect(),
     }

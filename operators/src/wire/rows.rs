@@ -26,7 +26,7 @@ impl Row {
         self.batch.values::<UInt32Type>(column::PROMPT_LENGTH).value(self.index)
     }
 
-    /// Returns the row of the dataset that the prompt was read from.
+    /// Returns the index of the dataset row that the prompt was read from.
     pub(crate) fn dataset_row(&self) -> u64 {
         self.batch.values::<UInt64Type>(column::ROW).value(self.index)
     }
@@ -60,7 +60,7 @@ fn column<'a>(rows: &'a RecordBatch, name: &str) -> &'a ArrayRef {
 
 /// Rows, indexed by the batches that they come from.
 struct RowGather<'a> {
-    /// The batches. Neighboring rows mostly share a batch, so each run of rows from one batch is listed once.
+    /// The batches of the rows: one entry for each run of rows from the same batch, because neighboring rows mostly share a batch.
     batches: Vec<&'a RecordBatch>,
     /// The batch of each row, and the index of the row in it.
     indices: Vec<(usize, usize)>,

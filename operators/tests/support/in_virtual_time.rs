@@ -237,7 +237,7 @@ impl<P: PlacementPolicy + 'static> VirtualRun<P> {
             };
             let rollouts = Prompts { rows, errors, budget }
                 .schedule(Synchronous::new(config).expect("valid"))
-                .placed(self.placement)
+                .with_placement(self.placement)
                 .rollout(engine, &policies, time.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let texts = rollouts.texts.clone();

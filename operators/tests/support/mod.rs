@@ -92,7 +92,7 @@ pub struct ShortestFirst {
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
     /// For each response in flight: its length, the policy that it is requested from, and the tokens with which it was resumed.
-    under_way: BTreeMap<SampleId, (u32, PolicyVersion, Partial)>,
+    in_flight: BTreeMap<SampleId, (u32, PolicyVersion, Partial)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,
     yielded: bool,
@@ -113,7 +113,7 @@ impl ShortestFirst {
 
     fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
         let count = if self.counts { 0 } else { usize::try_from(tokens).expect("small") };
-        let (_, version, partial) = &self.under_way[&id];
+        let (_, version, partial) = &self.in_flight[&id];
         let mut token_versions = partial.token_versions.clone();
         token_versions.resize(count, *version);
         RolloutEvent::Completed(Completion {
@@ -159,13 +159,13 @@ impl RolloutEngine for ShortestFirst {
             let partial = partial.cloned().unwrap_or_default();
             let tokens = length(SampleId { step: launched, ..id }).max(partial.response_length + 1);
             self.pending.insert((tokens, id));
-            self.under_way.insert(id, (tokens, self.version, partial));
+            self.in_flight.insert(id, (tokens, self.version, partial));
         }
         self.wake();
     }
 
     fn abort(&mut self, id: SampleId) {
-        let Some((length, _, partial)) = self.under_way.get(&id) else { return };
+        let Some((length, _, partial)) = self.in_flight.get(&id) else { return };
         if self.pending.remove(&(*length, id)) {
             let tokens = self.now.max(partial.response_length).min(*length);
             self.ended.push(self.complete(id, tokens, FinishReason::Abort));
@@ -479,13 +479,13 @@ impl<E: RolloutEngine + 'static> Run<E> {
 
             let mut scheduled = Prompts { rows, errors, budget }
                 .schedule(schedule)
-                .until(&stop)
+                .with_stop(&stop)
                 .in_lockstep(in_lockstep);
             if let Some(curriculum) = curriculum {
                 scheduled = scheduled.with_curriculum(curriculum);
             }
             if let Some((policy, devices)) = placement {
-                scheduled = scheduled.placed(policy).on_devices(devices);
+                scheduled = scheduled.with_placement(policy).with_devices(devices);
             }
             let rollouts = scheduled.rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());

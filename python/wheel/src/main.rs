@@ -1,4 +1,4 @@
-//! The program of the Python wheel, which has no path to libtorch of its own.
+//! The program of the Python wheel. Unlike the other binaries, it has no built-in search path for libtorch.
 
 use std::process::ExitCode;
 

@@ -30,7 +30,7 @@ pub(crate) struct ProfileArgs {
     /// simulated job.
     #[arg(long)]
     config: PathBuf,
-    /// Settings that override those of the file, by their dotted names.
+    /// Settings that override the settings of the file, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Parquet file to write.
@@ -76,7 +76,7 @@ impl ProfileArgs {
             "option `--budget`: expected seconds above 0, found {found}"
         );
         ensure!(
-            budget <= limits::SECONDS,
+            budget <= limits::MAX_SECONDS,
             "option `--budget`: expected at most 1e9 seconds, found {found}"
         );
         // A measurement takes minutes. Check first that the result can be written.

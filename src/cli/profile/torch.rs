@@ -6,14 +6,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
-use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
+use rollpacker_stages::rollout::profile::grid::{MIN_SEQUENCE_TOKENS, doublings};
 use rollpacker_stages::rollout::profile::{Grid, Row, measure};
 use rollpacker_torch::model::{Decoder, resolve_device};
 use rollpacker_torch::rollout::profile::TorchMeasure;
 use tch::Device;
 
 use crate::App;
-use crate::memory::{Estimate, profiling};
+use crate::memory::{Estimate, profiling_parts};
 use crate::placements::PlannerOptions;
 use crate::recipe::{Recipe, RecipeError};
 use crate::session::{check_context, check_device, engine_config};
@@ -43,7 +43,7 @@ impl TorchSubject {
         }
         if device == Device::Cpu {
             let mut estimate = Estimate::default();
-            estimate.extend(profiling(&recipe, &model));
+            estimate.extend(profiling_parts(&recipe, &model));
             estimate.check()?;
         }
         let clock = Arc::new(WallClock::start());
@@ -91,8 +91,8 @@ fn grid(recipe: &Recipe, tensor_parallel: u32) -> Grid {
         instances: doublings(1, rollout.instances / tensor_parallel),
         tensor_parallel,
         batch_sizes: doublings(1, tokens(rollout.max_num_seqs)),
-        prompt_lengths: doublings(SHORTEST, longest_prompt),
-        context_lengths: doublings(SHORTEST, longest),
+        prompt_lengths: doublings(MIN_SEQUENCE_TOKENS, longest_prompt),
+        context_lengths: doublings(MIN_SEQUENCE_TOKENS, longest),
         kv_cache_tokens: rollout.kv_cache_tokens.saturating_mul(tensor_parallel as usize),
     }
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use self::paper::PaperArgs;
 use super::bad_input;
 use crate::App;
-use crate::memory::{Estimate, simulation as simulation_parts};
+use crate::memory::{Estimate, simulation_parts};
 use crate::recipe::error::Number;
 use crate::recipe::limits;
 use crate::simulate::advice::Advice;
@@ -40,13 +40,13 @@ pub(crate) struct SimulateArgs {
     /// Job (TOML file). Give `--config` several times to simulate several jobs one after the other.
     #[arg(long, required = true)]
     config: Vec<PathBuf>,
-    /// Settings that override those of the job, by their dotted names.
+    /// Settings that override the settings of the job, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Setting to sweep and its values; several sweeps are combined. `schedule.name=all` sweeps every schedule.
     #[arg(long, value_name = "KEY=A,B,C")]
     sweep: Vec<String>,
-    /// Number of seeds of each configuration; overrides the job's.
+    /// Number of seeds of each configuration; overrides `sim.seeds`.
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
     /// Recorded response lengths of a run, in a file or a folder of files. The output ends with advice on the schedule.
@@ -94,7 +94,7 @@ pub(crate) struct SimulateArgs {
 /// Subcommands of `simulate`.
 #[derive(Debug, Subcommand)]
 enum Simulation {
-    /// Reproduce measurements of papers, and print the papers' numbers next to the simulated ones.
+    /// Reproduce measurements of papers, and print the papers' numbers next to the simulated numbers.
     Paper(PaperArgs),
 }
 
@@ -180,15 +180,15 @@ impl SimulateArgs {
             "--report, --output and --perfetto: expected one --config, found {}",
             self.config.len()
         );
-        for (index, (flag, place)) in outputs.iter().enumerate() {
-            let same = outputs[..index].iter().find(|(_, other)| is_same_file(other, place));
+        for (index, (flag, path)) in outputs.iter().enumerate() {
+            let same = outputs[..index].iter().find(|(_, other)| is_same_file(other, path));
             if let Some((other, _)) = same {
                 bail!("{other} and {flag}: expected two files, found one");
             }
         }
         // Check that the files can be written before the jobs run.
-        for (flag, place) in outputs {
-            NewFile::create(place).map_err(refused(flag))?;
+        for (flag, path) in outputs {
+            NewFile::create(path).map_err(with_flag(flag))?;
         }
         ensure!(
             self.gantt_step != Some(0),
@@ -216,7 +216,7 @@ impl SimulateArgs {
             estimate.check()?;
         }
         if let Some(step) = self.gantt_step {
-            let steps = sweep.least_steps();
+            let steps = sweep.min_steps();
             ensure!(step <= steps, "--gantt-step: expected one of the {steps} steps, found {step}");
         }
         if self.report.is_some() {
@@ -226,11 +226,11 @@ impl SimulateArgs {
         if self.perfetto.is_some() {
             sweep.jobs_mut().for_each(|job| job.traced_steps = self.perfetto_steps.get());
         }
-        for (flag, place) in self.outputs() {
+        for (flag, path) in self.outputs() {
             let inputs = Inputs::of(&self.config);
-            inputs.check_output(place).map_err(refused(flag))?;
-            let refuse = |job: &mut Job| job.inputs().check_output(place);
-            sweep.jobs_mut().try_for_each(refuse).map_err(refused(flag))?;
+            inputs.check_output(path).map_err(with_flag(flag))?;
+            let refuse = |job: &mut Job| job.inputs().check_output(path);
+            sweep.jobs_mut().try_for_each(refuse).map_err(with_flag(flag))?;
         }
         Ok(sweep)
     }
@@ -242,7 +242,7 @@ impl SimulateArgs {
             ("--output", &self.output),
             ("--perfetto", &self.perfetto),
         ];
-        named.into_iter().filter_map(|(flag, place)| Some((flag, place.as_deref()?)))
+        named.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)))
     }
 
     fn change(&self, raw: &mut RawJob, app: &App) {
@@ -263,7 +263,7 @@ impl SimulateArgs {
         }
     }
 
-    /// Returns `true` if there are several schedules to advise on.
+    /// Returns `true` if the output ends with advice on the schedule: with a trace, or if the schedule is swept.
     fn advises(&self) -> anyhow::Result<bool> {
         let axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
@@ -293,14 +293,15 @@ impl SimulateArgs {
 }
 
 /// Adds the option that names a file to an error about the file.
-fn refused(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
+fn with_flag(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
     move |error| anyhow!("{flag} {error}")
 }
 
 /// Parses a number of threads.
 fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
-    let count = text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= limits::THREADS);
-    count.ok_or_else(|| format!("expected 1 to {}", limits::THREADS))
+    let count =
+        text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= limits::MAX_THREADS);
+    count.ok_or_else(|| format!("expected 1 to {}", limits::MAX_THREADS))
 }
 
 /// Returns the requested number of threads, or one per core.

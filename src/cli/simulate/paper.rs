@@ -1,4 +1,4 @@
-//! `rollpacker simulate paper`: prints the numbers of papers next to the simulated ones.
+//! `rollpacker simulate paper`: prints the numbers of papers next to the simulated numbers.
 
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::simulate::paper::{PlanSize, Reproduction, render};
 use crate::terminal;
 
 /// Maximum of `--seeds`.
-const MOST_SEEDS: u64 = 1_000_000;
+const MAX_SEEDS: u64 = 1_000_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
-    /// Print a JSON array with one object per number: source, item, setting, cell, paper, ours, error, and whether the model was fitted to
-    /// it.
+    /// Print a JSON array with one object per number: source, item, setting, cell, paper, ours, error, and fitted (`true` if the model was
+    /// fitted to the number).
     #[arg(long)]
     json: bool,
     /// Run only the tables and figures whose title contains this text; may be given several times.
@@ -35,15 +35,15 @@ pub(crate) struct PaperArgs {
     /// Maximum number of concurrent runs [default: one per core].
     #[arg(long, value_name = "N", value_parser = super::thread_count)]
     threads: Option<NonZero<usize>>,
-    /// Settings that override those of every job, such as `calibration.dispatch_interval=0`.
+    /// Settings that override the settings of every job, such as `calibration.dispatch_interval=0`.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
 
 /// Parses a number of seeds.
 fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
-    let count = text.parse::<NonZero<u64>>().ok().filter(|count| count.get() <= MOST_SEEDS);
-    count.ok_or_else(|| format!("expected 1 to {MOST_SEEDS}"))
+    let count = text.parse::<NonZero<u64>>().ok().filter(|count| count.get() <= MAX_SEEDS);
+    count.ok_or_else(|| format!("expected 1 to {MAX_SEEDS}"))
 }
 
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {

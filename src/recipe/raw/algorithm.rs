@@ -15,25 +15,26 @@ section! {
         /// Name of the advantage estimator: one of [`advantages`](rollpacker_operators::advantage::advantages), or one that the program
         /// adds. Default: `grpo`. (verl: `algorithm.adv_estimator`)
         adv_estimator: String = "grpo".to_owned(),
-        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: that of the
+        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: the default of the
         /// estimator, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
         norm_adv_by_std_in_grpo: Option<bool> = None,
         /// Discount factor per token. In [0, 1]. Default: 1. (verl: `algorithm.gamma`)
         gamma: Option<f64> = None,
         /// Lambda of generalized advantage estimation. In [0, 1]. Default: 1. (verl: `algorithm.lam`)
         lam: Option<f64> = None,
-        /// Further options of the estimator.
+        /// Further options of the advantage estimator. Default: none.
         adv_options: Table = Table::new(),
-        /// `true` to subtract the KL divergence from the initial policy from the rewards. Default: `false`. (verl:
+        /// `true` to subtract a KL penalty from the rewards: the divergence of the policy from the initial policy. Default: `false`. (verl:
         /// `algorithm.use_kl_in_reward`)
         use_kl_in_reward: bool = false,
-        /// Estimator of this divergence: a name of `kl_estimators`. Default: `kl`. (verl: `algorithm.kl_penalty`)
+        /// Estimator of the KL divergence in the rewards: `kl`, `abs`, `mse`, `low_var_kl`, or one that the program adds. Default: `kl`.
+        /// (verl: `algorithm.kl_penalty`)
         kl_penalty: String = "kl".to_owned(),
-        /// Coefficient of this divergence. (verl: `algorithm.kl_ctrl`)
+        /// Coefficient of the KL penalty in the rewards. (verl: `algorithm.kl_ctrl`)
         kl_ctrl: KlCtrl = KlCtrl::default(),
         /// Correction for the difference between the engine's and the trainer's policy. (verl: `algorithm.rollout_correction`)
         rollout_correction: RolloutCorrection = RolloutCorrection::default(),
-        /// Maximum number of steps by which the sampling policy may lag behind the trained one, from 0 to 65,536. The default, 0, is
+        /// Maximum number of steps by which the sampling policy may lag behind the trained policy, from 0 to 65,536. The default, 0, is
         /// on-policy. (TRL: `max_staleness`)
         staleness: u64 [steps] = 0,
     }
@@ -44,7 +45,7 @@ section! {
     KlCtrl {
         /// `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
         r#type: KlControlType = KlControlType::Fixed,
-        /// The fixed coefficient, or the initial value of an adaptive one. From 0 to 1e6; default 0.001. (verl:
+        /// The fixed coefficient, or the initial value of an adaptive coefficient. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
         /// Number of responses over which an adaptive coefficient changes. From 1 to 1e12; default 10,000. (verl:
@@ -69,27 +70,29 @@ section! {
         /// and `actor.entropy_coeff`. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
         rollout_is_batch_normalize: bool = false,
         /// Rules that reject tokens (`token_k1`, `token_k2`, `token_k3`) or sequences (`seq_sum_*`, `seq_mean_*`, `seq_max_k2`,
-        /// `seq_max_k3`) whose engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
+        /// `seq_max_k3`) for which engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
         /// `algorithm.rollout_correction.rollout_rs`)
         rollout_rs: Option<String> = None,
-        /// Bound of the rules, or one for each, separated by commas: the largest divergence, from 1e-9 to 1e6; for `k1` the largest ratio
-        /// of the two probabilities, from 1 to 1e6, or a band `low_high`. Required by `rollout_rs`. (verl:
+        /// Bound of all rules, or one bound for each rule, separated by commas. It is the maximum divergence, from 1e-9 to 1e6; for `k1`
+        /// the maximum ratio of the two probabilities, from 1 to 1e6, or a band `low_high`. Required by `rollout_rs`. (verl:
         /// `algorithm.rollout_correction.rollout_rs_threshold`)
         rollout_rs_threshold: Option<RsThreshold> = None,
-        /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's. Default: `true` if the sampling policy can
-        /// differ from the trained one and no weights are set. (verl: `algorithm.rollout_correction.bypass_mode`)
+        /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's log-probabilities. Default: `true` if the
+        /// sampling policy can differ from the trained policy and `rollout_is` is not set. (verl:
+        /// `algorithm.rollout_correction.bypass_mode`)
         bypass_mode: Option<bool> = None,
-        /// Policy loss of `bypass_mode = true`: `ppo_clip`, that of `actor.policy_loss`, or `reinforce`, the log-probability without ratio
-        /// and clip, which `rollout_is` may weight. Default: `ppo_clip`. (verl: `algorithm.rollout_correction.loss_type`)
+        /// Policy loss: `ppo_clip` is the loss of `actor.policy_loss`; `reinforce` is the advantage times the log-probability, without
+        /// ratio and clip, and `rollout_is` may weight it. Requires `bypass_mode = true`. Default: `ppo_clip`. (verl:
+        /// `algorithm.rollout_correction.loss_type`)
         loss_type: Option<CorrectedLoss> = None,
     }
 }
 
-/// The bounds at which importance weights are truncated.
+/// The bounds of importance weights. Weights outside of the bounds are truncated or set to 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a number, or a text `low_high`")]
 pub enum IsThreshold {
-    /// Weights above this value are set to it.
+    /// Weights above this value are set to this value.
     Above(f64),
     /// Weights outside of this band, written `low_high`, are set to 0.
     Band(String),
@@ -134,19 +137,21 @@ section! {
         grad_clip: f64 = 1.0,
         /// The policy loss.
         policy_loss: PolicyLoss = PolicyLoss::default(),
-        /// Sets both `clip_ratio_low` and `clip_ratio_high`. (verl: `actor.clip_ratio`)
+        /// Sets both `clip_ratio_low` and `clip_ratio_high`. A value that the recipe sets for one of these keys has precedence. (verl:
+        /// `actor.clip_ratio`)
         clip_ratio: Option<f64> = None,
-        /// Lower clip range: ratios are clipped at 1 minus this value. Default: that of the policy loss. (verl: `actor.clip_ratio_low`;
-        /// TRL: `epsilon`)
+        /// Lower clip range: ratios are clipped at 1 minus this value. Default: the value of the policy loss. (verl:
+        /// `actor.clip_ratio_low`; TRL: `epsilon`)
         clip_ratio_low: Option<f64> = None,
-        /// Upper clip range: ratios are clipped at 1 plus this value. Default: that of the policy loss. (verl: `actor.clip_ratio_high`;
-        /// TRL: `epsilon_high`)
+        /// Upper clip range: ratios are clipped at 1 plus this value. Default: the value of the policy loss. (verl:
+        /// `actor.clip_ratio_high`; TRL: `epsilon_high`)
         clip_ratio_high: Option<f64> = None,
-        /// Second clip for negative advantages (dual clip). Default: that of the policy loss. (verl: `actor.clip_ratio_c`; TRL: `delta`)
+        /// Second clip (dual clip): the maximum ratio for negative advantages. Default: the value of the policy loss. (verl:
+        /// `actor.clip_ratio_c`; TRL: `delta`)
         clip_ratio_c: Option<f64> = None,
-        /// Temperature of SAPO's gate for positive advantages. Default: that of the policy loss. (verl: `actor.tau_pos`)
+        /// Temperature of SAPO's gate for positive advantages. Default: the value of the policy loss. (verl: `actor.tau_pos`)
         tau_pos: Option<f64> = None,
-        /// Temperature of SAPO's gate for the other advantages. Default: that of the policy loss. (verl: `actor.tau_neg`)
+        /// Temperature of SAPO's gate for the other advantages. Default: the value of the policy loss. (verl: `actor.tau_neg`)
         tau_neg: Option<f64> = None,
         /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,
@@ -155,16 +160,17 @@ section! {
         loss_scale_factor: Option<f64> = None,
         /// `true` to add the KL divergence from the initial policy to the loss. Default: `false`. (verl: `actor.use_kl_loss`)
         use_kl_loss: bool = false,
-        /// Coefficient of this divergence, from 0 to 1e6; default 0.001. (verl: `actor.kl_loss_coef`; TRL: `beta`)
+        /// Coefficient of the KL divergence in the loss, from 0 to 1e6; default 0.001. (verl: `actor.kl_loss_coef`; TRL: `beta`)
         kl_loss_coef: f64 = 0.001,
-        /// Estimator of this divergence: a name of `kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
+        /// Estimator of the KL divergence in the loss: `kl`, `abs`, `mse`, `low_var_kl`, or one that the program adds; `kl+`, `abs+` and
+        /// `low_var_kl+` have the gradient of `mse`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
         kl_loss_type: String = "low_var_kl".to_owned(),
-        /// `true` to multiply this divergence by the policy ratio. Default: `false`. (TRL: `use_bias_correction_kl`)
+        /// `true` to multiply the KL divergence in the loss by the policy ratio. Default: `false`. (TRL: `use_bias_correction_kl`)
         use_bias_correction_kl: bool = false,
         /// Coefficient of the entropy bonus, from 0 to 1e6; default 0. (verl: `actor.entropy_coeff`)
         entropy_coeff: f64 = 0.0,
         /// Number of prompts of an update, at least 1 and at most `data.train_batch_size`, which is the default: one update per step. A
-        /// smaller number divides the step into several updates, which begin when the round is over. Needs one worker. (verl:
+        /// smaller number divides the step into several updates, which begin when the round is complete. Needs one worker. (verl:
         /// `actor.ppo_mini_batch_size`)
         ppo_mini_batch_size: Option<usize> [prompts] = None,
         /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`.
@@ -173,9 +179,9 @@ section! {
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. A longer sequence is a micro-batch of its own. (verl:
         /// `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
-        /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32.
+        /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16` with float32 accumulation.
         /// Weights, gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512
-        /// BF16 or AMX, and slower on others. TRL's `bf16` is `true` for it.
+        /// BF16 or AMX, and slower on others. TRL's `bf16 = true` is `bfloat16`.
         dtype: Precision = Precision::Float32,
         /// Number of CPU threads that train. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
         /// operations use the rest, but not in deterministic mode. From 1 to 1024. Default: the number of cores divided by
@@ -185,14 +191,14 @@ section! {
 }
 
 documented! {
-    /// The section `[actor.policy_loss]`.
+    /// The section `[actor.policy_loss]`: the name of the policy loss, and the options that have no key in `[actor]`.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     pub struct PolicyLoss {
-        /// Name of the policy loss: one of `policy_losses`, or one that the program adds. Default: `vanilla`. (verl:
-        /// `actor.policy_loss.loss_mode`)
+        /// Name of the policy loss: a built-in loss such as `vanilla`, `gspo` or `cispo`, or one that the program adds. Default: `vanilla`.
+        /// (verl: `actor.policy_loss.loss_mode`)
         #[serde(default = "vanilla")]
         pub loss_mode: String,
-        /// Further options of the policy loss.
+        /// Further options of the policy loss. Default: none.
         #[serde(flatten)]
         pub options: Table,
     }
@@ -209,7 +215,7 @@ fn vanilla() -> String {
 }
 
 section! {
-    /// The section `[critic]`: the value model, for advantage estimators that need one.
+    /// The section `[critic]`: the value model, for advantage estimators that need values.
     Critic {
         /// Folder of the model in Hugging Face format. Default: `model.path`.
         path: Option<PathBuf> = None,
@@ -233,23 +239,23 @@ section! {
     }
 }
 
-/// The control of the coefficient of the KL penalty in rewards.
+/// The rule that sets the coefficient of the KL penalty in rewards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlControlType {
-    /// The coefficient stays as it is.
+    /// The coefficient is constant.
     Fixed,
-    /// The coefficient follows the distance of the divergence from its target.
+    /// The coefficient rises while the divergence is above its target, and falls while it is below.
     Adaptive,
 }
 
-/// The policy loss that uses the engine's log-probabilities.
+/// The policy loss with `bypass_mode = true`, where policy ratios use the engine's log-probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorrectedLoss {
     /// The loss of `actor.policy_loss`.
     PpoClip,
-    /// The log-probability without ratio and clip.
+    /// The advantage times the log-probability, without ratio and clip.
     Reinforce,
 }
 

@@ -88,27 +88,30 @@ section! {
         (recipe) seed: Option<u64> = None,
         /// Maximum prompt length in tokens, at least 1; default 512. (verl: `data.max_prompt_length`)
         max_prompt_length: usize [tokens] = 512,
-        /// Treatment of longer prompts: `skip`, the default, leaves them out and counts them; `left`, `right` and `middle` cut tokens there.
-        /// `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
+        /// Treatment of prompts longer than `data.max_prompt_length`: `skip`, the default, leaves them out and counts them; `left`, `right`
+        /// and `middle` cut tokens there. `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
         truncation: Truncation = Truncation::Skip,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,
         /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts
         /// that carry the markup of a template already.
         apply_chat_template: bool = true,
-        /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
+        /// Column of the prompt. Default: `prompt` if it is a list of messages; otherwise the first of `messages`, `prompt`, `question` and
+        /// `problem` that the file has. (verl: `data.prompt_key`)
         (recipe) prompt_key: Option<String> = None,
-        /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)
+        /// Column of the data source, which selects the reward. Default: `data_source` or `source`. (verl: `data.reward_fn_key`)
         (recipe) reward_fn_key: Option<String> = None,
-        /// Column of the reference answer. Default: one of the usual names.
+        /// Column of the reference answer. Default: the first of `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`,
+        /// `answer` and `label` that the file has.
         (recipe) ground_truth_key: Option<String> = None,
-        /// Column of the domain, to which the schedule's quotas apply. Default: one of the usual names.
+        /// Column of the domain, to which the schedule's quotas apply. Default: the first of `domain`, `ability` and `tag` that the file
+        /// has.
         (recipe) domain_key: Option<String> = None,
         /// Further columns to pass to rewards in `extra_info`. Default: none.
         (recipe) extra_columns: Vec<String> = Vec::new(),
-        /// Skips prompts whose responses recently passed always or never, by the pass rate of the last group. A table of `min_pass_rate`,
-        /// `max_pass_rate`, `exploration` and `pass_score`; an empty table has the defaults. Needs at least 2 epochs. Default: none, which
-        /// trains on all prompts.
+        /// Skips prompts by the pass rate of their last group. By default, it skips prompts whose responses all passed or all failed. A
+        /// table of `min_pass_rate`, `max_pass_rate`, `exploration` and `pass_score`; an empty table has the defaults. Needs at least 2
+        /// epochs. Default: none, which trains on all prompts.
         #[serde(skip_serializing_if = "Option::is_none")]
         curriculum: Option<CurriculumOptions> = None,
     }
@@ -118,14 +121,14 @@ section! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncation {
-    /// They are left out and counted.
+    /// Prompts that are too long are left out and counted.
     #[serde(alias = "error")]
     Skip,
-    /// They keep their last tokens.
+    /// Tokens at the start of the prompt are cut.
     Left,
-    /// They keep their first tokens.
+    /// Tokens at the end of the prompt are cut.
     Right,
-    /// They keep their first and their last tokens, half of the maximum length each.
+    /// Tokens in the middle of the prompt are cut; its start and its end keep half of the maximum length each.
     Middle,
 }
 
@@ -143,8 +146,8 @@ section! {
         /// Name of the rollout engine: `torch` (the default), `vllm`, `sglang`, or one that the program [adds](crate::App::engine). (verl:
         /// `rollout.name`)
         (recipe) engine: String = "torch".to_owned(),
-        /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. Those of
-        /// `vllm` and `sglang` are in `docs/servers.md`. (verl: `rollout.engine_kwargs`)
+        /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. The options
+        /// of `vllm` and `sglang` are in `docs/servers.md`. (verl: `rollout.engine_kwargs`)
         (recipe) engine_options: Table = Table::new(),
         /// URLs of the inference servers, for the engines `vllm` and `sglang`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -153,7 +156,7 @@ section! {
         /// `env`. Excludes `rollout.servers`. Default: none.
         #[serde(skip_serializing_if = "Option::is_none")]
         (recipe) serve: Option<Serve> = None => resumable,
-        /// Longest time without any inference server before the run ends, in seconds; positive. Default: 600.
+        /// Maximum time without any available inference server, after which the run ends, in seconds; positive. Default: 600.
         #[serde(skip_serializing_if = "Option::is_none")]
         (recipe) server_timeout: Option<f64> [seconds] = None => resumable,
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
@@ -166,7 +169,7 @@ section! {
         (recipe) top_p: f64 = 1.0,
         /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
         (recipe) top_k: i64 [tokens] = -1,
-        /// Sampling of validations, where it differs from that of training. (verl: `rollout.val_kwargs`)
+        /// Sampling of validations, where it differs from the sampling of training. (verl: `rollout.val_kwargs`)
         (recipe) val_kwargs: ValidationSampling = ValidationSampling::default() => resumable,
         /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
         (recipe) min_response_length: u32 [tokens] = 0,
@@ -177,19 +180,19 @@ section! {
         threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize [responses] = 256 => resumable,
-        /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Its memory follows the
-        /// tokens held. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
+        /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Memory use follows the
+        /// tokens held, not the capacity. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
         kv_cache_tokens: usize [tokens] = 262_144 => resumable,
-        /// Precision of the weights by which the layers multiply: `float32`, the default, or `bfloat16`, which halves the memory to read in
-        /// each iteration. Sums, attention and logits are float32 in any case. For the engine `torch`; servers have a setting of their own.
-        /// (verl: `rollout.dtype`)
+        /// Precision of the weights in the matrix products of the layers: `float32`, the default, or `bfloat16`, which halves the weight
+        /// memory that each iteration reads. Sums, attention and logits are float32 in any case. For the engine `torch`; servers have a
+        /// setting of their own. (verl: `rollout.dtype`)
         dtype: Precision = Precision::Float32,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         (recipe) seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
         replay_lengths: Option<PathBuf> = None,
-        /// Profile of the engine, as `rollpacker profile` writes it. Each step compares it with the live engine. Cells that drifted are
-        /// measured again, and the file is rewritten at the end of the run. Default: none.
+        /// Profile of the engine, a file that `rollpacker profile` writes. Each step compares the profile with the live engine. Times that
+        /// deviate too much are replaced by measured times, and the file is rewritten at the end of the run. Default: none.
         profile: Option<PathBuf> = None => resumable,
     }
 }
@@ -199,11 +202,11 @@ section! {
     ValidationSampling {
         /// Number of sampled responses to a prompt, whose mean score is reported. At least 1; default 1. (verl: `rollout.val_kwargs.n`)
         n: u32 [responses] = 1 => resumable,
-        /// Sampling temperature; 0 is greedy. Default: that of `rollout`. (verl: `rollout.val_kwargs.temperature`)
+        /// Sampling temperature; 0 is greedy. Default: `rollout.temperature`. (verl: `rollout.val_kwargs.temperature`)
         temperature: Option<f64> = None => resumable,
-        /// Nucleus sampling. Default: that of `rollout`. (verl: `rollout.val_kwargs.top_p`)
+        /// Nucleus sampling. Default: `rollout.top_p`. (verl: `rollout.val_kwargs.top_p`)
         top_p: Option<f64> = None => resumable,
-        /// Top-k sampling; -1 and 0 disable it. Default: that of `rollout`. (verl: `rollout.val_kwargs.top_k`)
+        /// Top-k sampling; -1 and 0 disable it. Default: `rollout.top_k`. (verl: `rollout.val_kwargs.top_k`)
         top_k: Option<i64> [tokens] = None => resumable,
     }
 }
@@ -238,14 +241,14 @@ impl Sections for RawRecipe {
     }
 
     fn range(key: &str) -> Option<String> {
-        range::words_of(RANGES, key)
+        range::range_text(RANGES, key)
     }
 
     fn is_resumable(key: &str) -> bool {
         super::Recipe::is_resumable(key)
     }
 
-    fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
+    fn foreign_keys() -> Box<dyn Iterator<Item = &'static str>> {
         Box::new(entries::all().map(|entry| entry.verl))
     }
 }

@@ -8,13 +8,14 @@ use crate::recipe::section::section;
 section! {
     /// The section `[pipeline]`: how the stages of a step overlap.
     Pipeline {
-        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all of a step after its
-        /// rollout. Default: as the schedule requires.
+        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all responses of a step after
+        /// the rollout. Default: `after_rollout` for the schedule `sync`, `streamed` for all others.
         reward: Option<Scoring> = None,
-        /// Training on groups: `streamed` trains on groups as they become complete, `once` on those that are complete when a device starts
-        /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
+        /// Training on groups: `streamed` trains on groups as they become complete, `once` first on the groups that are complete when a
+        /// device starts to train and then on the rest, `whole_step` on all groups of the step at once. Default: `whole_step` for the
+        /// schedule `sync`, `streamed` for all others.
         gradient: Option<Gradient> = None,
-        /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
+        /// Maximum number of groups that the trainer receives at once while groups are streamed, at least 1. Default: all complete groups.
         max_groups: Option<usize> [groups] = None,
     }
 }
@@ -23,10 +24,10 @@ section! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gradient {
-    /// As soon as they are complete.
+    /// Groups are trained on as soon as they are complete.
     Streamed,
-    /// Those that are complete when a device starts to train, and then the rest.
+    /// The groups that are complete when a device starts to train are trained on first, and then the rest.
     Once,
-    /// All groups of the step at once.
+    /// All groups of the step are trained on at once.
     WholeStep,
 }

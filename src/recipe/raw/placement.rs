@@ -11,10 +11,11 @@ documented! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
     pub struct Placement {
-        /// Division of the engine instances and their threads between rollout and training. Default: `fixed`.
+        /// Division of the engine instances and their threads between rollout and training: the name of a built-in placement, or of one
+        /// that the program [adds](crate::App::placement). Default: `fixed`.
         pub kind: String,
-        /// Options of a placement that the program [adds](crate::App::placement). Default: none. The options of built-in placements are the
-        /// other keys of this section.
+        /// Options of a placement that the program adds. Default: none. The options of built-in placements are the other keys of this
+        /// section.
         pub options: Table,
         /// The options of a built-in placement.
         #[serde(flatten)]

@@ -13,7 +13,7 @@ section! {
     /// The section `[reward]`: the rewards, and which data sources they score.
     Reward {
         /// Maps each data source to the name of a reward, or to a table of rewards and weights. A trailing `*` matches any suffix. Default:
-        /// `math` for all.
+        /// `math` for all data sources.
         routes: BTreeMap<String, RouteTarget> = BTreeMap::from([("*".to_owned(), RouteTarget::One("math".to_owned()))]),
         /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
         num_workers: usize [threads] = 1 => resumable,
@@ -22,8 +22,8 @@ section! {
         on_error: OnError = OnError::default(),
         /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),
-        /// Options by the name of the reward: its own keys, those of its [guard](rollpacker_rewards::Guard), `on_error`, and `kind`.
-        /// `kind` names the built-in reward if it differs from the name.
+        /// Options of each reward, by its name: the reward's own keys, the keys of its [guard](rollpacker_rewards::Guard), `on_error`, and
+        /// `kind`. `kind` names the built-in reward if it differs from the name.
         options: BTreeMap<String, Table> = BTreeMap::new(),
     }
 }

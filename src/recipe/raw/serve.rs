@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::recipe::section::section;
 
 section! {
-    /// The table `rollout.serve`: inference servers as processes of the run. They start with it and end with it. `docs/servers.md` has
+    /// The table `rollout.serve`: inference servers as processes of the run. They start and end with the run. `docs/servers.md` has
     /// examples.
     ///
     /// In the arguments and in the values of `env`, `{port}` is the port of the server, `{model}` the path of the model folder, and
@@ -17,7 +17,8 @@ section! {
         command: Vec<String> = Vec::new(),
         /// Number of servers, from 1 to 256; default 1.
         count: usize [servers] = 1,
-        /// Environment variables of the servers, in addition to those of the run. vLLM also gets `VLLM_SERVER_DEV_MODE=1`. Default: none.
+        /// Environment variables of the servers, in addition to the environment of the run. vLLM also gets `VLLM_SERVER_DEV_MODE=1`.
+        /// Default: none.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         env: BTreeMap<String, String> = BTreeMap::new(),
     }

@@ -14,7 +14,7 @@ use crate::recipe::section::section;
 section! {
     /// The section `[trainer]`: the length of training, workers, snapshots and outputs.
     Run {
-        /// Maximum number of steps, at least 1. Default: as many as the epochs have. (verl: `trainer.total_training_steps`; TRL:
+        /// Maximum number of steps, at least 1. Default: the number of steps in all epochs. (verl: `trainer.total_training_steps`; TRL:
         /// `max_steps`)
         total_training_steps: Option<u64> [steps] = None => resumable,
         /// Maximum number of epochs, at least 1; default 1. (verl: `trainer.total_epochs`; TRL: `num_train_epochs`)
@@ -24,7 +24,7 @@ section! {
         (recipe) test_freq: i64 [steps] = -1 => resumable,
         /// `true`, the default, to validate before the first step. (verl: `trainer.val_before_train`)
         val_before_train: bool = true => resumable,
-        /// Seed of everything that has no seed of its own; default 1.
+        /// Seed of all random choices that have no seed of their own; default 1.
         seed: u64 = 1,
         /// Device of the models: `auto` (the default), `cpu`, `cuda` or `cuda:N`.
         device: DeviceChoice = DeviceChoice::Auto => resumable,
@@ -35,7 +35,8 @@ section! {
         default_local_dir: PathBuf = PathBuf::from("runs/default") => resumable,
         /// Number of initial steps that train only the critic; default 0. (verl: `trainer.critic_warmup`)
         critic_warmup: u64 [steps] = 0,
-        /// `true`, the default, to write every response to `rollouts/` in the run folder, and those of validations to `validation/`.
+        /// `true`, the default, to write every response of training to `rollouts/` in the run folder, and every response of validations to
+        /// `validation/`.
         write_rollouts: bool = true => resumable,
         /// Further outputs of the metrics: `tensorboard` writes an event file into the folder `tensorboard` of the run folder while the run
         /// trains. `console` and `file`, the terminal and `metrics.jsonl`, are always written. A string or a list; default none. (verl:
@@ -90,11 +91,11 @@ section! {
         intermediate_size: i64 [channels] = 256,
         /// Number of transformer blocks; default 3.
         num_hidden_layers: i64 [layers] = 3,
-        /// Number of query heads; default 4. `hidden_size` must be an even multiple of it.
+        /// Number of query heads; default 4. `hidden_size` must be an even multiple of this number.
         num_attention_heads: i64 [heads] = 4,
         /// Number of key and value heads; default 2. Must divide `num_attention_heads`.
         num_key_value_heads: i64 [heads] = 2,
-        /// Use the embedding as the head, too; default true. vLLM on CPU does not update such a head.
+        /// `true`, the default, to use the weights of the embedding for the output head, too. vLLM on CPU does not update such a head.
         tie_word_embeddings: bool = true,
         /// Maximum context length in tokens; default 4096. Longer demonstrations are rejected.
         max_position_embeddings: i64 [tokens] = 4096,

@@ -22,10 +22,10 @@ fn rules_of_rejection_have_one_bound_or_one_each() {
         correction(&[&overrides[0], &overrides[1]]).rollout_rs
     };
     let rule = |unit, divergence| RolloutRs { unit, divergence };
-    let band = |least, most| rule(RejectionUnit::Token, Divergence::K1 { least, most });
+    let band = |min, max| rule(RejectionUnit::Token, Divergence::K1 { min, max });
     assert_eq!(of("token_k1", "\"0.5_3.0\""), [band(0.5, 3.0)]);
     assert_eq!(of("token_k1", "4"), [band(0.25, 4.0)]);
-    let largest = |most| rule(RejectionUnit::SequenceMax, Divergence::K3 { most });
+    let largest = |max| rule(RejectionUnit::SequenceMax, Divergence::K3 { max });
     assert_eq!(of("seq_max_k3", "0.001"), [largest(0.001)]);
     assert_eq!(of("token_k1, seq_max_k3", "\"0.5_3.0, 0.1\""), [band(0.5, 3.0), largest(0.1)]);
     assert_eq!(of("token_k1,seq_max_k3", "2.0"), [band(0.5, 2.0), largest(2.0)]);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use self::entries::{Condition, DYNAMIC, Use, find};
+use self::entries::{Condition, DYNAMIC, KeyMapping, find};
 use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
 use super::error::RecipeError;
@@ -22,18 +22,18 @@ use super::value::value_of;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
-/// Overrides with our keys, and the treatment of verl's keys.
+/// Overrides translated to our keys, with notes on the keys of verl among them.
 #[derive(Debug, Default)]
 pub(crate) struct Translation {
     /// The overrides, each `section.key=value`.
     pub(crate) overrides: Vec<String>,
-    /// The keys with another name here, and that name.
+    /// The keys of verl that were translated to a key of another name, each with that key.
     pub(crate) renamed: Vec<(String, String)>,
-    /// The keys without a meaning here.
+    /// The keys that are left out because they have no effect here.
     pub(crate) ignored: Vec<String>,
-    /// The keys that the other settings do not use, and the setting that would.
+    /// The keys that have no effect with the other settings, each with the setting that it needs.
     pub(crate) unused: Vec<String>,
-    /// The keys that are not set and whose defaults differ from verl's, each with both.
+    /// The keys that are not set and whose defaults differ from the defaults of verl, each with both defaults.
     pub(crate) defaults: Vec<String>,
     /// Remarks on single keys.
     pub(crate) remarks: Vec<String>,
@@ -41,12 +41,13 @@ pub(crate) struct Translation {
     pub(crate) errors: Vec<RecipeError>,
 }
 
-/// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that it may select.
+/// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that the recipe may select.
 ///
-/// Keys that are not verl's stay as they are. Keys with verl's and our name keep their checks, unless a key of verl is among the overrides:
-/// then those that verl would not use are left out. `${key}` in a value is the value of that override, of the file, or the default.
+/// Keys that are not verl's stay as they are. If at least one override has a key that only verl has, the keys that both programs have
+/// follow verl, and keys that verl would not use are left out. Otherwise the keys of both programs stay as they are, too. `${key}` in a
+/// value is replaced by the value of `key` in the overrides, by its value in the file, or by its default, in this order.
 ///
-/// The [errors](Translation::errors) of the translation are those of overrides that cannot be read or are refused.
+/// The [errors](Translation::errors) of the translation are the errors of overrides that cannot be read or are refused.
 pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) -> Translation {
     let (mut written, mut errors) = (Vec::new(), Vec::new());
     for text in overrides {
@@ -55,8 +56,9 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
             Err(error) => errors.push(error),
         }
     }
-    let is_of_verl =
-        |one: &Override| !is_known::<RawRecipe>(&one.key) && find(&one.key, false).is_some();
+    let is_of_verl = |setting: &Override| {
+        !is_known::<RawRecipe>(&setting.key) && find(&setting.key, false).is_some()
+    };
     let is_of_verl = written.iter().any(is_of_verl);
     if is_of_verl || written.iter().any(Override::has_reference) {
         written = last_of_each_key(written);
@@ -64,8 +66,8 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
     }
     if !is_of_verl {
         // Another text in `${...}`, such as the name of an environment variable, is part of the value.
-        let refers = |one: &&Override| one.references().iter().any(|key| is_key(key));
-        errors.extend(written.iter().filter(refers).map(unresolved));
+        let refers = |setting: &&Override| setting.references().iter().any(|key| is_key(key));
+        errors.extend(written.iter().filter(refers).map(unresolved_reference));
         let overrides = written.iter().map(Override::text).collect();
         return Translation { overrides, errors, ..Translation::default() };
     }
@@ -77,19 +79,20 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
         overlong: Overlong::default(),
         has_routes: written
             .iter()
-            .any(|one| one.key.starts_with("reward.routes") && !one.is_null()),
+            .any(|setting| setting.key.starts_with("reward.routes") && !setting.is_null()),
     };
-    written.iter().for_each(|one| translator.add(one));
-    translator.route();
+    written.iter().for_each(|setting| translator.add(setting));
+    translator.select_rewards();
     translator.fail_if_exhausted();
     translator.note_defaults();
     translator.done
 }
 
-/// Returns the value of a key of ours or of verl in the file or, without one, its default.
+/// Returns the value of a key of ours or of verl in the file. If the file does not set the key, returns the default, or `None` if the key
+/// has no default.
 fn setting_or_default(file: &Table, key: &str) -> Option<String> {
     let ours = match find(key, true) {
-        Some(Use::Key(ours) | Use::If(_, &Use::Key(ours))) => ours,
+        Some(KeyMapping::Key(ours) | KeyMapping::If(_, &KeyMapping::Key(ours))) => ours,
         _ => key,
     };
     let mut parts = ours.split('.');
@@ -108,30 +111,34 @@ fn is_key(key: &str) -> bool {
 }
 
 /// Returns the error of an override that refers to a key without a value.
-fn unresolved(one: &Override) -> RecipeError {
+fn unresolved_reference(setting: &Override) -> RecipeError {
     let reason = "a key in `${...}` is not set here".to_owned();
-    RecipeError::Verl { text: one.written.clone(), reason }
+    RecipeError::Verl { text: setting.written.clone(), reason }
 }
 
-/// Returns the file with the overrides, in which keys that mean the same have our names. Conditions look up other settings in it.
+/// Returns the table of the file with the overrides applied. Conditions look up other settings in it, so keys of verl that have an
+/// equivalent are stored under our names.
 fn settings(file: &Table, written: &[Override]) -> Table {
     let mut table = file.clone();
-    for one in written {
-        let text = match find(&one.key, true) {
-            Some(Use::Key(ours) | Use::If(_, &Use::Key(ours)) | Use::NotNull(ours, _)) => {
-                one.renamed(ours)
-            }
-            Some(Use::NotNegative(ours)) if !is_negative(one) => one.renamed(ours),
-            _ => one.text(),
+    for setting in written {
+        let text = match find(&setting.key, true) {
+            Some(
+                KeyMapping::Key(ours)
+                | KeyMapping::If(_, &KeyMapping::Key(ours))
+                | KeyMapping::NotNull(ours, _),
+            ) => setting.renamed(ours),
+            Some(KeyMapping::NotNegative(ours)) if !is_negative(setting) => setting.renamed(ours),
+            _ => setting.text(),
         };
-        // One that does not fit into the table, such as a key of a section that is also `null`, is reported when the recipe is read.
+        // An override that does not fit into the table, such as a key of a section that is also set to `null`, is reported when the recipe
+        // is read.
         drop(override_key::<RawRecipe>(&mut table, &text));
     }
     table
 }
 
-fn is_negative(one: &Override) -> bool {
-    one.value.as_integer().is_some_and(|value| value < 0)
+fn is_negative(setting: &Override) -> bool {
+    setting.value.as_integer().is_some_and(|value| value < 0)
 }
 
 /// Defaults of verl that change what a run computes and differ from ours, as TOML.
@@ -139,7 +146,7 @@ const DEFAULTS: [(&str, &str); 3] =
     [("algorithm.adv_estimator", "\"gae\""), ("rollout.n", "1"), ("data.train_batch_size", "1024")];
 /// The setting that selects a critic.
 const ESTIMATOR: &str = "algorithm.adv_estimator";
-/// The number of prompts of an update; `data.train_batch_size` unless it is set.
+/// The key of the number of prompts of an update. The default is `data.train_batch_size`.
 const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
 
 /// The logger that writes TensorBoard's event files.
@@ -148,200 +155,218 @@ const EVENT_FILE: &str = "tensorboard";
 const PYTHON: &str = "reward.options.python";
 
 struct Translator<'a> {
+    /// The settings of the file with the overrides applied.
     settings: Table,
     /// The settings of a recipe that sets nothing.
     defaults: BTreeMap<String, String>,
+    /// The names of the rewards that the recipe may select.
     rewards: &'a [&'a str],
+    /// The translation of the overrides that were read so far.
     done: Translation,
+    /// The settings of DAPO's penalty that were read so far.
     overlong: Overlong,
     /// `true` if an override sets routes of rewards.
     has_routes: bool,
 }
 
 impl Translator<'_> {
-    fn add(&mut self, one: &Override) {
-        let exact = find(&one.key, true);
-        let is_ours = exact.is_none() && is_known::<RawRecipe>(&one.key);
-        let meaning = exact.or_else(|| find(&one.key, false).filter(|_| !is_ours));
+    fn add(&mut self, setting: &Override) {
+        let exact = find(&setting.key, true);
+        let is_ours = exact.is_none() && is_known::<RawRecipe>(&setting.key);
+        let meaning = exact.or_else(|| find(&setting.key, false).filter(|_| !is_ours));
         match meaning {
             // Unsetting an unknown key changes nothing, so that reading the recipe would not report it.
-            None if one.is_null() && !is_key_or_section::<RawRecipe>(&one.key) => {
-                self.refuse(one, "there is no such key");
+            None if setting.is_null() && !is_key_or_section::<RawRecipe>(&setting.key) => {
+                self.refuse(setting, "there is no such key");
             }
             // Another unknown key is reported when the recipe is read, together with those of the file.
-            None => self.done.overrides.push(one.text()),
-            Some(meaning) => self.apply(one, meaning),
+            None => self.done.overrides.push(setting.text()),
+            Some(meaning) => self.apply(setting, meaning),
         }
     }
 
-    fn apply(&mut self, one: &Override, meaning: Use) {
+    fn apply(&mut self, setting: &Override, meaning: KeyMapping) {
         match meaning {
-            Use::Key(ours) => self.set(one, ours),
-            Use::If(condition, inner) => match self.failing(condition) {
-                None => self.apply(one, *inner),
-                // The file may set the key.
-                Some(_) if one.is_null() => self.apply(one, *inner),
-                Some(failing) => self.unused(one, failing),
+            KeyMapping::Key(ours) => self.set(setting, ours),
+            KeyMapping::If(condition, inner) => match self.unmet_condition(condition) {
+                None => self.apply(setting, *inner),
+                // `null` may unset a key that the file sets.
+                Some(_) if setting.is_null() => self.apply(setting, *inner),
+                Some(unmet_condition) => self.note_unused(setting, unmet_condition),
             },
-            Use::Switch(condition, inner, other) => {
-                self.apply(one, if self.failing(condition).is_none() { *inner } else { *other });
+            KeyMapping::Switch(condition, inner, other) => {
+                self.apply(
+                    setting,
+                    if self.unmet_condition(condition).is_none() { *inner } else { *other },
+                );
             }
-            Use::NotNegative(_) if is_negative(one) => self.done.ignored.push(one.key.clone()),
-            Use::NotNegative(ours) => self.set(one, ours),
-            Use::NotNull(_, reason) if one.is_null() => self.remark(one, reason),
-            Use::NotNull(ours, _) => self.set(one, ours),
-            Use::Only(values, reason) => self.only(one, values, reason),
-            Use::SameAs(ours, reason) => self.same(one, ours, reason),
-            Use::Noted(values, _) if is_one_of(one, values) => {
-                self.done.ignored.push(one.key.clone());
+            KeyMapping::NotNegative(_) if is_negative(setting) => {
+                self.done.ignored.push(setting.key.clone())
             }
-            Use::Noted(_, reason) => self.remark(one, reason),
-            Use::Ignored => self.done.ignored.push(one.key.clone()),
-            Use::Refused(_) if one.is_null() => self.done.ignored.push(one.key.clone()),
-            Use::Refused(reason) => self.refuse(one, reason),
-            Use::Engine => self.engine(one),
-            Use::Loggers => self.loggers(one),
-            Use::RewardFile => self.reward(one, "file"),
-            Use::RewardFunction => self.reward(one, "function"),
-            Use::RewardArguments => {
-                let (_, name) = one.key.split_once(".reward_kwargs.").unwrap_or_default();
-                self.reward(one, &format!("kwargs.{name}"));
+            KeyMapping::NotNegative(ours) => self.set(setting, ours),
+            KeyMapping::NotNull(_, reason) if setting.is_null() => self.add_remark(setting, reason),
+            KeyMapping::NotNull(ours, _) => self.set(setting, ours),
+            KeyMapping::Only(values, reason) => self.require_value(setting, values, reason),
+            KeyMapping::SameAs(ours, reason) => self.require_same(setting, ours, reason),
+            KeyMapping::Noted(values, _) if is_one_of(setting, values) => {
+                self.done.ignored.push(setting.key.clone());
             }
-            Use::Overlong(part) => self.overlong.add(part, one),
-            Use::Context => self.context(one),
+            KeyMapping::Noted(_, reason) => self.add_remark(setting, reason),
+            KeyMapping::Ignored => self.done.ignored.push(setting.key.clone()),
+            KeyMapping::Refused(_) if setting.is_null() => {
+                self.done.ignored.push(setting.key.clone())
+            }
+            KeyMapping::Refused(reason) => self.refuse(setting, reason),
+            KeyMapping::Engine => self.set_engine(setting),
+            KeyMapping::Loggers => self.set_loggers(setting),
+            KeyMapping::RewardFile => self.set_reward(setting, "file"),
+            KeyMapping::RewardFunction => self.set_reward(setting, "function"),
+            KeyMapping::RewardArguments => {
+                let (_, name) = setting.key.split_once(".reward_kwargs.").unwrap_or_default();
+                self.set_reward(setting, &format!("kwargs.{name}"));
+            }
+            KeyMapping::Overlong(part) => self.overlong.add(part, setting),
+            KeyMapping::Context => self.check_context_length(setting),
         }
     }
 
-    fn set(&mut self, one: &Override, ours: &str) {
-        if one.has_reference() {
-            self.done.errors.push(unresolved(one));
+    fn set(&mut self, setting: &Override, ours: &str) {
+        if setting.has_reference() {
+            self.done.errors.push(unresolved_reference(setting));
             return;
         }
-        self.done.overrides.push(one.renamed(ours));
-        if one.key != ours {
-            self.done.renamed.push((one.key.clone(), ours.to_owned()));
+        self.done.overrides.push(setting.renamed(ours));
+        if setting.key != ours {
+            self.done.renamed.push((setting.key.clone(), ours.to_owned()));
         }
     }
 
-    /// Records a key that only has an effect under a condition that does not hold. A key of the critic is refused if verl's default would
-    /// use it.
-    fn unused(&mut self, one: &Override, failing: Condition) {
-        let wants_critic = one.key.starts_with("critic.") && failing.key == ESTIMATOR;
-        if wants_critic && !one.is_null() && self.written(ESTIMATOR).is_none() {
-            self.refuse(one, "verl's default estimator has a critic, and ours has none: set algorithm.adv_estimator");
+    /// Records a key that only has an effect under a condition that does not hold. A key of the critic is refused if
+    /// `algorithm.adv_estimator` is not set, because verl's default estimator has a critic.
+    fn note_unused(&mut self, setting: &Override, unmet_condition: Condition) {
+        let wants_critic = setting.key.starts_with("critic.") && unmet_condition.key == ESTIMATOR;
+        if wants_critic && !setting.is_null() && self.explicit_setting(ESTIMATOR).is_none() {
+            self.refuse(setting, "verl's default estimator has a critic, and ours has none: set algorithm.adv_estimator");
             return;
         }
-        let values = failing.values.join(" or ");
+        let values = unmet_condition.values.join(" or ");
         let equals = if values.is_empty() { "" } else { " = " };
-        self.done.unused.push(format!("{} (needs {}{equals}{values})", one.key, failing.key));
+        self.done
+            .unused
+            .push(format!("{} (needs {}{equals}{values})", setting.key, unmet_condition.key));
     }
 
-    fn remark(&mut self, one: &Override, reason: &str) {
-        self.done.remarks.push(format!("`{}` is left out: {reason}", one.written));
+    fn add_remark(&mut self, setting: &Override, reason: &str) {
+        self.done.remarks.push(format!("`{}` is left out: {reason}", setting.written));
     }
 
-    /// Accepts a limit that no prompt with its response can exceed.
-    fn context(&mut self, one: &Override) {
+    /// Accepts a maximum length that no prompt with its response can exceed, and refuses a lower maximum.
+    fn check_context_length(&mut self, setting: &Override) {
         let limit = |key| self.setting(key).and_then(|value| value.parse::<i64>().ok());
         let limits = [limit("data.max_prompt_length"), limit("data.max_response_length")];
         let longest: i64 = limits.into_iter().flatten().sum();
-        if one.is_null() || one.value.as_integer().is_some_and(|most| most >= longest) {
-            self.done.ignored.push(one.key.clone());
+        if setting.is_null() || setting.value.as_integer().is_some_and(|max| max >= longest) {
+            self.done.ignored.push(setting.key.clone());
         } else {
             let reason = format!(
                 "it must be at least data.max_prompt_length + data.max_response_length = {longest}, which are the limits here"
             );
-            self.refuse(one, &reason);
+            self.refuse(setting, &reason);
         }
     }
 
-    /// Ends a run with verl's dynamic sampling if its batches are exhausted, as verl does, unless the recipe says otherwise.
+    /// Sets `schedule.on_exhausted=fail` for verl's dynamic sampling, unless the recipe sets the key, because verl ends a run whose batches
+    /// are exhausted.
     fn fail_if_exhausted(&mut self) {
         const VERL: &str = "algorithm.filter_groups.enable";
         const OURS: &str = "schedule.on_exhausted";
-        let is_filtered = self.written(VERL).is_some_and(|value| value == "true");
-        if is_filtered && self.failing(DYNAMIC).is_none() && self.written(OURS).is_none() {
+        let is_filtered = self.explicit_setting(VERL).is_some_and(|value| value == "true");
+        if is_filtered
+            && self.unmet_condition(DYNAMIC).is_none()
+            && self.explicit_setting(OURS).is_none()
+        {
             self.done.overrides.push(format!("{OURS}=fail"));
             self.done.renamed.push((VERL.to_owned(), OURS.to_owned()));
         }
     }
 
-    /// Lists the defaults that differ from verl's.
+    /// Lists the defaults that differ from the defaults of verl, for keys that are not set.
     fn note_defaults(&mut self) {
         for (key, verl) in DEFAULTS {
-            if self.written(key).is_none() {
+            if self.explicit_setting(key).is_none() {
                 let ours = self.setting(key).unwrap_or_default();
                 self.done.defaults.push(format!("`{key}` is {ours} (verl: {verl})"));
             }
         }
     }
 
-    fn only(&mut self, one: &Override, values: &[&str], reason: &str) {
-        if is_one_of(one, values) {
-            self.done.ignored.push(one.key.clone());
+    fn require_value(&mut self, setting: &Override, values: &[&str], reason: &str) {
+        if is_one_of(setting, values) {
+            self.done.ignored.push(setting.key.clone());
         } else {
-            self.refuse(one, reason);
+            self.refuse(setting, reason);
         }
     }
 
-    /// Accepts the value of the key `ours`.
-    fn same(&mut self, one: &Override, ours: &str, reason: &str) {
+    /// Accepts a key that has the same value as the key `ours`, and refuses it otherwise.
+    fn require_same(&mut self, setting: &Override, ours: &str, reason: &str) {
         let of_step = || (ours == MINI_BATCH).then(|| self.setting("data.train_batch_size"));
         let value = self.setting(ours).or_else(|| of_step().flatten());
         let value = value.unwrap_or_else(|| "nothing".to_owned());
         let reason = format!("it must be that of {ours}, {value}: {reason}");
-        self.only(one, &[value.as_str()], &reason);
+        self.require_value(setting, &[value.as_str()], &reason);
     }
 
-    fn refuse(&mut self, one: &Override, reason: &str) {
-        let (text, reason) = (one.written.clone(), reason.to_owned());
+    fn refuse(&mut self, setting: &Override, reason: &str) {
+        let (text, reason) = (setting.written.clone(), reason.to_owned());
         self.done.errors.push(RecipeError::Verl { text, reason });
     }
 
-    /// vLLM and SGLang run as servers here. Without any, the engine of the recipe samples from the same distribution.
-    fn engine(&mut self, one: &Override) {
+    /// Sets `rollout.engine` if the recipe has inference servers, because vLLM and SGLang only run as servers here. Otherwise leaves the
+    /// key out with a note, because the recipe's engine samples from the same distribution.
+    fn set_engine(&mut self, setting: &Override) {
         let rollout = self.settings.get("rollout").and_then(Value::as_table);
         let has = |key| rollout.is_some_and(|rollout| rollout.contains_key(key));
         if has("servers") || has("serve") {
-            self.set(one, "rollout.engine");
+            self.set(setting, "rollout.engine");
         } else {
             let engine = self.setting("rollout.engine").unwrap_or_default();
             self.done.remarks.push(format!(
                 "`{}` is left out: rollout.engine = {engine} generates, because neither rollout.servers nor rollout.serve is set (docs/servers.md)",
-                one.written
+                setting.written
             ));
         }
     }
 
-    fn loggers(&mut self, one: &Override) {
-        let alone = std::slice::from_ref(&one.value);
-        let all = one.value.as_array().map_or(alone, Vec::as_slice);
+    fn set_loggers(&mut self, setting: &Override) {
+        let alone = std::slice::from_ref(&setting.value);
+        let all = setting.value.as_array().map_or(alone, Vec::as_slice);
         let is_event_file = |logger: &Value| logger.as_str() == Some(EVENT_FILE);
         let kept = all.iter().filter(|logger| is_event_file(logger)).count();
         if kept > 0 {
-            self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", one.key));
+            self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", setting.key));
         }
         if kept < all.len() {
             if kept > 0 {
                 let remark =
-                    format!("of `{}`, only `{EVENT_FILE}` has an effect here", one.written);
+                    format!("of `{}`, only `{EVENT_FILE}` has an effect here", setting.written);
                 self.done.remarks.push(remark);
             } else {
-                self.done.ignored.push(one.key.clone());
+                self.done.ignored.push(setting.key.clone());
             }
         }
     }
 
-    fn reward(&mut self, one: &Override, option: &str) {
-        if one.is_null() {
-            self.done.ignored.push(one.key.clone());
+    fn set_reward(&mut self, setting: &Override, option: &str) {
+        if setting.is_null() {
+            self.done.ignored.push(setting.key.clone());
         } else if !self.rewards.contains(&"python") {
-            self.refuse(one, "this program has no reward `python`");
+            self.refuse(setting, "this program has no reward `python`");
         } else if self.has_routes && !self.routes_name_python() {
             let reason = "reward.routes is set and names no reward `python`: add it, or leave reward.routes out";
-            self.refuse(one, reason);
+            self.refuse(setting, reason);
         } else {
-            self.set(one, &format!("{PYTHON}.{option}"));
+            self.set(setting, &format!("{PYTHON}.{option}"));
         }
     }
 
@@ -352,11 +377,11 @@ impl Translator<'_> {
     }
 
     /// Selects the rewards of all data sources if verl's keys select any: a function in Python, and DAPO's penalty.
-    fn route(&mut self) {
-        let is_python = self.name_function();
+    fn select_rewards(&mut self) {
+        let is_python = self.set_default_function();
         let overlong = std::mem::take(&mut self.overlong);
         if let Some(enable) = overlong.enabled() {
-            self.penalize(&overlong, enable, if is_python { "python" } else { "math" });
+            self.add_overlong_penalty(&overlong, enable, if is_python { "python" } else { "math" });
             return;
         }
         self.done.ignored.extend(overlong.keys().map(|(verl, _)| verl));
@@ -365,8 +390,8 @@ impl Translator<'_> {
         }
     }
 
-    /// Returns `true` if the file of a function is set. verl's default is the function `compute_score`.
-    fn name_function(&mut self) -> bool {
+    /// Returns `true` if the file of a Python reward is set. Adds verl's default function, `compute_score`, if no function is set.
+    fn set_default_function(&mut self) -> bool {
         let overrides = &mut self.done.overrides;
         let sets = |overrides: &[String], option: &str| {
             overrides.iter().any(|text| text.starts_with(&format!("{PYTHON}.{option}=")))
@@ -379,7 +404,7 @@ impl Translator<'_> {
     }
 
     /// Adds DAPO's penalty to the scores of the reward `base`.
-    fn penalize(&mut self, overlong: &Overlong, enable: &Override, base: &str) {
+    fn add_overlong_penalty(&mut self, overlong: &Overlong, enable: &Override, base: &str) {
         let reward = self.settings.get("reward").and_then(Value::as_table);
         let has_routes = reward.is_some_and(|reward| reward.contains_key("routes"));
         let longest = self.setting("data.max_response_length").unwrap_or_default();
@@ -402,14 +427,15 @@ impl Translator<'_> {
         }
     }
 
-    /// Returns the condition that does not hold: this one, or that of the setting that it names, which may have no effect itself.
-    fn failing(&self, condition: Condition) -> Option<Condition> {
-        let outer = find(condition.key, true).and_then(|meaning| self.unmet(meaning));
+    /// Returns the condition that does not hold, or `None` if all conditions hold. The setting that `condition` names may depend on a
+    /// condition itself, which is checked first.
+    fn unmet_condition(&self, condition: Condition) -> Option<Condition> {
+        let outer = find(condition.key, true).and_then(|meaning| self.unmet_condition_of(meaning));
         if outer.is_some() {
             return outer;
         }
         let holds = match condition.values {
-            [] => self.written(condition.key).is_some(),
+            [] => self.explicit_setting(condition.key).is_some(),
             values => {
                 let found = self.setting(condition.key);
                 found.is_some_and(|found| values.contains(&found.as_str()))
@@ -418,12 +444,18 @@ impl Translator<'_> {
         (!holds).then_some(condition)
     }
 
-    /// Returns the first condition of a meaning that does not hold, if there is one.
-    fn unmet(&self, meaning: Use) -> Option<Condition> {
+    /// Returns the first condition of a meaning that does not hold, or `None` if all conditions hold.
+    fn unmet_condition_of(&self, meaning: KeyMapping) -> Option<Condition> {
         match meaning {
-            Use::If(condition, inner) => self.failing(condition).or_else(|| self.unmet(*inner)),
-            Use::Switch(condition, inner, other) => {
-                self.unmet(if self.failing(condition).is_none() { *inner } else { *other })
+            KeyMapping::If(condition, inner) => {
+                self.unmet_condition(condition).or_else(|| self.unmet_condition_of(*inner))
+            }
+            KeyMapping::Switch(condition, inner, other) => {
+                self.unmet_condition_of(if self.unmet_condition(condition).is_none() {
+                    *inner
+                } else {
+                    *other
+                })
             }
             _ => None,
         }
@@ -431,11 +463,11 @@ impl Translator<'_> {
 
     /// Returns a setting of the recipe, or its default, as TOML.
     fn setting(&self, key: &str) -> Option<String> {
-        self.written(key).or_else(|| self.defaults.get(key).cloned())
+        self.explicit_setting(key).or_else(|| self.defaults.get(key).cloned())
     }
 
     /// Returns a setting that the file or an override sets, as TOML.
-    fn written(&self, key: &str) -> Option<String> {
+    fn explicit_setting(&self, key: &str) -> Option<String> {
         let mut parts = key.split('.');
         let section = parts.next().and_then(|section| self.settings.get(section));
         let value = section.and_then(|value| parts.try_fold(value, |value, part| value.get(part)));
@@ -443,14 +475,14 @@ impl Translator<'_> {
     }
 }
 
-/// Returns `true` for one of these values, and for `null`.
-fn is_one_of(one: &Override, values: &[&str]) -> bool {
-    let found = one.value.to_string();
-    one.is_null() || values.iter().any(|value| is_same(value, &found))
+/// Returns `true` if the value of `setting` is one of `values` or `null`.
+fn is_one_of(setting: &Override, values: &[&str]) -> bool {
+    let found = setting.value.to_string();
+    setting.is_null() || values.iter().any(|value| is_same_value(value, &found))
 }
 
-/// Compares two values in TOML. Numbers may be written differently.
-fn is_same(one: &str, other: &str) -> bool {
+/// Returns `true` if two TOML values are equal. Numbers are equal if they have the same value.
+fn is_same_value(one: &str, other: &str) -> bool {
     match (one.parse::<f64>(), other.parse::<f64>()) {
         (Ok(one), Ok(other)) => one == other,
         _ => one == other,

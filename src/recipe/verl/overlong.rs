@@ -3,56 +3,57 @@
 use super::entries::OverlongPart;
 use super::override_text::Override;
 
-/// The reward that has this penalty.
+/// The name of the reward that is this penalty.
 pub(super) const PENALTY: &str = "soft_overlong";
 
 /// The settings of the penalty among the overrides.
 ///
-/// The penalty is 0 up to `Len` tokens before `MaxLength`, and decreases linearly to minus `Factor` there. verl adds it to the scores.
+/// The penalty is 0 for responses of at most `MaxLength - Len` tokens, and decreases linearly to `-Factor` at `MaxLength`. verl adds it to
+/// the scores.
 #[derive(Debug, Default)]
 pub(super) struct Overlong(Vec<(OverlongPart, Override)>);
 
 impl Overlong {
-    /// Adds a setting. A later one replaces an earlier one, and `null` unsets it.
-    pub(super) fn add(&mut self, part: OverlongPart, one: &Override) {
+    /// Adds a setting. It replaces an earlier setting of the same part, and `null` unsets the part.
+    pub(super) fn add(&mut self, part: OverlongPart, setting: &Override) {
         self.0.retain(|(other, _)| *other != part);
-        if !one.is_null() {
-            self.0.push((part, one.clone()));
+        if !setting.is_null() {
+            self.0.push((part, setting.clone()));
         }
     }
 
     fn get(&self, part: OverlongPart) -> Option<&Override> {
-        self.0.iter().find(|(other, _)| *other == part).map(|(_, one)| one)
+        self.0.iter().find(|(other, _)| *other == part).map(|(_, setting)| setting)
     }
 
-    /// Returns the override that enables the penalty. verl's default is no penalty.
+    /// Returns the override that enables the penalty, or `None` if it is `false` or absent, because verl's default is no penalty.
     pub(super) fn enabled(&self) -> Option<&Override> {
-        self.get(OverlongPart::Enable).filter(|one| one.value.as_bool() != Some(false))
+        self.get(OverlongPart::Enable).filter(|setting| setting.value.as_bool() != Some(false))
     }
 
     /// Returns the keys of verl, each with the key that it sets here.
     pub(super) fn keys(&self) -> impl Iterator<Item = (String, String)> {
-        self.0.iter().map(|(part, one)| (one.key.clone(), ours(*part)))
+        self.0.iter().map(|(part, setting)| (setting.key.clone(), target_key(*part)))
     }
 
     /// Returns the overrides that add the penalty to the scores of the reward `base`, or `None` if `Len` is missing.
     ///
     /// `longest` is the default of `MaxLength`.
     pub(super) fn overrides(&self, base: &str, longest: &str) -> Option<[String; 3]> {
-        let value = |part| self.get(part).map(|one| one.value.to_string());
+        let value = |part| self.get(part).map(|setting| setting.value.to_string());
         let cache = value(OverlongPart::Len)?;
         let factor = value(OverlongPart::Factor).unwrap_or_else(|| "1.0".to_owned());
         let max_length = value(OverlongPart::MaxLength).unwrap_or_else(|| longest.to_owned());
         Some([
             format!("reward.routes={{\"*\" = {{ {base} = 1.0, {PENALTY} = {factor} }}}}"),
-            format!("{}={max_length}", ours(OverlongPart::MaxLength)),
-            format!("{}={cache}", ours(OverlongPart::Len)),
+            format!("{}={max_length}", target_key(OverlongPart::MaxLength)),
+            format!("{}={cache}", target_key(OverlongPart::Len)),
         ])
     }
 }
 
 /// Returns the key that a setting of the penalty sets.
-pub(super) fn ours(part: OverlongPart) -> String {
+pub(super) fn target_key(part: OverlongPart) -> String {
     match part {
         OverlongPart::Enable | OverlongPart::Factor => "reward.routes".to_owned(),
         OverlongPart::Len => format!("reward.options.{PENALTY}.cache"),

@@ -14,14 +14,15 @@ use crate::recipe::value::{NULL, value_of};
 pub(crate) struct Override {
     /// The text without Hydra's `+`.
     pub(crate) written: String,
+    /// The dotted name of the key.
     pub(crate) key: String,
     /// The value, or the string `null` for Hydra's `null`.
     pub(crate) value: Value,
 }
 
 impl Override {
-    /// Reads an override, or those of the entries of a dictionary as Hydra writes it, `{key: value}`, unless the key is ours. Hydra's `+` and `++` before a key are
-    /// accepted.
+    /// Reads an override. A dictionary as Hydra writes it, `{key: value}`, gives an override for each entry, unless the key is ours.
+    /// Hydra's `+` and `++` before a key are accepted.
     ///
     /// # Errors
     /// If the text has no `=`, or begins with Hydra's `~`, which removes a key.
@@ -51,7 +52,7 @@ impl Override {
         self.renamed(&self.key)
     }
 
-    /// Returns the override for another key.
+    /// Returns the text of the override with `key` in place of its own key.
     pub(super) fn renamed(&self, key: &str) -> String {
         format!("{key}={}", self.value_text())
     }
@@ -73,10 +74,11 @@ impl Override {
     }
 }
 
-/// Adds the override of a key, or those of the entries of a dictionary.
+/// Adds the override `key=text`. If `text` is a dictionary and `key` is not a key of ours, adds an override for each entry of the
+/// dictionary instead.
 fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
     let value = value_of(text);
-    // Our keys have tables and texts as values, and a text may look like a dictionary.
+    // Values of our keys may be tables, or texts that look like a dictionary.
     let of_entries: Vec<(String, String)> = match &value {
         _ if is_key_or_section::<RawRecipe>(key) => Vec::new(),
         Value::Table(table) if table.keys().all(|inner| is_key(inner)) => {
@@ -93,7 +95,7 @@ fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
     }
 }
 
-/// Returns the entries of a dictionary as Hydra writes it; `None` for another text.
+/// Returns the entries of a dictionary as Hydra writes it, or `None` for any other text.
 fn entries(text: &str) -> Option<Vec<(String, String)>> {
     let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let entries = parts(inner)?.into_iter().map(|entry| {
@@ -104,13 +106,14 @@ fn entries(text: &str) -> Option<Vec<(String, String)>> {
     entries.collect()
 }
 
-/// Returns `true` for the name of an entry that can be a part of a key. Templates of prompts begin with a brace, too.
+/// Returns `true` if the name of an entry can be a part of a key. This tells a dictionary from a prompt template, which may begin with a
+/// brace, too.
 fn is_key(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|letter| letter.is_alphanumeric() || "_-/*".contains(letter))
 }
 
-/// Splits a text at its commas, except for those in brackets and quotes; `None` if one of these is not closed.
+/// Splits a text at the commas outside of brackets and quotes. Returns `None` if brackets or quotes are unbalanced.
 fn parts(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_usize, None);
     let mut letters = text.char_indices();
@@ -148,7 +151,8 @@ pub(super) fn last_of_each_key(written: Vec<Override>) -> Vec<Override> {
     written.into_iter().zip(kept).filter_map(|(one, is_kept)| is_kept.then_some(one)).collect()
 }
 
-/// Replaces each `${key}` in a value by the value of that override or, without one, by that of `known`. Others are left as they are.
+/// Replaces each `${key}` in a value by the value of the override of `key`. If no override sets `key`, uses the value that `known` returns.
+/// References without a value are left as they are.
 pub(super) fn interpolate(written: &mut [Override], known: impl Fn(&str) -> Option<String>) {
     let referred: BTreeSet<String> = written.iter().flat_map(Override::references).collect();
     let is_written = |key: &String| written.iter().any(|one| one.key == *key);
@@ -157,7 +161,7 @@ pub(super) fn interpolate(written: &mut [Override], known: impl Fn(&str) -> Opti
         .filter(|key| !is_written(key))
         .filter_map(|key| Some((format!("${{{key}}}"), known(&key)?)))
         .collect();
-    // A value may refer to one that refers to another. More levels than keys would be a circle.
+    // A value may refer to one that refers to another. More levels than overrides would be a cycle.
     for _ in 0..written.len() {
         if !written.iter().any(Override::has_reference) {
             return;

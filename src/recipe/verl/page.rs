@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::entries::all;
-use super::overlong::ours;
+use super::overlong::target_key;
 use super::*;
 use crate::generated_page::assert_tables;
 use crate::recipe::from_table;
@@ -65,12 +65,14 @@ fn tables() -> String {
         table("Keys with one value", ["verl", "accepted; otherwise refused"], limited),
         table("Keys that are left out with a note", ["verl", "note"], noted),
         table("Refused keys", ["verl", "why"], refusal),
-        table("Ignored keys", ["verl", ""], |meaning| (meaning == Use::Ignored).then(String::new)),
+        table("Ignored keys", ["verl", ""], |meaning| {
+            (meaning == KeyMapping::Ignored).then(String::new)
+        }),
     ]
     .join("\n")
 }
 
-fn table(title: &str, head: [&str; 2], cell: impl Fn(Use) -> Option<String>) -> String {
+fn table(title: &str, head: [&str; 2], cell: impl Fn(KeyMapping) -> Option<String>) -> String {
     let rows = all().filter_map(|entry| Some((entry.verl, conditional(entry.meaning, &cell)?)));
     let mut text = format!("### {title}\n\n");
     if head[1].is_empty() {
@@ -87,13 +89,16 @@ fn table(title: &str, head: [&str; 2], cell: impl Fn(Use) -> Option<String>) -> 
 }
 
 /// Returns the cell of a meaning and of those that depend on another setting.
-fn conditional(meaning: Use, cell: &impl Fn(Use) -> Option<String>) -> Option<String> {
+fn conditional(
+    meaning: KeyMapping,
+    cell: &impl Fn(KeyMapping) -> Option<String>,
+) -> Option<String> {
     match meaning {
-        Use::If(condition, inner) => {
+        KeyMapping::If(condition, inner) => {
             let inner = conditional(*inner, cell)?;
             Some(format!("{inner}, with {}; otherwise without effect, as in verl", text(condition)))
         }
-        Use::Switch(condition, first, second) => {
+        KeyMapping::Switch(condition, first, second) => {
             let [first, second] = [first, second].map(|meaning| conditional(*meaning, cell));
             let condition = text(condition);
             match (first, second) {
@@ -119,33 +124,33 @@ fn codes(values: &[&str]) -> String {
     values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn mapped(meaning: Use) -> Option<String> {
+fn mapped(meaning: KeyMapping) -> Option<String> {
     Some(match meaning {
-        Use::Key(ours) => format!("`{ours}`"),
-        Use::NotNull(ours, reason) => format!("`{ours}`; `null` is left out with a note: {reason}"),
-        Use::NotNegative(ours) => format!("`{ours}`; a negative value is left out"),
-        Use::RewardFile => format!("`{PYTHON}.file`, with `reward.routes = {{ \"*\" = \"python\" }}`"),
-        Use::RewardArguments => format!("`{PYTHON}.kwargs`"),
-        Use::Overlong(part) => {
+        KeyMapping::Key(ours) => format!("`{ours}`"),
+        KeyMapping::NotNull(ours, reason) => format!("`{ours}`; `null` is left out with a note: {reason}"),
+        KeyMapping::NotNegative(ours) => format!("`{ours}`; a negative value is left out"),
+        KeyMapping::RewardFile => format!("`{PYTHON}.file`, with `reward.routes = {{ \"*\" = \"python\" }}`"),
+        KeyMapping::RewardArguments => format!("`{PYTHON}.kwargs`"),
+        KeyMapping::Overlong(part) => {
             let values = "`{ \"*\" = { math = 1.0, soft_overlong = penalty_factor } }`";
-            match ours(part) {
+            match target_key(part) {
                 routes if routes.ends_with("routes") => format!("`{routes}`: {values}, if `enable` is true"),
                 option => format!("`{option}`"),
             }
         }
-        Use::RewardFunction => format!("`{PYTHON}.function`; default `compute_score`"),
-        Use::Loggers => "`trainer.logger` if it has `tensorboard`; other loggers are left out with a note".to_owned(),
-        Use::Engine => "`rollout.engine`, if `rollout.servers` or `rollout.serve` is set; otherwise left out with a note".to_owned(),
+        KeyMapping::RewardFunction => format!("`{PYTHON}.function`; default `compute_score`"),
+        KeyMapping::Loggers => "`trainer.logger` if it has `tensorboard`; other loggers are left out with a note".to_owned(),
+        KeyMapping::Engine => "`rollout.engine`, if `rollout.servers` or `rollout.serve` is set; otherwise left out with a note".to_owned(),
         _ => return None,
     })
 }
 
-fn limited(meaning: Use) -> Option<String> {
+fn limited(meaning: KeyMapping) -> Option<String> {
     match meaning {
-        Use::Only([], reason) => Some(format!("`null`: {reason}")),
-        Use::Only(values, reason) => Some(format!("{}: {reason}", codes(values))),
-        Use::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
-        Use::Context => Some(
+        KeyMapping::Only([], reason) => Some(format!("`null`: {reason}")),
+        KeyMapping::Only(values, reason) => Some(format!("{}: {reason}", codes(values))),
+        KeyMapping::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
+        KeyMapping::Context => Some(
             "at least `data.max_prompt_length + data.max_response_length`, which are the limits here"
                 .to_owned(),
         ),
@@ -153,17 +158,17 @@ fn limited(meaning: Use) -> Option<String> {
     }
 }
 
-fn noted(meaning: Use) -> Option<String> {
+fn noted(meaning: KeyMapping) -> Option<String> {
     match meaning {
-        Use::Noted([], reason) => Some(reason.to_owned()),
-        Use::Noted(values, reason) => Some(format!("unless {}: {reason}", codes(values))),
+        KeyMapping::Noted([], reason) => Some(reason.to_owned()),
+        KeyMapping::Noted(values, reason) => Some(format!("unless {}: {reason}", codes(values))),
         _ => None,
     }
 }
 
-fn refusal(meaning: Use) -> Option<String> {
+fn refusal(meaning: KeyMapping) -> Option<String> {
     match meaning {
-        Use::Refused(reason) => Some(reason.to_owned()),
+        KeyMapping::Refused(reason) => Some(reason.to_owned()),
         _ => None,
     }
 }

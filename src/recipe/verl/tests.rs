@@ -217,11 +217,11 @@ fn each_key_is_listed_once_and_names_keys_that_exist() {
     for (at, entry) in all().enumerate() {
         assert!(all().take(at).all(|other| other.verl != entry.verl), "{}", entry.verl);
         let ours = match entry.meaning {
-            Use::Key(ours)
-            | Use::If(_, &Use::Key(ours))
-            | Use::SameAs(ours, _)
-            | Use::NotNull(ours, _)
-            | Use::NotNegative(ours) => ours,
+            KeyMapping::Key(ours)
+            | KeyMapping::If(_, &KeyMapping::Key(ours))
+            | KeyMapping::SameAs(ours, _)
+            | KeyMapping::NotNull(ours, _)
+            | KeyMapping::NotNegative(ours) => ours,
             _ => continue,
         };
         assert!(is_known::<RawRecipe>(ours), "{}: {ours}", entry.verl);

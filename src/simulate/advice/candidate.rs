@@ -21,14 +21,15 @@ pub(super) struct Candidate<'a> {
 pub(super) struct ChosenCandidate<'a> {
     /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
-    /// The other low-bias candidates whose interval overlaps that of the fastest. They include the fastest itself unless it is the choice.
+    /// The other low-bias candidates whose interval overlaps the interval of the fastest low-bias candidate. The fastest candidate is among
+    /// them unless it is the choice.
     pub(super) equivalent: Vec<Candidate<'a>>,
 }
 
 /// The error of the mean length is compared in multiples of this; smaller differences are ignored.
-const BIAS_GRAIN: f64 = 0.01;
+const BIAS_RESOLUTION: f64 = 0.01;
 /// The discarded share is compared in multiples of this; smaller differences are ignored.
-const WASTE_GRAIN: f64 = 0.05;
+const WASTE_RESOLUTION: f64 = 0.05;
 
 /// The costs of a configuration other than time, the most important first: the error of the mean length, the share of discarded tokens, and
 /// the number of settings (0 for plain `sync`). The derived order compares them in this order.
@@ -45,25 +46,27 @@ impl<'a> Candidate<'a> {
         &self.summary.label
     }
 
-    /// Returns the candidate's summaries: one, or one for each end of the correlation.
+    /// Returns the candidate's summaries: two if the correlation has two ends, and otherwise one.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
         std::iter::once(self.summary).chain(self.upper)
     }
 
-    /// Returns the speed-up over plain `sync`, the lower of those at both ends.
+    /// Returns the mean speed-up over plain `sync`: the lower of the speed-ups at both ends, and 0 if it is not known.
     pub(super) fn speed(&self) -> f64 {
         let speed = |summary: &Summary| summary.speedup_over_sync.map_or(0.0, |stat| stat.mean);
         self.summaries().map(speed).fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns the interval of that speed-up; with two ends, the smallest interval that contains both.
+    /// Returns the interval of the speed-up over plain `sync`. With two ends, it is the smallest interval that contains the intervals at
+    /// both. Returns `[0, 0]` if no interval is known.
     pub(super) fn interval(&self) -> SpeedupInterval {
         let nothing = SpeedupInterval { low: 0.0, high: 0.0 };
         let intervals = self.summaries().filter_map(|summary| summary.over_sync_interval);
         intervals.reduce(SpeedupInterval::hull).unwrap_or(nothing)
     }
 
-    /// Returns `true` if the candidate is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
+    /// Returns `true` if the candidate is on-policy and has low bias at both ends: the mean trained length differs from the mean length of
+    /// the policy by at most the share `tolerance`, and the effective sample size is at least `MIN_ESS` or not known.
     pub(super) fn is_low(&self, tolerance: f64) -> bool {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }
@@ -75,17 +78,17 @@ impl<'a> Candidate<'a> {
         };
         let wasted = |summary: &Summary| summary.bias.discarded.map_or(0.0, |share| share.mean);
         CandidateCost {
-            bias: (worst(&off) / BIAS_GRAIN).round() as u32,
-            waste: (worst(&wasted) / WASTE_GRAIN).round() as u32,
+            bias: (worst(&off) / BIAS_RESOLUTION).round() as u32,
+            waste: (worst(&wasted) / WASTE_RESOLUTION).round() as u32,
             settings: if self.is_sync { 0 } else { self.summary.settings.len().max(1) },
         }
     }
 }
 
-/// Returns the cheapest candidate among those that are indistinguishable from the fastest, or `None` if no candidate has low bias.
+/// Returns the cheapest of the candidates that are indistinguishable from the fastest candidate, or `None` if no candidate has low bias.
 ///
-/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in
-/// [`CandidateCost`] go to the faster one.
+/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Of candidates with
+/// equal [`CandidateCost`], the faster one is chosen.
 pub(super) fn choose<'a>(
     candidates: &[Candidate<'a>],
     tolerance: f64,

@@ -15,12 +15,12 @@ use super::summary::Summary;
 /// Configurations of different jobs are not compared: more GPUs or shorter responses change the job, not the schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The job, as the values of the swept keys that are not the schedule's; empty if there is only one job.
+    /// The job: the values of the swept keys that do not belong to the schedule; empty if there is only one job.
     pub job: String,
-    /// The configuration to choose; `None` if none has low bias, at both ends of the within-prompt correlation if a trace does not
-    /// determine it.
+    /// The configuration to choose; `None` if none has low bias. If a trace does not determine the within-prompt correlation, the bias must
+    /// be low at both of its ends.
     pub choice: Option<String>,
-    /// Other low-bias configurations whose speed-up does not differ significantly from that of the fastest one.
+    /// Other low-bias configurations whose speed-up does not differ significantly from the speed-up of the fastest low-bias configuration.
     pub not_separated: Vec<String>,
     /// The fastest configuration, regardless of its bias.
     pub fastest: Option<String>,
@@ -41,7 +41,7 @@ pub struct ChoiceAtEnd {
     pub choice: Option<String>,
 }
 
-/// The choice under another assumption, among the fastest low-bias configurations.
+/// The choice under another assumption, among the configurations that were simulated again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AssumptionCheck {
     /// The assumption, by name.
@@ -61,7 +61,7 @@ pub struct OpenCorrelation<'a> {
     pub low: f64,
     /// The upper end.
     pub high: f64,
-    /// The summaries at the upper end, in the same order as those at the lower end.
+    /// The summaries at the upper end, in the same order as the summaries at the lower end.
     pub upper: &'a [Summary],
 }
 
@@ -75,7 +75,8 @@ pub(super) struct Decision<'a> {
     tolerance: f64,
 }
 
-/// Decides for each job of `runs`, whose summaries are `summaries`. The mean length may deviate from the policy's by the share `tolerance`.
+/// Decides for each job of `runs`, whose summaries are `summaries`. `open` adds the summaries at the upper end of a correlation that a
+/// trace does not determine. `tolerance` is the maximum relative deviation of the mean trained length from the mean length of the policy.
 pub(super) fn decide<'a>(
     runs: &'a [ConfigurationRuns],
     summaries: &'a [Summary],
@@ -85,11 +86,11 @@ pub(super) fn decide<'a>(
     let syncs = plain_syncs(runs);
     let decision = |(job, members): (&str, Vec<usize>)| {
         let at = |low: &'a [Summary], high: Option<&'a [Summary]>| -> Vec<Candidate<'a>> {
-            let candidate = |&place: &usize| Candidate {
-                index: place,
-                summary: &low[place],
-                upper: high.map(|high| &high[place]),
-                is_sync: syncs[place] == place,
+            let candidate = |&index: &usize| Candidate {
+                index,
+                summary: &low[index],
+                upper: high.map(|high| &high[index]),
+                is_sync: syncs[index] == index,
             };
             members.iter().map(candidate).collect()
         };
@@ -115,26 +116,27 @@ pub(super) fn decide<'a>(
 }
 
 /// The maximum number of low-bias configurations that are simulated again under other assumptions; baselines are added to them.
-const NEAREST: usize = 4;
+const MAX_RECHECKED: usize = 4;
 
 impl Decision<'_> {
-    /// Returns the label of the configuration to choose.
+    /// Returns the label of the configuration to choose, or `None` if no configuration has low bias.
     pub(super) fn choice(&self) -> Option<&str> {
         self.chosen.as_ref().map(|chosen| chosen.choice.label())
     }
 
-    /// Returns the indices of the choice and of the fastest low-bias configurations; empty if there is only one of them.
+    /// Returns the indices of the fastest low-bias configurations, at most `MAX_RECHECKED`, and of the choice. The list is empty if there
+    /// is no choice, or if it would contain only one configuration.
     pub(super) fn nearest(&self) -> Vec<usize> {
         let Some(chosen) = &self.chosen else { return Vec::new() };
         let mut fit: Vec<&Candidate<'_>> =
             self.candidates.iter().filter(|one| one.is_low(self.tolerance)).collect();
         fit.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
-        fit.truncate(NEAREST);
-        let mut places: Vec<usize> = fit.iter().map(|candidate| candidate.index).collect();
-        if !places.contains(&chosen.choice.index) {
-            places.push(chosen.choice.index);
+        fit.truncate(MAX_RECHECKED);
+        let mut indices: Vec<usize> = fit.iter().map(|candidate| candidate.index).collect();
+        if !indices.contains(&chosen.choice.index) {
+            indices.push(chosen.choice.index);
         }
-        if places.len() > 1 { places } else { Vec::new() }
+        if indices.len() > 1 { indices } else { Vec::new() }
     }
 
     /// Returns the advice, including the results under other assumptions.

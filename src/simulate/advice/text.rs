@@ -3,7 +3,7 @@
 use super::super::correlation_ends::LowHigh;
 use super::super::interval::{HELD_OUT_ERROR, SpeedupInterval};
 use super::super::stat::SeedStat;
-use super::super::summary::{LEAST_ESS, Summary};
+use super::super::summary::{MIN_ESS, Summary};
 use super::super::table::{percent, range, ratio};
 use super::candidate::{Candidate, ChosenCandidate};
 use super::{AssumptionCheck, ChoiceAtEnd, Decision};
@@ -28,7 +28,7 @@ fn choice(decision: &Decision<'_>) -> String {
         Some(ChosenCandidate { choice, .. }) => format!(
             "Choose {}: {}. It is on-policy; {}.",
             choice.label(),
-            pace(choice),
+            speedup_text(choice),
             cost_text(choice),
         ),
         None => "No configuration is within the bounds of a choice.".to_owned(),
@@ -69,7 +69,8 @@ fn preference(choice: &Candidate<'_>, equivalent: &[Candidate<'_>]) -> String {
     format!("{label} {reason}.")
 }
 
-/// Describes the fastest configuration regardless of its bias, unless it is the choice.
+/// Describes the fastest configuration regardless of its bias, or states that the choice is the fastest. Returns `None` if the fastest
+/// configuration has low bias but is not the choice.
 fn unbounded(decision: &Decision<'_>) -> Option<String> {
     let fastest = decision.fastest()?;
     let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
@@ -88,12 +89,12 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
     Some(format!(
         "Without the bounds, {} has the shortest steps: {}, but {}{stale}{sure}.",
         fastest.label(),
-        pace(fastest),
+        speedup_text(fastest),
         cost_text(fastest),
     ))
 }
 
-/// States whether the choice holds at both ends of the within-prompt correlation.
+/// States the choices at both ends of the within-prompt correlation. Returns `None` if the correlation has only one value.
 fn ends(decision: &Decision<'_>) -> Option<String> {
     let [low, high] = &decision.ends[..] else { return None };
     let shown = |end: &ChoiceAtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
@@ -128,7 +129,7 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     })
 }
 
-/// Lists the assumptions that change the choice, and those that do not.
+/// Lists the assumptions that change the choice, and the assumptions that do not.
 fn changes(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> Option<String> {
     decision.choice()?;
     let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);
@@ -153,18 +154,18 @@ fn bounds(decision: &Decision<'_>) -> String {
         seeds => format!(", and two standard errors over {seeds} seeds"),
     };
     format!(
-        "Bounds of a choice: on-policy, a mean trained length within {} of the policy's, an effective sample size of at least {LEAST_ESS}. \
+        "Bounds of a choice: on-policy, a mean trained length within {} of the policy's, an effective sample size of at least {MIN_ESS}. \
          Intervals allow for the error of step-time ratios on held-out measurements, {}{spread}.",
         percent(decision.tolerance),
         percent(HELD_OUT_ERROR),
     )
 }
 
-fn pace(candidate: &Candidate<'_>) -> String {
-    let tokens = both(candidate, |summary| summary.token_speedup);
+fn speedup_text(candidate: &Candidate<'_>) -> String {
+    let tokens = at_both_ends(candidate, |summary| summary.token_speedup);
     format!(
         "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens per second of its baseline",
-        range(steps(candidate), |seconds| format!("{seconds:.0}")),
+        range(step_seconds(candidate), |seconds| format!("{seconds:.0}")),
         speed(candidate),
         tokens.map_or("-".to_owned(), |tokens| range(tokens, ratio)),
     )
@@ -173,17 +174,17 @@ fn pace(candidate: &Candidate<'_>) -> String {
 /// Formats the speed-up over plain `sync` with its interval.
 fn speed(candidate: &Candidate<'_>) -> String {
     let SpeedupInterval { low, high } = candidate.interval();
-    let mean = both(candidate, |summary| summary.speedup_over_sync);
+    let mean = at_both_ends(candidate, |summary| summary.speedup_over_sync);
     let mean = mean.map_or("-".to_owned(), |mean| range(mean, ratio));
     format!("{mean} [{} to {}]", ratio(low), ratio(high))
 }
 
 fn cost_text(candidate: &Candidate<'_>) -> String {
-    let of_policy = |of: fn(&Summary) -> Option<SeedStat>| match both(candidate, of) {
+    let of_policy = |of: fn(&Summary) -> Option<SeedStat>| match at_both_ends(candidate, of) {
         Some(values) => format!("{} of the policy's", range(values, ratio)),
         None => "not known".to_owned(),
     };
-    let discarded = both(candidate, |summary| summary.bias.discarded);
+    let discarded = at_both_ends(candidate, |summary| summary.bias.discarded);
     format!(
         "the mean trained length is {}, the 99th percentile {}, and {} of the sampled tokens are discarded",
         of_policy(|summary| summary.bias.mean_ratio),
@@ -192,14 +193,17 @@ fn cost_text(candidate: &Candidate<'_>) -> String {
     )
 }
 
-fn steps(candidate: &Candidate<'_>) -> LowHigh {
+fn step_seconds(candidate: &Candidate<'_>) -> LowHigh {
     let seconds = |summary: &Summary| summary.step_s.mean;
     let low = seconds(candidate.summary);
     LowHigh { low, high: candidate.upper.map_or(low, seconds) }
 }
 
 /// Returns a figure at both ends; the same value twice if there is no upper end.
-fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<SeedStat>) -> Option<LowHigh> {
+fn at_both_ends(
+    candidate: &Candidate<'_>,
+    of: fn(&Summary) -> Option<SeedStat>,
+) -> Option<LowHigh> {
     let low = of(candidate.summary)?.mean;
     let high = match candidate.upper {
         Some(upper) => of(upper)?.mean,

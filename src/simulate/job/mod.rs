@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 use super::outcome::GanttStep;
 use super::overrides::overlay_all;
-use super::placement::Placement;
+use super::placement::SimulatedPlacement;
 use super::raw::{Dispatch, Judge, RawJob};
 use super::trace::{SharedTrace, TraceSummary, with_correlation};
 use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
@@ -25,10 +25,12 @@ use crate::recipe::{RecipeError, from_table};
 ///
 /// - `sync` is veRL. It dispatches chunks of prompts, scores after the rollout, and trains on whole steps, on GPUs that generate and train
 ///   in turn.
-/// - All others dispatch by response and score each response when it ends.
+/// - All other schedules dispatch by response and score each response when it ends. `longest_first` dispatches to the instance with the
+///   fewest responses; the other schedules dispatch to the instances in turn.
 /// - `tail_batching` has the stream trainer.
 /// - `frontier_group` has separate GPUs for generation and for training.
-/// - `sync` and `fused` have a judge on its own GPUs and a fixed time limit of the sandbox. The others have RollPacker's reward scheduler.
+/// - `sync`, `fused` and `longest_first` have a judge on its own GPUs and a fixed time limit of the sandbox. All other schedules have
+///   RollPacker's reward scheduler: a judge on the GPUs of the rollout, and adaptive time limits.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The job as written, with defaults filled in.
@@ -44,8 +46,8 @@ pub struct Job {
     /// The time at which the trainer fetches groups.
     pub delivery: GroupDelivery,
     /// The assignment of GPUs to generation and training.
-    pub placement: Placement,
-    /// The number of GPUs that train. With separate placement these do not generate.
+    pub placement: SimulatedPlacement,
+    /// The number of GPUs that train. With separate placement, these GPUs do not generate.
     pub training_gpus: u32,
     /// The layout of a copy of the model during training.
     pub training_layout: TrainingLayout,
@@ -55,11 +57,11 @@ pub struct Job {
     pub judge: Judge,
     /// The mode of the sandbox's time limits.
     pub timeout: LimitMode,
-    /// The recorded responses, if the lengths are those of a trace.
+    /// The recorded responses; `None` unless `lengths.source` is `trace`.
     pub trace: Option<Arc<SharedTrace>>,
     /// The length that no prompt exceeds, in tokens.
     pub longest_prompt: u32,
-    /// The step whose Gantt chart is kept.
+    /// The step whose Gantt chart is recorded.
     pub charted: GanttStep,
     /// The number of steps after the warm-up whose timeline the run with the first seed keeps.
     pub traced_steps: u64,
@@ -79,8 +81,8 @@ impl Job {
         })
     }
 
-    /// Returns `true` if every trained token is sampled by the weights that are updated: no staleness, and no response that continues in a
-    /// later step.
+    /// Returns `true` if every trained token is sampled by the weights that the update changes: `pipeline.staleness` is 0, and the schedule
+    /// continues no response in a later step.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
         let ScheduleSection { name, options, .. } = &self.raw.schedule;
@@ -98,7 +100,7 @@ impl Job {
         Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
     }
 
-    /// Returns a summary of the recorded lengths; `None` if the lengths are not recorded.
+    /// Returns a summary of the recorded lengths, or `None` if the job has no trace.
     #[must_use]
     pub fn trace_summary(&self) -> Option<TraceSummary> {
         let SharedTrace { trace, correlation_estimate } = &**self.trace.as_ref()?;
@@ -116,7 +118,8 @@ impl Job {
         })
     }
 
-    /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of the interval that the trace allows.
+    /// Returns the correlation of the lengths of two responses to a prompt of a trace. It is `lengths.correlation` if the job sets it,
+    /// otherwise the lower end of the interval that the trace allows, and 0 without such an interval.
     #[must_use]
     pub fn correlation(&self) -> f64 {
         let open = self
@@ -129,17 +132,18 @@ impl Job {
         self.trace.as_ref()?.correlation_estimate
     }
 
-    /// Returns the upper end of the interval of the correlation that the trace allows; `None` if the job sets a correlation.
+    /// Returns the upper end of the interval of the correlation that the trace allows; `None` if the job sets a correlation, has no trace,
+    /// or its trace determines the correlation.
     pub(super) fn upper_correlation(&self) -> Option<f64> {
         let CorrelationEstimate { low, high, .. } = self.correlation_estimate()?;
         (self.raw.lengths.correlation.is_none() && low < high).then_some(high)
     }
 
-    /// Returns the job with `settings` laid over it and a single seed.
+    /// Returns the job with `settings` applied to it and a single seed.
     ///
     /// # Errors
     /// If the result is not a valid job.
-    pub(super) fn under(&self, settings: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn with_overrides(&self, settings: &[String]) -> anyhow::Result<Self> {
         let mut table = Table::try_from(&self.raw)?;
         overlay_all(&mut table, settings)?;
         let mut raw: RawJob = from_table(table)?;
@@ -149,7 +153,7 @@ impl Job {
         Self::resolve(raw, self.trace.clone())
     }
 
-    /// Returns the tokens of a longest prompt with a longest response, which each instance has to hold.
+    /// Returns the maximum number of tokens of a prompt with its response, which each instance has to hold.
     pub(super) fn longest_sequence(&self) -> u64 {
         u64::from(self.longest_prompt) + u64::from(self.raw.data.max_response_length)
     }
@@ -199,7 +203,7 @@ impl Job {
     #[must_use]
     pub fn rollout_gpus(&self) -> u32 {
         match self.placement {
-            Placement::Separate => self.raw.cluster.gpus - self.training_gpus,
+            SimulatedPlacement::Separate => self.raw.cluster.gpus - self.training_gpus,
             _ => self.raw.cluster.gpus,
         }
     }

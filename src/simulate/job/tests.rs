@@ -28,16 +28,19 @@ fn unset_keys_have_the_defaults_of_the_schedule() {
         (
             Scoring::AfterRollout,
             GroupDelivery::WholeStep,
-            Placement::Colocated,
+            SimulatedPlacement::Colocated,
             Dispatch::PromptChunks
         )
     );
     let batched = job(&[]);
-    assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
+    assert_eq!(
+        (batched.scoring, batched.placement),
+        (Scoring::Streamed, SimulatedPlacement::Stream)
+    );
     let configured = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
     assert_eq!(
         (&configured.placement, configured.delivery),
-        (&Placement::Separate, GroupDelivery::Once)
+        (&SimulatedPlacement::Separate, GroupDelivery::Once)
     );
     assert_eq!((configured.training_gpus, configured.rollout_gpus()), (16, 16));
 }

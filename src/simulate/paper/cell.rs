@@ -1,4 +1,4 @@
-//! The comparison of one number of a paper with the simulated one, and the table of such comparisons.
+//! The comparison of a number of a paper with the simulated number, and the table of such comparisons.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct PaperCell {
     pub ours: f64,
     /// The error of the simulated value; see [`ErrorMeasure`].
     pub error: f64,
-    /// `true` if a constant of the model was fitted to the number, or chosen with knowledge of it.
+    /// `true` if a constant of the model was fitted to the number, or chosen with knowledge of the number.
     pub fitted: bool,
     /// The measure of `error`.
     #[serde(skip)]
@@ -37,8 +37,8 @@ pub enum ErrorMeasure {
     Points,
 }
 
-/// The largest error of a cell that counts as near, by [`ErrorMeasure`].
-const NEAR: [f64; 2] = [0.15, 0.05];
+/// The maximum error of a cell that counts as near: relative, and in points.
+const MAX_NEAR_ERROR: [f64; 2] = [0.15, 0.05];
 
 impl ErrorMeasure {
     /// Returns the error of `ours`.
@@ -62,7 +62,7 @@ impl PaperCell {
     /// Returns `true` if the error is at most 15 %, or at most 5 points.
     #[must_use]
     pub fn is_near(&self) -> bool {
-        self.error.abs() <= NEAR[usize::from(self.measure == ErrorMeasure::Points)]
+        self.error.abs() <= MAX_NEAR_ERROR[usize::from(self.measure == ErrorMeasure::Points)]
     }
 
     fn row(&self) -> Vec<String> {

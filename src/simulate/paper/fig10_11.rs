@@ -7,16 +7,16 @@ use super::jobs::{self, EVALUATION, QWEN_32B, RLHFUSE, VERL};
 use super::plan::Plan;
 use super::runs::{JobId, ROUNDS, RunSelection, StageSeconds};
 
-/// Fig. 10, means read off the curves by job: veRL, RLHFuse, short and long rounds of RollPacker.
+/// Fig. 10: mean seconds of a step, read off the curves, by job: veRL, RLHFuse, short and long rounds of RollPacker.
 const STEP_S: [[f64; 4]; 3] =
     [[233.4, 130.9, 110.6, 133.1], [382.8, 291.4, 138.6, 306.3], [874.6, 766.4, 242.3, 736.8]];
 
-/// Fig. 10, standard deviation over the 40 steps of veRL, by job.
+/// Fig. 10: standard deviation of the seconds of a step over the 40 steps of veRL, by job.
 const SPREAD_S: [f64; 3] = [55.7, 25.4, 21.2];
 
 /// Fig. 11a: mean of the longest trained response of a short round, in tokens.
 const SHORT_LONGEST: f64 = 1442.0;
-/// The longest response of every long round, and of every round of veRL, in tokens.
+/// The length of the longest response in every long round and in every round of veRL, in tokens.
 const CAP: f64 = 32_768.0;
 
 /// Fig. 11b: mean rollout seconds of veRL, of short rounds and of long rounds.

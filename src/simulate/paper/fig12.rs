@@ -1,14 +1,14 @@
 //! Fig. 12: rollout time with more speculation on prompts, on responses, and on both; mathematical tasks.
 //!
 //! The authors' repository has the script of the figure (`examples/sensitive_analysis_fig11`, `plot/plt_sensitive_squeezer.py`). It runs
-//! ten iterations without training for each bar, all with RollPacker's scheduler, also the bar without speculation. A bar weighs the
-//! longest short round and the longest long round by their numbers in a period; without long rounds it is the longest of the ten rounds.
-//! The timer of a round ends with its last reward.
+//! ten iterations without training for each bar, all with RollPacker's scheduler, also the bar without speculation. The height of a bar is
+//! the mean of the longest short round and the longest long round, weighted by their numbers in a period. Without long rounds, it is the
+//! longest of the ten rounds. The timer of a round ends with its last reward.
 //!
-//! The figure states caps only. The bars of 8k agree within 8 % with those that the repository has of the script, except for the two
-//! shortest. Both are simulated as the repository runs it: 7B/8k, 32 prompts, on 8 [A800]. The hardware was chosen with knowledge of the
-//! bar without speculation; according to the repository, the paper's evaluation as a whole ran on H800. The other jobs are those of section
-//! 6.1.
+//! The figure states the response caps but not the jobs. The bars of 8k agree within 8 % with the bars that the repository contains for the
+//! script, except for the two shortest. Both sets of bars are simulated in the way that the repository runs the script: 7B/8k, 32 prompts,
+//! on 8 [A800]. The hardware was chosen with knowledge of the bar without speculation; according to the repository, the paper's evaluation
+//! as a whole ran on H800. The other jobs are the jobs of section 6.1.
 //!
 //! [A800]: super::jobs::A800
 
@@ -19,7 +19,8 @@ use super::jobs::{A800, Base, MATH, QWEN_14B, QWEN_32B, REPOSITORY, REWARD_SCHED
 use super::plan::Plan;
 use super::runs::{GENERATION, JobId, RunSelection};
 
-/// The bars of a cap: the surplus of responses (`R`), of prompts (`P`) or of both, as factors, and the number of short rounds in a period.
+/// The bars for one response cap: the surplus of responses (`R`), of prompts (`P`) or of both, as factors, and the number of short rounds
+/// in a period.
 const BARS: [Bar; 8] = [
     Bar { name: "1", factors: ["1", "1"], short_rounds: 0 },
     Bar { name: "R 1.125", factors: ["1.125", "1"], short_rounds: 0 },
@@ -34,7 +35,7 @@ const BARS: [Bar; 8] = [
 /// The iterations of the script.
 const ITERATIONS: u32 = 10;
 
-/// The size of the repository's script.
+/// The batch size, response limit and group size of the repository's script.
 const SCRIPT: &[&str] =
     &["data.train_batch_size=32", "data.max_response_length=8192", "rollout.n=8"];
 
@@ -128,7 +129,7 @@ mod tests {
     use rollpacker_operators::report::StageTimes;
 
     use super::super::super::outcome::{RunOutcome, StepOutcome};
-    use super::super::runs::Runs;
+    use super::super::runs::PaperRuns;
     use super::*;
 
     fn step(round: &str, rollout: f64, reward: f64) -> StepOutcome {
@@ -147,7 +148,7 @@ mod tests {
     fn a_bar_weights_the_longest_rounds_by_their_counts() {
         let steps = vec![step("short", 1.0, 0.5), step("short", 3.0, 0.0), step("long", 9.0, 1.0)];
         let outcome = RunOutcome { steps, ..RunOutcome::default() };
-        let runs = Runs::new(vec![vec![outcome]], vec![Some(0)]);
+        let runs = PaperRuns::new(vec![vec![outcome]], vec![Some(0)]);
         let seconds = |short_rounds| Bar { short_rounds, ..BARS[0] }.seconds(runs.of(JobId(0)));
         assert_eq!(seconds(2), (2.0 * 3.0 + 10.0) / 3.0);
         assert_eq!(seconds(0), 10.0);

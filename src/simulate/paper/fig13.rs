@@ -1,18 +1,18 @@
 //! Fig. 13: the parallelism planner as responses grow longer; Qwen2.5-14B on 16 GPUs.
 //!
 //! The paper forces the response length from 8k to 32k tokens, and its planner doubles the tensor parallelism when the KV cache overflows.
-//! Here 128 responses have exactly the forced length, and the planner's choice is the least parallelism without preemptions. The number of
-//! responses and the share of memory for KV caches are not stated, and were chosen so that this choice is the paper's: the chosen
-//! parallelisms count as fitted, the times do not.
+//! Here 128 responses have exactly the forced length, and the planner's choice is the lowest parallelism without preemptions. The number of
+//! responses and the share of memory for KV caches are not stated, and were chosen so that the planner chooses as in the paper. The chosen
+//! parallelisms therefore count as fitted, and the times do not.
 
 use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::{MATH, QWEN_14B, REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
-use super::runs::{JobId, Runs};
+use super::runs::{JobId, PaperRuns};
 
-/// Thousands of tokens, the tensor parallelism that the planner chooses, and seconds.
+/// Forced response length in thousands of tokens, the tensor parallelism that the planner chooses, and seconds of the rollout.
 const PLANNED: [(u32, u32, f64); 13] = [
     (8, 1, 163.7),
     (10, 1, 202.1),
@@ -29,13 +29,13 @@ const PLANNED: [(u32, u32, f64); 13] = [
     (32, 4, 463.1),
 ];
 
-/// The seconds at the lengths at which the planner switches, with the tensor parallelism before the switch.
+/// The seconds of the rollout at the lengths at which the planner switches, with the tensor parallelism before the switch.
 const KEPT: [(u32, u32, f64); 2] = [(14, 1, 280.0), (24, 2, 446.1)];
 
 /// The tensor parallelisms among which the planner chooses.
 const CHOICES: [u32; 3] = [1, 2, 4];
 
-/// Fig. 13c: seconds with the planner over those without it, mean of six steps.
+/// Fig. 13c: rollout seconds with the planner divided by rollout seconds without it, mean of six steps.
 const TIME_RATIO: f64 = 0.900;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -63,8 +63,8 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                         let fits = |&&(_, job): &&(u32, JobId)| {
                             runs.of(job).metric("rollout/preemptions") == 0.0
                         };
-                        let least = jobs.iter().find(fits).or(jobs.last());
-                        least.map_or(f64::NAN, |&(parallel, _)| f64::from(parallel))
+                        let chosen = jobs.iter().find(fits).or(jobs.last());
+                        chosen.map_or(f64::NAN, |&(parallel, _)| f64::from(parallel))
                     });
                 }
             },
@@ -117,6 +117,6 @@ fn job(plan: &mut Plan, thousands: u32, parallel: u32) -> JobId {
     plan.job(QWEN_14B, MATH.iter().map(|&setting| setting.to_owned()).chain(settings))
 }
 
-fn rollout(runs: &Runs, job: JobId) -> f64 {
+fn rollout(runs: &PaperRuns, job: JobId) -> f64 {
     runs.of(job).stage(|stages| stages.rollout)
 }

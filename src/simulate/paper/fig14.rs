@@ -1,9 +1,9 @@
 //! Fig. 14: the reward scheduler.
 //!
-//! - 14a: seconds with a judge that runs concurrently with the engine on the same GPUs (MPS), over those with a judge that takes turns with
-//!   it; judged tasks only, on the 7B job.
-//! - 14c: rollout and exposed rewards of code tasks with adaptive and with fixed time limits, 7B. The number of prompts, 44, is that of the
-//!   run in the authors' repository.
+//! - 14a: seconds with a judge that runs concurrently with the engine on the same GPUs (MPS), divided by the seconds with a judge that
+//!   takes turns with it; judged tasks only, on the 7B job.
+//! - 14c: rollout and exposed rewards of code tasks with adaptive and with fixed time limits, 7B. The number of prompts, 44, is taken from
+//!   the run in the authors' repository.
 //!
 //! Fig. 14b loads the weights of the judge layer by layer; the simulation does not model this.
 
@@ -14,10 +14,10 @@ use super::jobs::{CODE, JUDGED, QWEN_7B, REWARD_SCHEDULER};
 use super::plan::Plan;
 use super::runs::{ROUNDS, RunSelection};
 
-/// 14a: mean ratios of five short rounds and of the long one. The cost of taking turns was fitted to the short rounds.
+/// 14a: the mean ratio of five short rounds, and the ratio of the long round. The cost of taking turns was fitted to the short rounds.
 const MPS: [f64; 2] = [0.914, 0.824];
 
-/// 14c: seconds of short and long rounds, means.
+/// 14c: mean seconds of rollout and exposed rewards, for short and long rounds.
 const TIMEOUTS: [(&str, [f64; 2]); 2] = [("adaptive", [31.9, 81.8]), ("fixed", [56.0, 80.0])];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {

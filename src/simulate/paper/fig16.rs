@@ -5,11 +5,13 @@ use super::item::Item;
 use super::item::Provenance::Fitted;
 use super::jobs::{self, QWEN_14B, System, VERL};
 use super::plan::Plan;
-use super::runs::{JobId, Runs};
+use super::runs::{JobId, PaperRuns};
 
+/// The numbers of GPUs of the figure.
 const GPUS: [u32; 3] = [32, 64, 128];
-/// Samples per second on [`GPUS`].
+/// Samples per second of veRL on [`GPUS`].
 const VERL_RATE: [f64; 3] = [2.73, 3.87, 5.96];
+/// Samples per second of RollPacker on [`GPUS`].
 const ROLLPACKER_RATE: [f64; 3] = [6.07, 9.20, 13.14];
 
 /// Prompts per step and GPU.
@@ -66,6 +68,6 @@ fn job(plan: &mut Plan, system: System, gpus: u32) -> JobId {
     plan.job(QWEN_14B, system.iter().map(|&setting| setting.to_owned()).chain(scale))
 }
 
-fn rate(runs: &Runs, job: JobId) -> f64 {
+fn rate(runs: &PaperRuns, job: JobId) -> f64 {
     runs.of(job).samples_per_s()
 }

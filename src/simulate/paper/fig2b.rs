@@ -5,7 +5,7 @@ use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{CODE, JUDGED, MATH, QWEN_14B, VERL};
 use super::plan::Plan;
-use super::runs::{JobId, RunSelection, Runs, mean};
+use super::runs::{JobId, PaperRuns, RunSelection, mean};
 
 /// Seconds of the rollout.
 const ROLLOUT: f64 = 271.0;
@@ -21,17 +21,17 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         |item, plan| {
             let jobs = [MATH, CODE, JUDGED].map(|task| plan.job(QWEN_14B, [VERL, task].concat()));
             item.relative("rollout, s", ROLLOUT, HeldOut, move |runs| {
-                over(runs, jobs, |job| job.metric("timing_s/gen"))
+                mean_over(runs, jobs, |job| job.metric("timing_s/gen"))
             });
             let idle = 1.0 - BUSY.iter().sum::<f64>() / (ROLLOUT * BUSY.len() as f64);
             item.points("time of an instance without work", idle, HeldOut, move |runs| {
-                over(runs, jobs, |job| job.metric("rollout/idle_ratio"))
+                mean_over(runs, jobs, |job| job.metric("rollout/idle_ratio"))
             });
         },
     )]
 }
 
 /// Returns the mean of `of` over the tasks.
-fn over(runs: &Runs, jobs: [JobId; 3], of: fn(RunSelection<'_>) -> f64) -> f64 {
+fn mean_over(runs: &PaperRuns, jobs: [JobId; 3], of: fn(RunSelection<'_>) -> f64) -> f64 {
     mean(jobs.into_iter().map(|job| of(runs.of(job))))
 }

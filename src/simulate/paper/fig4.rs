@@ -14,13 +14,16 @@ const QUARTILES: [(&str, f64, f64); 3] =
 const SHORT_LONGEST: f64 = 2078.0;
 /// Seconds of veRL's rollout, rewards and training over five steps.
 const VERL_SECONDS: [f64; 3] = [1125.0, 225.0, 350.0];
-/// Rollout seconds of four short rounds and of a long one; seconds of rewards and of training over all five.
+/// Rollout seconds of the four short rounds together.
 const SHORT_ROLLOUT: f64 = 351.0;
+/// Rollout seconds of the long round.
 const LONG_ROLLOUT: f64 = 255.0;
+/// Seconds of rewards and of training, each over all five rounds together.
 const REWARD_AND_TRAINING: [f64; 2] = [255.0, 287.0];
 
-/// The number of steps in the figure, and how many of them are short.
+/// The number of steps in the figure.
 const STEPS: f64 = 5.0;
+/// The number of short rounds among the steps.
 const SHORT: f64 = 4.0;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {

@@ -1,16 +1,16 @@
 //! Fig. 7: preemptions and rollout seconds of a thinking model by tensor parallelism; Qwen3-8B with 32k tokens on 8 GPUs.
 //!
-//! The paper states neither the lengths of the responses nor the memory for KV caches. Those of the shipped job were chosen to match this
-//! figure.
+//! The paper states neither the lengths of the responses nor the memory for KV caches. The lengths and the memory of the shipped job were
+//! chosen so that the job matches this figure.
 
 use super::ROLLPACKER;
 use super::item::Provenance::Fitted;
 use super::item::{Item, SimulatedValue};
 use super::jobs::{REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
-use super::runs::{JobId, ROUNDS, Runs};
+use super::runs::{JobId, PaperRuns, ROUNDS};
 
-/// By tensor parallelism: preemptions of a short and of a long round, then seconds of both.
+/// The tensor parallelism, the preemptions of a short and of a long round, and the rollout seconds of a short and of a long round.
 const PAPER: [(u32, [f64; 2], [f64; 2]); 2] =
     [(1, [5199.0, 2900.0], [1029.0, 1172.0]), (2, [4102.0, 2601.0], [768.0, 1284.0])];
 
@@ -50,13 +50,16 @@ fn job(plan: &mut Plan, parallel: u32) -> JobId {
     plan.job(THINKING_8B, system.chain([parallelism]))
 }
 
-/// Ratios of tensor parallelism 2 over 1: preemptions and seconds, for short and for long rounds.
+/// Returns the ratios of tensor parallelism 2 to tensor parallelism 1, for short and for long rounds: the ratio of preemptions and the
+/// ratio of seconds. Each ratio is a pair of the paper's value and the simulated value.
 fn comparisons([one, two]: [JobId; 2]) -> Vec<(f64, SimulatedValue)> {
     let [(_, few, short), (_, many, long)] = PAPER;
     let mut pairs: Vec<(f64, SimulatedValue)> = Vec::new();
     for (index, (_, round)) in ROUNDS.into_iter().enumerate() {
-        let preemptions = move |runs: &Runs, job| round(runs.of(job)).metric("rollout/preemptions");
-        let seconds = move |runs: &Runs, job| round(runs.of(job)).stage(|stages| stages.rollout);
+        let preemptions =
+            move |runs: &PaperRuns, job| round(runs.of(job)).metric("rollout/preemptions");
+        let seconds =
+            move |runs: &PaperRuns, job| round(runs.of(job)).stage(|stages| stages.rollout);
         pairs.push((
             many[index] / few[index],
             Box::new(move |runs| preemptions(runs, two) / preemptions(runs, one)),

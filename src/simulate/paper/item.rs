@@ -2,11 +2,13 @@
 
 use super::cell::{ErrorMeasure, PaperCell};
 use super::plan::Plan;
-use super::runs::{JobId, Runs};
+use super::runs::{JobId, PaperRuns};
 
 /// A table or figure of a paper.
 pub(super) struct Item {
+    /// The paper, or the repository of its authors.
     source: &'static str,
+    /// The table or figure, such as `Fig. 10`.
     name: &'static str,
     /// The experiment as the source describes it.
     pub(super) setting: &'static str,
@@ -18,14 +20,14 @@ pub(super) struct Item {
 /// The relation of a number to the fit of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provenance {
-    /// A constant was fitted to the item, or chosen with knowledge of it.
+    /// A constant was fitted to the item, or chosen with knowledge of the item.
     Fitted,
     /// The number was held out of the fit.
     HeldOut,
 }
 
 /// A function that computes the simulated value from the runs.
-pub(super) type SimulatedValue = Box<dyn Fn(&Runs) -> f64>;
+pub(super) type SimulatedValue = Box<dyn Fn(&PaperRuns) -> f64>;
 
 struct PaperTarget {
     cell: String,
@@ -37,7 +39,7 @@ struct PaperTarget {
 
 impl Item {
     /// Creates the item `name` of `source` with the targets that `fill` adds and the jobs that it plans. `setting` describes the experiment
-    /// of the source, with the section, and how the simulated one differs.
+    /// of the source, with the section, and how the simulated experiment differs.
     pub(super) fn new(
         plan: &mut Plan,
         source: &'static str,
@@ -63,7 +65,7 @@ impl Item {
         cell: impl Into<String>,
         paper: f64,
         provenance: Provenance,
-        ours: impl Fn(&Runs) -> f64 + 'static,
+        ours: impl Fn(&PaperRuns) -> f64 + 'static,
     ) {
         self.add(cell.into(), paper, ErrorMeasure::Relative, provenance, Box::new(ours));
     }
@@ -74,7 +76,7 @@ impl Item {
         cell: impl Into<String>,
         paper: f64,
         provenance: Provenance,
-        ours: impl Fn(&Runs) -> f64 + 'static,
+        ours: impl Fn(&PaperRuns) -> f64 + 'static,
     ) {
         self.add(cell.into(), paper, ErrorMeasure::Points, provenance, Box::new(ours));
     }
@@ -88,7 +90,7 @@ impl Item {
         });
     }
 
-    /// Adds Spearman's rank correlation between the paper's values and the simulated ones.
+    /// Adds Spearman's rank correlation between the paper's values and the simulated values.
     pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, SimulatedValue)>) {
         self.points(cell, 1.0, Provenance::HeldOut, move |runs| {
             let (paper, ours): (Vec<_>, Vec<_>) =
@@ -109,7 +111,7 @@ impl Item {
     }
 
     /// Evaluates the targets on the runs.
-    pub(super) fn cells(&self, runs: &Runs) -> Vec<PaperCell> {
+    pub(super) fn cells(&self, runs: &PaperRuns) -> Vec<PaperCell> {
         let cell = |target: &PaperTarget| {
             let PaperTarget { paper, measure, .. } = *target;
             let ours = (target.ours)(runs);
@@ -129,7 +131,7 @@ impl Item {
     }
 }
 
-/// The least deviation of a ratio from 1 that counts as a change.
+/// The minimum deviation of a ratio from 1 that counts as a change.
 const CHANGE: f64 = 0.005;
 
 /// Returns the direction of a ratio: -1 below 1, 0 near 1, 1 above.

@@ -39,7 +39,7 @@ pub(super) const EVALUATION: [Base; 3] = [QWEN_7B, QWEN_14B, QWEN_32B];
 /// The settings that turn a job into a compared system.
 pub(super) type System = &'static [&'static str];
 
-/// The baseline.
+/// veRL, the baseline.
 pub(super) const VERL: System = &["schedule.name=sync"];
 /// RLHFuse as section 6.1 strengthens it: rewards concurrent with the rollout, and the stream trainer.
 pub(super) const RLHFUSE: System = &["schedule.name=fused", "pipeline.placement=stream"];
@@ -49,17 +49,18 @@ pub(super) const TAIL_BATCHING: System = &[
     "pipeline.gradient=whole_step",
     "pipeline.placement=colocated",
 ];
-/// Adds the reward scheduler: rewards concurrent with the rollout, adaptive time limits, the judge on the GPUs of the rollout.
+/// [`TAIL_BATCHING`] with the reward scheduler: rewards concurrent with the rollout, adaptive time limits, the judge on the GPUs of the
+/// rollout.
 pub(super) const REWARD_SCHEDULER: System =
     &["pipeline.gradient=whole_step", "pipeline.placement=colocated"];
-/// Adds the parallelism planner.
+/// [`REWARD_SCHEDULER`] with the parallelism planner.
 pub(super) const PLANNER: System =
     &["pipeline.gradient=whole_step", "pipeline.placement=colocated", "planner.rule=paper"];
-/// Adds the stream trainer; this is all of RollPacker.
+/// [`PLANNER`] with the stream trainer: all of RollPacker.
 pub(super) const ROLLPACKER: System = &["planner.rule=paper"];
 
-/// A800 in place of the A100-40G of [`REPOSITORY`]. The repository's README offers "eight A800/A100" for its scripts. The longest rounds of
-/// two of them take 79 and 75 s for 8192 tokens, in which an A100-40G cannot read the 15.2 GB of weights 8192 times.
+/// A800 in place of the A100-40G of [`REPOSITORY`]. The repository's README offers "eight A800/A100" for its scripts. With two of the
+/// scripts, the longest rounds take 79 and 75 s for 8192 tokens. In that time, an A100-40G cannot read the 15.2 GB of weights 8192 times.
 pub(super) const A800: System = &[
     "cluster.hardware.name=A800",
     "cluster.hardware.memory_bandwidth=2.039e12",

@@ -1,4 +1,4 @@
-//! Comparison of the papers' numbers with simulated ones.
+//! Comparison of the papers' numbers with simulated numbers.
 //!
 //! A [`PaperCell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides,
 //! through the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to
@@ -67,7 +67,7 @@ impl Reproduction {
     /// job, `key=value` each.
     ///
     /// # Errors
-    /// If no item contains one of `only`.
+    /// If an element of `only` is contained in no item's source or name.
     pub fn new(only: &[String], overrides: &[String], size: PlanSize) -> anyhow::Result<Self> {
         let mut plan = Plan::new(size, overrides.to_vec());
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();

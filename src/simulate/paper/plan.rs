@@ -11,7 +11,7 @@ use super::super::raw::RawJob;
 use super::super::run;
 use super::super::sweep::parallel;
 use super::jobs::Base;
-use super::runs::{JobId, Runs};
+use super::runs::{JobId, PaperRuns};
 use crate::recipe::from_table;
 
 /// The jobs to run.
@@ -108,7 +108,7 @@ impl Plan {
         &self,
         threads: NonZero<usize>,
         done: &(dyn Fn() + Sync),
-    ) -> anyhow::Result<Runs> {
+    ) -> anyhow::Result<PaperRuns> {
         let (jobs, of) = self.distinct()?;
         let mut tasks: Vec<(usize, u64)> = (jobs.iter().enumerate())
             .flat_map(|(index, job)| job.seeds().into_iter().map(move |seed| (index, seed)))
@@ -127,10 +127,10 @@ impl Plan {
         for ((index, _), outcome) in tasks.iter().zip(outcomes) {
             by_job[*index].push(outcome?);
         }
-        Ok(Runs::new(by_job, of))
+        Ok(PaperRuns::new(by_job, of))
     }
 
-    /// Returns the distinct jobs, and for each requested job its index among them; `None` for a job that is not run.
+    /// Returns the distinct jobs that are run, and for each job of the plan its index among the distinct jobs, or `None` if it is not run.
     fn distinct(&self) -> anyhow::Result<(Vec<Job>, Vec<Option<usize>>)> {
         let (mut jobs, mut of): (Vec<Job>, _) = (Vec::new(), Vec::new());
         let mut canonical = Vec::new();
@@ -159,7 +159,7 @@ impl PlannedJob {
         overlay_all(&mut table, &self.settings)?;
         let mut raw: RawJob = from_table(table)?;
         raw.sim.seeds = size.seeds.get();
-        raw.sim.steps = size.steps.map_or(raw.sim.steps, |most| raw.sim.steps.min(most.get()));
+        raw.sim.steps = size.steps.map_or(raw.sim.steps, |max| raw.sim.steps.min(max.get()));
         Ok(raw)
     }
 }

@@ -3,7 +3,7 @@
 //! - All stages: A100-40G, mathematical tasks, 4k tokens, 64 prompts x 4 responses.
 //! - Code rewards: [A800], 8k tokens, 44 prompts x 8 responses, adaptive and fixed time limits.
 //!
-//! The model was not fitted to them, and the job does not have the controller costs of the evaluation's jobs.
+//! The model was not fitted to these runs, and the job does not have the controller costs of the evaluation's jobs.
 //!
 //! [A800]: super::jobs::A800
 
@@ -14,13 +14,15 @@ use super::jobs::{A800, CODE, REPOSITORY};
 use super::plan::Plan;
 use super::runs::{GENERATION, ROUNDS};
 
-/// Means over the screenshots for short and long rounds: seconds of a step, seconds of its rollout until the last reward (`step_generate`),
-/// and the longest response in tokens.
+/// Mean seconds of a step over the screenshots, for short and long rounds.
 const STEP_S: [f64; 2] = [47.3, 78.7];
+/// Mean seconds of the rollout until the last reward (`step_generate`) over the screenshots, for short and long rounds.
 const ROLLOUT_S: [f64; 2] = [20.3, 42.5];
+/// Mean of the longest response of a short round over the screenshots, in tokens.
 const SHORT_LONGEST: f64 = 1382.0;
 
-/// Seconds of a step without tail batching, with a stream trainer that begins at a share of 0.4; mean of five.
+/// Seconds of a step without tail batching, with a stream trainer that begins when a share of 0.4 of the responses is complete; mean of
+/// five.
 const STREAMED_S: f64 = 64.7;
 
 /// Seconds until the last code reward by time limit: means over 16 short and 4 long rounds of the plot.

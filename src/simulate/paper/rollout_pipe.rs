@@ -1,15 +1,15 @@
 //! RolloutPipe: schedules frontier groups first and sends complete groups directly to the trainer; Qwen3-1.7B.
 //!
-//! The paper reports ranges over its settings and states neither GPUs nor lengths. Here 8 GPUs generate, the longest response varies, and
-//! as many GPUs train as make the baseline's training time closest to its rollout time: with 8, the trainer would wait for 80 to 90 % of a
-//! step, which is no realistic division. The simulated values are the ends of the resulting range. The baseline has the same GPUs and
-//! trains on whole steps.
+//! The paper reports ranges over its settings and states neither GPUs nor lengths. Here 8 GPUs generate, and the maximum response length
+//! varies. The number of GPUs that train is the one that brings the baseline's training time closest to its rollout time: with 8, the
+//! trainer would wait for 80 to 90 % of a step, which is no realistic division. The simulated values are the minimum and the maximum of the
+//! resulting range. The baseline has the same GPUs and trains on whole steps.
 
 use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::ROLLOUT_PIPE;
 use super::plan::Plan;
-use super::runs::{JobId, Runs};
+use super::runs::{JobId, PaperRuns};
 
 const SOURCE: &str = "RolloutPipe";
 
@@ -18,15 +18,15 @@ const END_TIME: [f64; 2] = [0.307, 0.423];
 /// The smallest and the largest reduction of the share of a step in which the trainer waits, as fractions of that share.
 const WAITING: [f64; 2] = [0.37, 0.76];
 
-/// The GPUs that generate.
+/// The number of GPUs that generate.
 const ROLLOUT_GPUS: u32 = 8;
 
-/// The longest response in tokens, and the GPUs that train: a power of two.
+/// The maximum response length in tokens, and the number of GPUs that train, a power of two.
 const CAPS: [(u32, u32); 4] = [(1024, 2), (2048, 2), (4096, 1), (8192, 1)];
 
 type Pair = [JobId; 2];
 
-type Measure = fn(&Runs, JobId) -> f64;
+type Measure = fn(&PaperRuns, JobId) -> f64;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![Item::new(
@@ -38,14 +38,14 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             let pairs = CAPS.map(|cap| pair(plan, cap));
             let measures: [(&str, [f64; 2], Measure); 2] =
                 [("end time", END_TIME, end_time_s), ("trainer waiting", WAITING, waiting_ratio)];
-            for (name, [least, most], measure) in measures {
-                let cut = move |runs: &Runs, [baseline, job]: Pair| {
+            for (name, [min, max], measure) in measures {
+                let cut = move |runs: &PaperRuns, [baseline, job]: Pair| {
                     1.0 - measure(runs, job) / measure(runs, baseline)
                 };
-                item.points(format!("{name}: least cut"), least, HeldOut, move |runs| {
+                item.points(format!("{name}: least cut"), min, HeldOut, move |runs| {
                     pairs.iter().map(|&pair| cut(runs, pair)).fold(f64::INFINITY, f64::min)
                 });
-                item.points(format!("{name}: greatest cut"), most, HeldOut, move |runs| {
+                item.points(format!("{name}: greatest cut"), max, HeldOut, move |runs| {
                     pairs.iter().map(|&pair| cut(runs, pair)).fold(f64::NEG_INFINITY, f64::max)
                 });
             }
@@ -69,10 +69,10 @@ fn pair(plan: &mut Plan, (cap, training_gpus): (u32, u32)) -> Pair {
 }
 
 /// Returns the seconds from the start of the rollout to the end of training.
-fn end_time_s(runs: &Runs, job: JobId) -> f64 {
+fn end_time_s(runs: &PaperRuns, job: JobId) -> f64 {
     runs.of(job).mean(|step| step.seconds - step.stages.sync)
 }
 
-fn waiting_ratio(runs: &Runs, job: JobId) -> f64 {
+fn waiting_ratio(runs: &PaperRuns, job: JobId) -> f64 {
     runs.of(job).metric("trainer/waiting_ratio")
 }

@@ -1,4 +1,4 @@
-//! Outcomes of the jobs, and the statistics of them that figures show.
+//! The outcomes of the jobs of a plan, and the statistics that the figures of the papers show.
 
 use super::super::outcome::{RunOutcome, StageTimes, StepOutcome};
 
@@ -7,14 +7,14 @@ use super::super::outcome::{RunOutcome, StageTimes, StepOutcome};
 pub(super) struct JobId(pub(super) usize);
 
 /// The outcomes of a plan.
-pub(super) struct Runs {
+pub(super) struct PaperRuns {
     /// The outcomes by distinct job, one per seed.
     outcomes: Vec<Vec<RunOutcome>>,
-    /// The index of each job of the plan among the distinct ones; `None` where it was not run.
+    /// The index of each job of the plan among the distinct jobs; `None` for a job that was not run.
     of: Vec<Option<usize>>,
 }
 
-/// The steps of a job, or only those of one kind of round.
+/// The steps of a job, or only the steps of one kind of round.
 #[derive(Clone, Copy)]
 pub(super) struct RunSelection<'a> {
     outcomes: &'a [RunOutcome],
@@ -28,13 +28,13 @@ pub(super) type StageSeconds = (&'static str, fn(RunSelection<'_>) -> f64);
 pub(super) const GENERATION: fn(&StageTimes) -> f64 = |stages| stages.rollout + stages.reward;
 
 /// The name of a kind of round, and a function that selects it.
-pub(super) type RoundKind = (&'static str, fn(RunSelection<'_>) -> RunSelection<'_>);
+pub(super) type RoundSelector = (&'static str, fn(RunSelection<'_>) -> RunSelection<'_>);
 
 /// The kinds of rounds of tail batching.
-pub(super) const ROUNDS: [RoundKind; 2] =
+pub(super) const ROUNDS: [RoundSelector; 2] =
     [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
-impl Runs {
+impl PaperRuns {
     pub(super) fn new(outcomes: Vec<Vec<RunOutcome>>, of: Vec<Option<usize>>) -> Self {
         Self { outcomes, of }
     }
@@ -104,7 +104,7 @@ impl<'a> RunSelection<'a> {
         self.mean(|step| step.trained_responses) / self.step_s()
     }
 
-    /// Returns the number of tokens that the given share of the trained responses does not exceed.
+    /// Returns the number of tokens that the given share of the trained responses does not exceed, averaged over the runs.
     pub(super) fn trained_quantile(self, share: f64) -> f64 {
         mean(self.outcomes.iter().map(|outcome| {
             let total: f64 = outcome.trained.values().sum();

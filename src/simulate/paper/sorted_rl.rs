@@ -15,13 +15,15 @@ const SOURCE: &str = "SortedRL";
 
 /// Share of idle slots: baseline, on-policy, partial.
 const BUBBLE: [f64; 3] = [0.74, 0.0581, 0.0337];
-/// Tokens per second over the baseline's: on-policy, partial.
+/// Tokens per second divided by the baseline's tokens per second: on-policy, partial.
 const SPEEDUP: [f64; 2] = [1.0757, 1.3948];
 
-/// Four separate batches of 128, one after the other.
+/// The baseline: four separate batches of 128, one after the other.
 const BASELINE: [&str; 1] = ["schedule.name=sync"];
+/// SortedRL in on-policy mode.
 const ON_POLICY: [&str; 3] =
     ["schedule.name=sorted", "schedule.group_size=4", "schedule.mode=on_policy"];
+/// SortedRL in partial mode.
 const PARTIAL: [&str; 4] = [
     "schedule.name=sorted",
     "schedule.group_size=4",

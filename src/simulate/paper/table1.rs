@@ -36,7 +36,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                         format!("{task}: {stage}"),
                         paper,
                         provenance,
-                        move |runs: &runs::Runs| {
+                        move |runs: &runs::PaperRuns| {
                             let measured = runs.of(job);
                             seconds(measured)
                                 / STAGES.iter().map(|(_, of)| of(measured)).sum::<f64>()

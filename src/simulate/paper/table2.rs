@@ -13,7 +13,7 @@ const SYSTEMS: [(&str, System); 4] = [
     ("+stream", jobs::ROLLPACKER),
 ];
 
-/// By job in the order of [`EVALUATION`], then by system.
+/// The speed-up by job in the order of [`EVALUATION`], then by system.
 const PAPER: [[f64; 4]; 3] =
     [[1.30, 2.01, 2.01, 2.03], [1.48, 1.99, 2.02, 2.22], [2.21, 2.48, 2.52, 2.56]];
 

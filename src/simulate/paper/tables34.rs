@@ -16,10 +16,11 @@ const TRIGGERS: [(&str, f64); 3] = [("0.2", 122.7), ("0.3", 118.2), ("0.4", 119.
 /// Seconds with the adaptive trigger.
 const ADAPTIVE: f64 = 115.2;
 
-/// Seconds if the groups that are ready at that share are fetched then, and the rest at the end.
+/// Seconds if groups are fetched once, by the share of responses at which the trainer begins: the groups that are then complete, and the
+/// rest at the end.
 const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8), ("0.5", 132.0)];
 
-/// Five long rounds, each the fifth of its period.
+/// The number of steps. Every fifth round is long, so these are five long rounds.
 const STEPS: &str = "sim.steps=25";
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -36,10 +37,22 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                 });
                 for (share, paper) in TRIGGERS {
                     let job = triggered(plan, share, "streamed");
-                    over(item, format!("trigger {share} over without"), paper, job, without);
+                    add_long_ratio(
+                        item,
+                        format!("trigger {share} over without"),
+                        paper,
+                        job,
+                        without,
+                    );
                 }
                 let adaptive = plan.job(QWEN_7B, MATH.iter().copied().chain([STEPS]));
-                over(item, "adaptive over without".to_owned(), ADAPTIVE, adaptive, without);
+                add_long_ratio(
+                    item,
+                    "adaptive over without".to_owned(),
+                    ADAPTIVE,
+                    adaptive,
+                    without,
+                );
                 let mut jobs: Vec<_> = TRIGGERS
                     .map(|(share, paper)| (paper, triggered(plan, share, "streamed")))
                     .to_vec();
@@ -56,7 +69,13 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                 let without = without(plan);
                 for (share, paper) in FETCHES {
                     let job = triggered(plan, share, "once");
-                    over(item, format!("fetch {share} over without"), paper, job, without);
+                    add_long_ratio(
+                        item,
+                        format!("fetch {share} over without"),
+                        paper,
+                        job,
+                        without,
+                    );
                 }
                 let jobs = FETCHES.map(|(share, paper)| (paper, triggered(plan, share, "once")));
                 agreement(item, &jobs, without);
@@ -79,8 +98,8 @@ fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
     plan.job(QWEN_7B, MATH.iter().map(|&setting| setting.to_owned()).chain(trigger))
 }
 
-/// Adds the ratio of long rounds over those without the stream trainer, in points.
-fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
+/// Adds the seconds of a long round of `job` divided by the seconds of a long round without the stream trainer. The error is in points.
+fn add_long_ratio(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
     item.points(cell, paper / WITHOUT, HeldOut, ratio(job, without));
 }
 

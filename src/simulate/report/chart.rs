@@ -10,15 +10,15 @@ pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// because it is too faint on white.
 const COLOURS: [RGBColor; 6] = [BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE];
 
-/// The subject of a chart.
+/// The colour of the subject of a chart.
 pub(super) const BLUE: RGBColor = RGBColor(0, 114, 178);
-/// The trainer.
+/// The colour of the trainer.
 pub(super) const ORANGE: RGBColor = RGBColor(230, 159, 0);
 const GREEN: RGBColor = RGBColor(0, 158, 115);
 const SKY: RGBColor = RGBColor(86, 180, 233);
 const VERMILLION: RGBColor = RGBColor(213, 94, 0);
 const PURPLE: RGBColor = RGBColor(204, 121, 167);
-/// The reference of a chart.
+/// The colour of the reference with which the subject of a chart is compared.
 pub(super) const GREY: RGBColor = RGBColor(150, 150, 150);
 
 /// The colours of the stages of a step: sync, rollout, reward, training.
@@ -91,7 +91,7 @@ impl Mark {
     }
 
     /// Returns the corners around a point of a chart.
-    pub(super) fn about(self, x: i32, y: i32) -> Vec<(i32, i32)> {
+    pub(super) fn corners_at(self, x: i32, y: i32) -> Vec<(i32, i32)> {
         let near = |(dx, dy): (f64, f64)| (x + dx.round() as i32, y + dy.round() as i32);
         self.corners().into_iter().map(near).collect()
     }
@@ -132,18 +132,18 @@ pub(super) fn draw(
     Ok(svg)
 }
 
-/// Formats a number on an axis of seconds.
-pub(super) fn seconds(value: &f64, most: f64) -> String {
-    match most {
-        most if most >= 10.0 => format!("{value:.0}"),
-        most if most >= 0.1 => format!("{value:.2}"),
+/// Formats a number on an axis of seconds that ends at `max`.
+pub(super) fn seconds(value: &f64, max: f64) -> String {
+    match max {
+        max if max >= 10.0 => format!("{value:.0}"),
+        max if max >= 0.1 => format!("{value:.2}"),
         _ => format!("{value:.0e}"),
     }
 }
 
-/// Returns the end of an axis: a little more than `most`.
-pub(super) fn beyond(most: f64) -> f64 {
-    if most > 0.0 { most * 1.05 } else { 1.0 }
+/// Returns the end of an axis: a little more than `max`.
+pub(super) fn axis_end(max: f64) -> f64 {
+    if max > 0.0 { max * 1.05 } else { 1.0 }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 
 use super::super::summary::Summary;
-use super::chart::{Mark, TEXT, beyond, draw};
+use super::chart::{Mark, TEXT, axis_end, draw};
 
 /// Width and height in pixels; the text remains readable when scaled to the width of a phone.
 const SIZE: (u32, u32) = (520, 420);
@@ -25,7 +25,8 @@ struct ChartPoint {
     interval: (f64, f64),
 }
 
-/// Draws a point for each configuration whose bias is known, with the mark of its index. Returns `None` for fewer than two points.
+/// Returns an SVG chart of speed-up against bias, with one point per configuration whose bias is known. The index of a configuration
+/// selects its mark. Returns `None` for fewer than two points.
 ///
 /// # Errors
 /// If the chart cannot be drawn.
@@ -35,9 +36,9 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
         return Ok(None);
     }
     let spots = || points.iter().flat_map(|point| std::iter::once(point.at).chain(point.upper));
-    let least = spots().map(|spot| spot.bias).fold(1.0, f64::min);
-    let most = spots().map(|spot| spot.bias).fold(1.0, f64::max);
-    let margin = 0.1 * (most - least).max(0.1);
+    let min = spots().map(|spot| spot.bias).fold(1.0, f64::min);
+    let max = spots().map(|spot| spot.bias).fold(1.0, f64::max);
+    let margin = 0.1 * (max - min).max(0.1);
     let fastest = points.iter().map(|point| point.interval.1).fold(1.0, f64::max);
     let fastest = spots().map(|spot| spot.speedup).fold(fastest, f64::max);
     draw(SIZE, |area| {
@@ -45,7 +46,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(52)
-            .build_cartesian_2d(least - margin..most + margin, 0.0..beyond(fastest))?;
+            .build_cartesian_2d(min - margin..max + margin, 0.0..axis_end(fastest))?;
         chart
             .configure_mesh()
             .x_labels(6)
@@ -57,7 +58,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             .label_style(("sans-serif", TEXT + 3))
             .light_line_style(WHITE)
             .draw()?;
-        let unbiased = [(1.0, 0.0), (1.0, beyond(fastest))];
+        let unbiased = [(1.0, 0.0), (1.0, axis_end(fastest))];
         chart.draw_series([PathElement::new(unbiased, BLACK.mix(0.5).stroke_width(1))])?;
         // Lines are drawn first, so that they cover no mark.
         for ChartPoint { mark, at, upper, interval } in &points {
@@ -71,7 +72,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
         for ChartPoint { mark, at, upper, .. } in &points {
             let corners = |spot: &ChartPosition| {
                 let (x, y) = plane.map_coordinate(&(spot.bias, spot.speedup));
-                mark.about(x, y)
+                mark.corners_at(x, y)
             };
             if let Some(upper) = upper {
                 let mut outline = corners(upper);

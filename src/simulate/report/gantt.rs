@@ -6,23 +6,23 @@ use super::super::gantt::Gantt;
 use super::chart::{BLUE, ORANGE, TEXT, WIDTH, css, draw, seconds};
 use super::html::swatch;
 
-/// Maximum number of instances that are shown; of more, evenly spaced ones are shown.
-const LANES: usize = 32;
+/// Maximum number of instances in a chart. If a step has more instances, the chart shows evenly spaced ones.
+const MAX_LANES: usize = 32;
 /// Number of shades for the number of running responses.
 const SHADES: u32 = 8;
 /// Interval between labelled instances, in lanes.
-const NAMED: usize = 4;
+const LABEL_INTERVAL: usize = 4;
 
-/// Draws the chart of a step.
+/// Returns the chart of a step as SVG.
 ///
 /// # Errors
 /// If the chart cannot be drawn.
 pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
-    let shown = shown(gantt.running.len());
+    let shown = shown_instances(gantt.running.len());
     let lanes = shown.len() + 1;
     // A step without duration still needs an axis.
     let end = if gantt.seconds > 0.0 { gantt.seconds } else { 1.0 };
-    let most = most(gantt);
+    let max = max_running(gantt);
     draw((WIDTH, 40 + (7 * lanes as u32).max(60)), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
@@ -33,8 +33,12 @@ pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
         let name = |lane: &SegmentValue<usize>| match lane {
             SegmentValue::CenterOf(0) => "trainer".to_owned(),
             SegmentValue::CenterOf(lane) if *lane < lanes => {
-                let place = lanes - 1 - lane;
-                if place.is_multiple_of(NAMED) { shown[place].to_string() } else { String::new() }
+                let position = lanes - 1 - lane;
+                if position.is_multiple_of(LABEL_INTERVAL) {
+                    shown[position].to_string()
+                } else {
+                    String::new()
+                }
             }
             _ => String::new(),
         };
@@ -53,11 +57,11 @@ pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
             bar.set_margin(1, 0, 0, 0);
             bar
         };
-        for (place, &instance) in shown.iter().enumerate() {
+        for (position, &instance) in shown.iter().enumerate() {
             let running = &gantt.running[instance];
             let at = |bin: usize| end * bin as f64 / running.len() as f64;
-            let bars = shades(running, most).into_iter().map(|(from, to, shade)| {
-                lane(lanes - 1 - place, at(from), at(to), BLUE.mix(opacity(shade)).filled())
+            let bars = shades(running, max).into_iter().map(|(from, to, shade)| {
+                lane(lanes - 1 - position, at(from), at(to), BLUE.mix(opacity(shade)).filled())
             });
             chart.draw_series(bars)?;
         }
@@ -69,8 +73,8 @@ pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
 
 /// Returns the legend of the shades.
 pub(super) fn legend(gantt: &Gantt) -> String {
-    let most = most(gantt);
-    let upper = |shade: u32| most * f64::from(shade) / f64::from(SHADES);
+    let max = max_running(gantt);
+    let upper = |shade: u32| max * f64::from(shade) / f64::from(SHADES);
     let shades: String = (1..=SHADES)
         .map(|shade| {
             let text = format!("up to {}", count(upper(shade)));
@@ -78,7 +82,7 @@ pub(super) fn legend(gantt: &Gantt) -> String {
             format!("<i style=\"background:{colour}\" title=\"{text}\"></i>")
         })
         .collect();
-    format!("<span>0&#8202;<b class=\"shades\">{shades}</b>&#8202;{} responses</span>", count(most))
+    format!("<span>0&#8202;<b class=\"shades\">{shades}</b>&#8202;{} responses</span>", count(max))
 }
 
 /// Returns the legend of the trainer's colour.
@@ -96,22 +100,23 @@ fn opacity(shade: u32) -> f64 {
     0.15 + 0.85 * f64::from(shade) / f64::from(SHADES)
 }
 
-/// Returns the maximum number of responses of an instance.
-fn most(gantt: &Gantt) -> f64 {
+/// Returns the maximum number of running responses, over all instances and parts of the step.
+fn max_running(gantt: &Gantt) -> f64 {
     gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max).into()
 }
 
 /// Returns the instances that are shown.
-fn shown(instances: usize) -> Vec<usize> {
-    let count = instances.min(LANES);
+fn shown_instances(instances: usize) -> Vec<usize> {
+    let count = instances.min(MAX_LANES);
     (0..count).map(|lane| lane * instances / count).collect()
 }
 
-/// Merges neighbouring bins of the same shade into bars; bins without a response are left out.
-fn shades(running: &[f32], most: f64) -> Vec<(usize, usize, u32)> {
+/// Merges neighbouring bins of the same shade into bars. Returns each bar as its first bin, the bin after its last bin, and its shade. Bins
+/// without a response are left out.
+fn shades(running: &[f32], max: f64) -> Vec<(usize, usize, u32)> {
     let mut bars: Vec<(usize, usize, u32)> = Vec::new();
     for (bin, &running) in running.iter().enumerate() {
-        let shade = (f64::from(SHADES) * f64::from(running) / most).ceil() as u32;
+        let shade = (f64::from(SHADES) * f64::from(running) / max).ceil() as u32;
         match bars.last_mut() {
             Some((_, to, last)) if *to == bin && *last == shade => *to = bin + 1,
             _ if shade > 0 => bars.push((bin, bin + 1, shade)),
@@ -129,8 +134,8 @@ mod tests {
     fn adjacent_parts_of_one_shade_are_one_bar() {
         let bars = shades(&[8.0, 8.0, 1.0, 0.0, 1.0], 8.0);
         assert_eq!(bars, [(0, 2, 8), (2, 3, 1), (4, 5, 1)]);
-        assert_eq!(shown(3), [0, 1, 2]);
-        assert_eq!(shown(80).len(), LANES);
+        assert_eq!(shown_instances(3), [0, 1, 2]);
+        assert_eq!(shown_instances(80).len(), MAX_LANES);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Charts of lengths: the policy's and the trained ones.
+//! Charts of the lengths that the policy samples and of the lengths that are trained on.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::chart::{BLUE, TEXT, WIDTH, draw};
 /// Number of points of a curve.
 const POINTS: u32 = 120;
 
-/// Draws the cumulative distribution of lengths, of the responses that a configuration trained on and of those of its baseline, which drops
-/// nothing. Returns `None` if no length is known.
+/// Returns an SVG chart of two cumulative distributions of lengths: of the responses that a configuration trained on, and of all responses
+/// of its baseline. Returns `None` if no length is known.
 ///
 /// # Errors
 /// If the chart cannot be drawn.
@@ -58,8 +58,8 @@ pub(super) fn chart(
     .map(Some)
 }
 
-/// Returns the lengths of the baseline. The lengths of the configuration itself cannot serve: it censors dropped responses, and which ones
-/// it drops depends on their lengths.
+/// Returns the lengths of the baseline. The lengths of the configuration itself would be biased: dropped responses are censored, and their
+/// lengths decide which responses are dropped.
 fn policy(outcomes: &[RunOutcome]) -> Survival {
     let mut policy = Survival::default();
     outcomes.iter().for_each(|outcome| policy.merge(&outcome.launched));

@@ -75,7 +75,7 @@ impl HtmlReport<'_> {
         table::all(summaries).iter().map(|table| html::table(table, summaries)).collect()
     }
 
-    /// Renders a chart under the name of each configuration that has one.
+    /// Renders the charts of the configurations, each under the name of its configuration. Configurations without a chart are left out.
     fn panels(&self, chart: &Chart) -> anyhow::Result<String> {
         let mut panels = String::new();
         for (name, run) in self.named() {
@@ -117,7 +117,7 @@ impl HtmlReport<'_> {
     }
 }
 
-/// A function that draws the chart of a configuration, given all of them; `None` if there is nothing to draw.
+/// A function that returns the SVG chart of a configuration, given all configurations; `None` if there is nothing to draw.
 type Chart = dyn Fn(&ConfigurationRuns, &[ConfigurationRuns]) -> anyhow::Result<Option<String>>;
 
 const FIGURES: &str = "Seconds of a step by kind of round, with the share of these rounds; speed-up and bias relative to the <code>sync</code> \

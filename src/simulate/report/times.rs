@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::super::configuration::ConfigurationRuns;
 use super::super::summary::Summary;
 use super::super::table::number;
-use super::chart::{BLUE, GREY, STAGES, TEXT, WIDTH, beyond, css, draw, seconds};
+use super::chart::{BLUE, GREY, STAGES, TEXT, WIDTH, axis_end, css, draw, seconds};
 use super::html::{ConfigurationName, swatch};
 
 /// The names of the stages, in the order of their colours.
@@ -13,37 +13,38 @@ const NAMES: [&str; 4] = ["sync", "rollout", "reward", "training"];
 
 /// Renders a bar of the stages for each configuration, with a legend above.
 pub(super) fn breakdown(summaries: &[Summary]) -> String {
-    let most = summaries.iter().map(|summary| summary.step_s.mean).fold(0.0, f64::max);
+    let max = summaries.iter().map(|summary| summary.step_s.mean).fold(0.0, f64::max);
     let legend: String =
         NAMES.iter().zip(STAGES).map(|(name, colour)| swatch(&css(colour, 1.0), name)).collect();
     let bars: String =
-        summaries.iter().enumerate().map(|(index, summary)| bar(index, summary, most)).collect();
+        summaries.iter().enumerate().map(|(index, summary)| bar(index, summary, max)).collect();
     format!("<p class=\"legend\">{legend}</p><div class=\"bars\">{bars}</div>")
 }
 
-fn bar(index: usize, summary: &Summary, most: f64) -> String {
+fn bar(index: usize, summary: &Summary, max: f64) -> String {
     let parts: String = summary
         .stages
         .named()
         .into_iter()
         .zip(STAGES)
-        .map(|((stage, seconds), colour)| part(stage, seconds, most, &css(colour, 1.0)))
+        .map(|((stage, seconds), colour)| part(stage, seconds, max, &css(colour, 1.0)))
         .collect();
     let name = ConfigurationName::of(index, summary).html();
     let total = number(summary.step_s.mean);
     format!("<div>{name}<div class=\"bar\">{parts}<span>{total} s</span></div></div>\n")
 }
 
-fn part(stage: &str, seconds: f64, most: f64, colour: &str) -> String {
+fn part(stage: &str, seconds: f64, max: f64, colour: &str) -> String {
     // The rest of the width is left for the total, which follows the bar.
-    let share = if most > 0.0 { 85.0 * seconds / most } else { 0.0 };
+    let share = if max > 0.0 { 85.0 * seconds / max } else { 0.0 };
     let seconds = number(seconds);
     format!(
         "<i style=\"width:{share:.2}%;background:{colour}\" title=\"{stage}: {seconds} s\"></i>"
     )
 }
 
-/// Draws the step times of a configuration over those of its baseline, both with their first seed. Returns `None` for fewer than two steps.
+/// Returns an SVG chart of the step times of a configuration and of its baseline, both with their first seed. Returns `None` for fewer than
+/// two steps.
 ///
 /// # Errors
 /// If the chart cannot be drawn.
@@ -52,7 +53,7 @@ pub(super) fn series(
     runs: &[ConfigurationRuns],
 ) -> anyhow::Result<Option<String>> {
     let (own, sync) = (steps(run), steps(&runs[run.baseline]));
-    let ([first, .., last], most) = (&own[..], longest(runs)) else { return Ok(None) };
+    let ([first, .., last], max) = (&own[..], longest(runs)) else { return Ok(None) };
     let (first, last) = (first.0, last.0);
     draw((WIDTH, 170), |area| {
         let mut chart = ChartBuilder::on(area)
@@ -60,13 +61,13 @@ pub(super) fn series(
             .margin_right(14)
             .x_label_area_size(22)
             .y_label_area_size(42)
-            .build_cartesian_2d(first..last, 0.0..beyond(most))?;
+            .build_cartesian_2d(first..last, 0.0..axis_end(max))?;
         chart
             .configure_mesh()
             .x_labels(6)
             .y_labels(5)
             .x_label_formatter(&|step| format!("{step:.0}"))
-            .y_label_formatter(&|value| seconds(value, most))
+            .y_label_formatter(&|value| seconds(value, max))
             .label_style(("sans-serif", TEXT))
             .light_line_style(WHITE)
             .draw()?;
@@ -78,7 +79,7 @@ pub(super) fn series(
     .map(Some)
 }
 
-/// Returns the longest step of all configurations; their charts share this scale.
+/// Returns the maximum step time of all configurations, in seconds; their charts share this scale.
 fn longest(runs: &[ConfigurationRuns]) -> f64 {
     runs.iter().flat_map(steps).map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }

@@ -27,10 +27,11 @@ pub struct Sweep {
 #[derive(Clone, Debug)]
 struct SweepPoint {
     label: String,
-    /// The labels of the keys that are not the schedule's.
-    of: String,
+    /// The labels of the keys that do not belong to the schedule.
+    job_label: String,
     settings: Vec<String>,
     job: Job,
+    /// The index of the baseline among the points of the sweep.
     baseline: usize,
     /// `true` if the configuration was requested, `false` if it was added as a baseline.
     requested: bool,
@@ -41,8 +42,8 @@ impl Sweep {
     /// job.
     ///
     /// Every configuration needs a baseline. A baseline that is one of the configurations (the same run, by its canonical form) is not
-    /// added again. The others are added before the configurations, each once even if several configurations share it. An added baseline
-    /// that has the name of a configuration is labelled "baseline".
+    /// added again. All other baselines are added before the configurations, each once even if several configurations share it. An added
+    /// baseline that has the name of a configuration is labelled "baseline".
     ///
     /// # Errors
     /// If a configuration is not a valid job; the error names it.
@@ -55,15 +56,15 @@ impl Sweep {
         Axis::check_keys(axes)?;
         let table = read_table(path, overrides)?;
         let mut wanted = ResolvedPoints::default();
-        for place in product(axes) {
-            let raw = read(table.clone(), &place.settings, change);
-            let raw = raw.with_context(|| named(&place.label()))?;
-            let entry = wanted.entry(place, raw)?;
+        for grid_point in product(axes) {
+            let raw = read(table.clone(), &grid_point.settings, change);
+            let raw = raw.with_context(|| named(&grid_point.label()))?;
+            let entry = wanted.entry(grid_point, raw)?;
             wanted.merge(entry);
         }
         let (mut before, mut baselines) = (ResolvedPoints::default(), Vec::new());
-        for ResolvedPoint { place, job, .. } in &wanted.0 {
-            let baseline = wanted.entry(place.baseline(), job.raw.baseline())?;
+        for ResolvedPoint { grid_point, job, .. } in &wanted.0 {
+            let baseline = wanted.entry(grid_point.baseline(), job.raw.baseline())?;
             baselines.push(baseline.canonical.clone());
             if wanted.position(&baseline).is_none() {
                 before.merge(baseline);
@@ -83,9 +84,10 @@ impl Sweep {
         Ok(Self { points })
     }
 
-    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if every trace determines it.
+    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if every trace determines the correlation
+    /// or every job sets it.
     #[must_use]
-    pub fn at_upper_end(&self) -> Option<Self> {
+    pub fn at_upper_correlation(&self) -> Option<Self> {
         let mut upper = self.clone();
         let mut is_open = false;
         for job in upper.jobs_mut() {
@@ -97,20 +99,20 @@ impl Sweep {
         is_open.then_some(upper)
     }
 
-    /// Returns the configurations at these indices, as a single job, and their baselines, with `settings` laid over their jobs and one
-    /// seed.
+    /// Returns the configurations at the indices `indices` and their baselines, all as configurations of a single job. `settings` are
+    /// applied to the job of each configuration, which runs with one seed.
     ///
     /// # Errors
     /// If a configuration is not a valid job; the error names it.
-    pub fn under(&self, places: &[usize], settings: &[String]) -> anyhow::Result<Self> {
+    pub fn with_assumption(&self, indices: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
-            let is_baseline_of = |place: &usize| self.points[*place].baseline == *index;
-            places.contains(index) || places.iter().any(is_baseline_of)
+            let is_baseline_of = |requested: &usize| self.points[*requested].baseline == *index;
+            indices.contains(index) || indices.iter().any(is_baseline_of)
         };
         let kept: Vec<usize> = (0..self.points.len()).filter(wanted).collect();
         let point = |&index: &usize| {
             let point = self.points[index].clone();
-            let job = point.job.under(settings).with_context(|| named(&point.label))?;
+            let job = point.job.with_overrides(settings).with_context(|| named(&point.label))?;
             let baseline = kept
                 .iter()
                 .position(|&kept| kept == point.baseline)
@@ -118,18 +120,18 @@ impl Sweep {
             Ok(SweepPoint {
                 job,
                 baseline,
-                requested: places.contains(&index),
-                of: String::new(),
+                requested: indices.contains(&index),
+                job_label: String::new(),
                 ..point
             })
         };
         Ok(Self { points: kept.iter().map(point).collect::<anyhow::Result<_>>()? })
     }
 
-    /// Returns the job at an index.
+    /// Returns the job of the configuration with the index `index`, or `None` if there is no such configuration.
     #[must_use]
-    pub fn job_at(&self, place: usize) -> Option<&Job> {
-        self.points.get(place).map(|point| &point.job)
+    pub fn job_at(&self, index: usize) -> Option<&Job> {
+        self.points.get(index).map(|point| &point.job)
     }
 
     /// Returns the number of runs.
@@ -155,9 +157,9 @@ impl Sweep {
         traces
     }
 
-    /// Returns the least number of steps of any job, warm-up included.
+    /// Returns the minimum number of steps of any job, including the warm-up.
     #[must_use]
-    pub fn least_steps(&self) -> u64 {
+    pub fn min_steps(&self) -> u64 {
         self.points.iter().map(|point| point.job.total_steps()).min().unwrap_or(0)
     }
 
@@ -206,7 +208,7 @@ impl SweepPoint {
     fn configured(&self, outcomes: Vec<RunOutcome>) -> ConfigurationRuns {
         ConfigurationRuns {
             label: self.label.clone(),
-            job: self.of.clone(),
+            job: self.job_label.clone(),
             settings: self.settings.clone(),
             setup: Setup::of(&self.job, &outcomes),
             seeds: self.job.seeds(),
@@ -247,17 +249,24 @@ pub(super) fn parallel<T: Send>(
 
 /// A job to run, at its point of the cross product.
 struct ResolvedPoint {
-    place: GridPoint,
+    grid_point: GridPoint,
     job: Job,
     canonical: RawJob,
 }
 
 impl ResolvedPoint {
-    fn point((Self { place, job, .. }, baseline): (Self, usize)) -> SweepPoint {
-        let named = !place.labels.is_empty();
-        let label = if named { place.label() } else { job.raw.schedule.name.clone() };
-        let of = place.job.join(" ");
-        SweepPoint { label, of, settings: place.settings, job, baseline, requested: false }
+    fn point((Self { grid_point, job, .. }, baseline): (Self, usize)) -> SweepPoint {
+        let named = !grid_point.labels.is_empty();
+        let label = if named { grid_point.label() } else { job.raw.schedule.name.clone() };
+        let job_label = grid_point.job.join(" ");
+        SweepPoint {
+            label,
+            job_label,
+            settings: grid_point.settings,
+            job,
+            baseline,
+            requested: false,
+        }
     }
 }
 
@@ -267,28 +276,29 @@ struct ResolvedPoints(Vec<ResolvedPoint>);
 
 impl ResolvedPoints {
     /// Resolves a job. A trace with the same settings is shared with an entry that has read it.
-    fn entry(&self, place: GridPoint, raw: RawJob) -> anyhow::Result<ResolvedPoint> {
+    fn entry(&self, grid_point: GridPoint, raw: RawJob) -> anyhow::Result<ResolvedPoint> {
         let read = self.0.iter().find(|entry| entry.job.raw.lengths == raw.lengths);
         let trace = read.and_then(|entry| entry.job.trace.clone());
-        let job = Job::resolve(raw, trace).with_context(|| named(&place.label()))?;
-        Ok(ResolvedPoint { place, canonical: job.canonical(), job })
+        let job = Job::resolve(raw, trace).with_context(|| named(&grid_point.label()))?;
+        Ok(ResolvedPoint { grid_point, canonical: job.canonical(), job })
     }
 
-    /// Adds a job. A baseline that is the same run as a known one is merged into it, and keeps only the labels and settings that both have.
+    /// Adds a job. A baseline that is the same run as a known baseline is merged into the known baseline, which keeps only the labels and
+    /// settings that both have.
     fn merge(&mut self, entry: ResolvedPoint) {
         let is_baseline = entry.job.raw.schedule.name == "sync";
         match self.position(&entry).filter(|_| is_baseline) {
-            Some(index) => self.0[index].place.keep_common(&entry.place),
+            Some(index) => self.0[index].grid_point.retain_common(&entry.grid_point),
             None => self.0.push(entry),
         }
     }
 
-    /// Marks the baselines whose label is also that of a requested configuration.
+    /// Marks the baselines that have the same label as a requested configuration.
     fn mark_ambiguous_labels(&mut self, wanted: &Self) {
-        for ResolvedPoint { place, .. } in &mut self.0 {
-            let label = place.label();
-            if wanted.0.iter().any(|entry| entry.place.label() == label) {
-                place.labels.push("baseline".to_owned());
+        for ResolvedPoint { grid_point, .. } in &mut self.0 {
+            let label = grid_point.label();
+            if wanted.0.iter().any(|entry| entry.grid_point.label() == label) {
+                grid_point.labels.push("baseline".to_owned());
             }
         }
     }

@@ -169,13 +169,14 @@ fn other_assumptions_run_with_their_baselines_and_one_seed() {
     };
     let all = ["n=4 sync", "n=8 sync", "n=4 fused", "n=4 tail_batching"];
     assert_eq!(labels(&sweep)[..4], all);
-    let under = sweep.under(&[3], &["tasks.timeout_s=1".to_owned()]).expect("valid");
+    let under = sweep.with_assumption(&[3], &["tasks.timeout_s=1".to_owned()]).expect("valid");
     assert_eq!(labels(&under), ["n=4 sync", "n=4 tail_batching"]);
     for SweepPoint { job, baseline, requested, label, .. } in &under.points {
         assert_eq!((job.raw.tasks.timeout_s, job.raw.sim.seeds, *baseline), (1.0, 1, 0));
         assert_eq!(*requested, label == "n=4 tail_batching");
     }
-    let error = sweep.under(&[3], &["tasks.timeout_s=0".to_owned()]).expect_err("refused");
+    let error =
+        sweep.with_assumption(&[3], &["tasks.timeout_s=0".to_owned()]).expect_err("refused");
     let expected = "configuration n=4 sync: key `tasks.timeout_s`";
     assert!(format!("{error:#}").starts_with(expected), "{error:#}");
 }
@@ -191,8 +192,8 @@ fn a_trace_that_leaves_the_correlation_open_has_an_upper_end() {
         read_sweep(&["lengths.source=trace", &file], &[]).expect("valid")
     };
     let (open, determined) = (at(1), at(32));
-    assert!(determined.at_upper_end().is_none());
-    let upper = open.at_upper_end().expect("it is open");
+    assert!(determined.at_upper_correlation().is_none());
+    let upper = open.at_upper_correlation().expect("it is open");
     let correlations = |sweep: &Sweep| {
         sweep.points.iter().map(|point| point.job.correlation()).collect::<Vec<_>>()
     };

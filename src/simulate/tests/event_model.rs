@@ -55,7 +55,7 @@ struct Instance {
 }
 
 impl Instance {
-    fn held(&self, all: &[Response]) -> u64 {
+    fn kv_tokens(&self, all: &[Response]) -> u64 {
         self.running.iter().map(|&slot| all[slot].context()).sum()
     }
 
@@ -64,7 +64,7 @@ impl Instance {
         let mut ended = Vec::new();
         while self.at <= now {
             self.admit(engine, all);
-            let (running, held) = (self.running.len(), self.held(all));
+            let (running, held) = (self.running.len(), self.kv_tokens(all));
             if running == 0 {
                 match self.waiting.front() {
                     Some((arrival, _)) if *arrival <= now => self.at = self.at.max(*arrival),
@@ -87,8 +87,8 @@ impl Instance {
         while let Some(&(arrival, slot)) = self.waiting.front() {
             let (running, context) = (self.running.len(), all[slot].context());
             let room = engine.capacity - engine.capacity / 100;
-            let fits =
-                running < engine.max_running && self.held(all) + context + running as u64 <= room;
+            let fits = running < engine.max_running
+                && self.kv_tokens(all) + context + running as u64 <= room;
             if arrival > now || !(running == 0 || fits) {
                 break;
             }
@@ -99,7 +99,7 @@ impl Instance {
     }
 
     fn next_end(&self, engine: &Engine, all: &[Response]) -> f64 {
-        self.at + NANOS * engine.decode.iteration(self.running.len() as u32, self.held(all))
+        self.at + NANOS * engine.decode.iteration(self.running.len() as u32, self.kv_tokens(all))
     }
 
     /// Runs one iteration, and returns the responses that ended with their times.
@@ -132,9 +132,9 @@ impl Instance {
     }
 }
 
-/// The responses that a round keeps: the first `responses` of each prompt, of the first `places` prompts.
+/// The responses that a round keeps: the first `responses` of each prompt, of the first `open_groups` prompts.
 struct Round {
-    places: usize,
+    open_groups: usize,
     responses: usize,
     ended: Kept,
     kept: Kept,
@@ -142,19 +142,19 @@ struct Round {
 
 impl Round {
     fn end(&mut self, id: SampleId) {
-        if self.places == 0 || self.kept.contains_key(&id.prompt) {
+        if self.open_groups == 0 || self.kept.contains_key(&id.prompt) {
             return;
         }
         let ended = self.ended.entry(id.prompt).or_default();
         ended.insert(id.sample);
         if ended.len() == self.responses {
             self.kept.insert(id.prompt, ended.clone());
-            self.places -= 1;
+            self.open_groups -= 1;
         }
     }
 
-    fn wants(&self, id: SampleId) -> bool {
-        self.places > 0 && !self.kept.contains_key(&id.prompt)
+    fn is_open_for(&self, id: SampleId) -> bool {
+        self.open_groups > 0 && !self.kept.contains_key(&id.prompt)
     }
 }
 
@@ -194,14 +194,15 @@ impl<'a> Model<'a> {
         [samples, responses]: [u32; 2],
     ) -> Predicted {
         let mut all = self.responses(step, launched, samples);
-        let mut instances = self.hand_out(opened as f64, launched.len(), &all);
-        let places = self.job.raw.data.train_batch_size.min(launched.len());
+        let mut instances = self.dispatch_prompts(opened as f64, launched.len(), &all);
+        let open_groups = self.job.raw.data.train_batch_size.min(launched.len());
         let responses = responses as usize;
-        let mut round = Round { places, responses, ended: Kept::default(), kept: Kept::default() };
+        let mut round =
+            Round { open_groups, responses, ended: Kept::default(), kept: Kept::default() };
         let interval = (self.job.raw.rollout.report_interval_s * NANOS) as u64;
         let (mut unseen, mut last) = (BTreeSet::new(), opened);
         let mut now = opened.div_ceil(interval) * interval;
-        while round.places > 0 || !unseen.is_empty() {
+        while round.open_groups > 0 || !unseen.is_empty() {
             for instance in &mut instances {
                 let ended = instance.run(now as f64, &self.engine, &mut all);
                 unseen.extend(ended.into_iter().map(|(at, slot)| (at, all[slot].id, slot)));
@@ -211,7 +212,8 @@ impl<'a> Model<'a> {
                 last = last.max(at);
                 round.end(id);
             }
-            let unwanted = |slot: &usize| !all[*slot].has_ended && !round.wants(all[*slot].id);
+            let unwanted =
+                |slot: &usize| !all[*slot].has_ended && !round.is_open_for(all[*slot].id);
             let dropped: BTreeSet<usize> = (0..all.len()).filter(unwanted).collect();
             for instance in &mut instances {
                 let has = |slot: &usize| dropped.contains(slot);
@@ -246,7 +248,7 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the instances, with the requests of each and their times of arrival.
-    fn hand_out(&mut self, opened: f64, prompts: usize, all: &[Response]) -> Vec<Instance> {
+    fn dispatch_prompts(&mut self, opened: f64, prompts: usize, all: &[Response]) -> Vec<Instance> {
         let cost = &self.engine.cost;
         let begun = opened + NANOS * (cost.weight_sync() + cost.rollout_overhead());
         let each = NANOS * cost.calibration().dispatch_interval;

@@ -47,7 +47,7 @@ fn placements() -> Placements {
     let pool = |PoolOptions { training_gpus }: PoolOptions, context: PlacementContext| {
         if !training_gpus.is_multiple_of(context.training_replica) {
             let expected = format!("a multiple of {}", context.training_replica);
-            return Err(CatalogError::bound("training_gpus", &expected, training_gpus));
+            return Err(CatalogError::out_of_range("training_gpus", &expected, training_gpus));
         }
         Ok(Separate::new(instances(context.devices - training_gpus, context), training_gpus))
     };

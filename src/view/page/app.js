@@ -1,6 +1,6 @@
 // The frame of the page: pages by address, live updates, keys and theme.
 
-import { address, failure, h, seconds } from "./dom.js";
+import { address, errorElement, h, formatSeconds } from "./dom.js";
 import * as curves from "./curves.js";
 import * as group from "./group.js";
 import * as lengths from "./lengths.js";
@@ -39,7 +39,7 @@ const picker = document.getElementById("run");
 /** All that pages share. `runs` is the table of runs, newest state. */
 const shared = { runs: [], run: null };
 let page = null;
-let shown = 0;
+let latestRender = 0;
 
 function route() {
   const [name, query = ""] = location.hash.slice(2).split("?");
@@ -60,28 +60,28 @@ async function show() {
     location.replace(shared.runs.length > 1 ? "#/runs" : "#/curves");
     return;
   }
-  const turn = ++shown;
+  const render = ++latestRender;
   page?.close?.();
   page = null;
   shared.run = chosenRun(params);
-  frame(name);
+  drawFrame(name);
   const root = h("div", { class: `page ${name}` });
   try {
     const next = await PAGES[name].show(root, params, shared);
-    if (turn !== shown) {
+    if (render !== latestRender) {
       next?.close?.();
       return;
     }
     page = next;
   } catch (error) {
-    if (turn !== shown) return;
-    root.append(failure(error));
+    if (render !== latestRender) return;
+    root.append(errorElement(error));
   }
   main.replaceChildren(root);
-  page?.shown?.();
+  page?.onShown?.();
 }
 
-function frame(name) {
+function drawFrame(name) {
   const tab = PAGES[name].tab ?? name;
   const links = Object.entries(PAGES)
     .filter(([, own]) => own.title)
@@ -97,10 +97,10 @@ function frame(name) {
   }
   picker.value = shared.run ?? "";
   picker.hidden = shared.runs.length < 2;
-  status();
+  showStatus();
 }
 
-function status(lost = false) {
+function showStatus(lost = false) {
   const element = document.getElementById("status");
   const run = shared.runs.find((own) => own.name === shared.run);
   if (lost || !run) {
@@ -110,7 +110,7 @@ function status(lost = false) {
   }
   const state = runs.stateOf(run);
   element.textContent = `${state.text}, step ${run.steps}`;
-  element.title = `last write ${seconds(runs.age(run))} ago`;
+  element.title = `last write ${formatSeconds(runs.secondsSinceWrite(run))} ago`;
   element.className = state.name;
 }
 
@@ -120,7 +120,7 @@ picker.addEventListener("change", () => {
   location.hash = address(kept, { run: picker.value });
 });
 
-function theme(next) {
+function applyTheme(next) {
   const order = ["system", "light", "dark"];
   const now = localStorage.getItem("theme") ?? "system";
   const chosen = next ? order[(order.indexOf(now) + 1) % order.length] : now;
@@ -139,7 +139,7 @@ function toggleHelp() {
   help.showModal();
 }
 
-document.getElementById("theme").addEventListener("click", () => theme(true));
+document.getElementById("theme").addEventListener("click", () => applyTheme(true));
 document.getElementById("help-button").addEventListener("click", toggleHelp);
 
 document.addEventListener("keydown", (event) => {
@@ -149,7 +149,7 @@ document.addEventListener("keydown", (event) => {
   const tab = document.querySelectorAll("nav a")[Number(event.key) - 1];
   const action =
     page?.keys?.[event.key] ??
-    { "?": toggleHelp, t: () => theme(true), "/": () => document.querySelector("input[type=search]")?.focus() }[event.key] ??
+    { "?": toggleHelp, t: () => applyTheme(true), "/": () => document.querySelector("input[type=search]")?.focus() }[event.key] ??
     (tab && (() => tab.click()));
   if (!action) return;
   event.preventDefault();
@@ -171,11 +171,11 @@ function listen() {
       return;
     }
     shared.run = chosenRun(route().params);
-    frame(name);
+    drawFrame(name);
     page?.update?.();
   });
-  events.onerror = () => status(true);
+  events.onerror = () => showStatus(true);
 }
 
-theme(false);
+applyTheme(false);
 listen();

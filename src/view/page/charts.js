@@ -1,12 +1,12 @@
 // Charts on uPlot: curves over steps, and histograms.
 
-import { figure, h, themed } from "./dom.js";
+import { formatNumber, h, themeColor } from "./dom.js";
 
 /* global uPlot */
 
 /** Returns the axes of the theme. */
 function axes(labels = {}) {
-  const common = { stroke: themed("quiet"), font: "11px system-ui, sans-serif", grid: { stroke: themed("line"), width: 1 }, ticks: { show: false } };
+  const common = { stroke: themeColor("quiet"), font: "11px system-ui, sans-serif", grid: { stroke: themeColor("line"), width: 1 }, ticks: { show: false } };
   const widest = (_, values) => Math.max(28, ...(values ?? []).map((text) => String(text).length * 6.5 + 10));
   return [
     { ...common, size: labels.x ? 40 : 24, space: 60, label: labels.x, labelSize: 16, labelGap: 0, labelFont: "11px system-ui, sans-serif" },
@@ -22,12 +22,12 @@ function axisText(value) {
   return String(Number(value.toPrecision(5)));
 }
 
-/** Keeps a chart as wide as its place, and frees it when it is removed. */
-function fitted(place, chart, height) {
+/** Keeps a chart as wide as its container, and frees it when it is removed. */
+function fitToContainer(container, chart, height) {
   const observer = new ResizeObserver(() => {
-    if (place.clientWidth > 0) chart.setSize({ width: place.clientWidth, height: height() });
+    if (container.clientWidth > 0) chart.setSize({ width: container.clientWidth, height: height() });
   });
-  observer.observe(place);
+  observer.observe(container);
   return () => {
     observer.disconnect();
     chart.destroy();
@@ -40,14 +40,14 @@ function fitted(place, chart, height) {
  * `options`: `height`, `colors` by curve, `domain` as a function that returns the first and the last step, `onZoom(from, to)`,
  * `onCursor(step, values)` with null where there is no cursor.
  */
-export function curveChart(place, options) {
+export function curveChart(container, options) {
   const count = options.colors.length;
-  const lone = count === 1;
+  const isSingle = count === 1;
   const series = [{}];
   options.colors.forEach((color) => series.push({ stroke: color, width: 1.6, spanGaps: true, points: { size: 4 } }));
   // The smallest and the largest value behind a point are shown for one run only: the bands of several would hide each other.
-  const bands = lone ? [{ series: [3, 2], fill: `${options.colors[0]}33` }] : [];
-  if (lone) series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
+  const bands = isSingle ? [{ series: [3, 2], fill: `${options.colors[0]}33` }] : [];
+  if (isSingle) series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
   const hooks = {
     setSelect: [
       (chart) => {
@@ -61,28 +61,28 @@ export function curveChart(place, options) {
     setCursor: [
       (chart) => {
         const at = chart.cursor.idx;
-        const values = options.colors.map((_, index) => (at === null || at === undefined ? null : nearest(chart.data[index + 1], at)));
+        const values = options.colors.map((_, index) => (at === null || at === undefined ? null : lastKnownValue(chart.data[index + 1], at)));
         options.onCursor?.(at === null || at === undefined ? null : chart.data[0][at], values);
       },
     ],
   };
   const settings = {
-    width: Math.max(place.clientWidth, 50),
+    width: Math.max(container.clientWidth, 50),
     height: options.height(),
     series,
     bands,
     axes: axes(),
     legend: { show: false },
-    scales: { x: { time: false, range: () => options.domain() }, y: { range: padded } },
+    scales: { x: { time: false, range: () => options.domain() }, y: { range: paddedRange } },
     cursor: { sync: { key: "curves" }, drag: { x: true, y: false, setScale: false }, y: false },
     hooks,
   };
-  const chart = new uPlot(settings, [[], ...series.slice(1).map(() => [])], place);
-  const close = fitted(place, chart, options.height);
-  return { set: (curves) => chart.setData(joined(curves, lone)), close };
+  const chart = new uPlot(settings, [[], ...series.slice(1).map(() => [])], container);
+  const close = fitToContainer(container, chart, options.height);
+  return { set: (curves) => chart.setData(alignedSeries(curves, isSingle)), close };
 }
 
-function padded(_, low, high) {
+function paddedRange(_, low, high) {
   if (low === null || high === null) return [0, 1];
   // Smoothing leaves rounding errors on a constant, which no axis can resolve.
   const size = Math.max(Math.abs(low), Math.abs(high));
@@ -90,15 +90,15 @@ function padded(_, low, high) {
   return [low - room, high + room];
 }
 
-function nearest(values, at) {
+function lastKnownValue(values, at) {
   for (let back = at; back >= 0; back--) {
     if (values[back] !== null && values[back] !== undefined) return values[back];
   }
   return null;
 }
 
-function joined(curves, lone) {
-  if (lone) return [curves[0].x, curves[0].y, curves[0].min, curves[0].max];
+function alignedSeries(curves, isSingle) {
+  if (isSingle) return [curves[0].x, curves[0].y, curves[0].min, curves[0].max];
   return uPlot.join(curves.map((curve) => [curve.x, curve.y]));
 }
 
@@ -107,7 +107,7 @@ function joined(curves, lone) {
  *
  * `bins` has `low`, `high` and `count`; `layers` have a `name`, a `color` and `counts`. With `share`, each layer is divided by its sum.
  */
-export function histogram(place, bins, layers, { share = false, height = 150, label = "" } = {}) {
+export function histogram(container, bins, layers, { share = false, height = 150, label = "" } = {}) {
   const width = (bins.high - bins.low) / bins.count;
   const edges = Array.from({ length: bins.count + 1 }, (_, index) => bins.low + index * width);
   const filled = layers.filter((layer) => layer.counts.some((count) => count > 0));
@@ -119,7 +119,7 @@ export function histogram(place, bins, layers, { share = false, height = 150, la
   const series = filled.map(({ color }) => ({ stroke: color, fill: `${color}30`, width: 1.5, paths: stepped, points: { show: false } }));
   const readout = h("p", { class: "readout" }, "\u00a0");
   const settings = {
-    width: Math.max(place.clientWidth, 50),
+    width: Math.max(container.clientWidth, 50),
     height,
     series: [{}, ...series],
     axes: axes({ x: label }),
@@ -134,19 +134,19 @@ export function histogram(place, bins, layers, { share = false, height = 150, la
             return;
           }
           const at = Math.min(idx, bins.count - 1);
-          const counts = filled.map(({ name, counts }) => `${name} ${figure(counts[at])}`).join(" · ");
-          readout.textContent = `${figure(edges[at])} to ${figure(edges[at + 1])}: ${counts}`;
+          const counts = filled.map(({ name, counts }) => `${name} ${formatNumber(counts[at])}`).join(" · ");
+          readout.textContent = `${formatNumber(edges[at])} to ${formatNumber(edges[at + 1])}: ${counts}`;
         },
       ],
     },
   };
-  const chart = new uPlot(settings, [edges, ...filled.map(values)], place);
-  place.append(readout);
-  return fitted(place, chart, () => height);
+  const chart = new uPlot(settings, [edges, ...filled.map(values)], container);
+  container.append(readout);
+  return fitToContainer(container, chart, () => height);
 }
 
 /** Returns the counts of values by bin. */
-export function counted(bins, values) {
+export function binCounts(bins, values) {
   const counts = new Array(bins.count).fill(0);
   for (const value of values) {
     const at = Math.floor(((value - bins.low) / (bins.high - bins.low)) * bins.count);

@@ -1,17 +1,17 @@
 // Curves of all metrics, in groups by prefix, of one or several runs.
 
 import { curveChart } from "./charts.js";
-import { address, breakable, debounced, figure, get, h, put, remember, runPath, seriesColor } from "./dom.js";
+import { address, breakable, debounced, formatNumber, get, h, replaceContent, updateAddress, runPath, seriesColor } from "./dom.js";
 
 /** The metrics that tell most, shown first. */
-const KEY_FIGURES = [
+const KEY_METRICS = [
   "critic/score/mean", "val/score", "response_length/mean", "reward/frac_zero_std", "actor/entropy", "actor/grad_norm",
   "rollout_corr/k3_kl", "perf/time_per_step",
 ];
-const FIRST = ["critic", "val", "reward", "response_length", "actor"];
+const FIRST_GROUPS = ["critic", "val", "reward", "response_length", "actor"];
 const HEIGHT = 150;
-const TALL = 420;
-const MOST_RUNS = 8;
+const TALL_HEIGHT = 420;
+const MAX_RUNS = 8;
 
 export async function show(root, params, shared) {
   const asked = params.getAll("run");
@@ -40,23 +40,23 @@ class CurvesPage {
   constructor(root, state, shared) {
     Object.assign(this, { root, state, shared });
     this.cards = new Map();
-    this.waiting = new Set();
+    this.pendingCards = new Set();
     this.groups = h("div", { class: "groups" });
-    this.seen = new IntersectionObserver((entries) => this.appeared(entries), { rootMargin: "200px" });
+    this.visibilityObserver = new IntersectionObserver((entries) => this.onVisibilityChange(entries), { rootMargin: "200px" });
     this.fetchSoon = debounced(() => this.fetch(), 20);
     this.refreshSoon = debounced(() => this.refresh(), 50);
-    this.update = debounced(() => this.live(), 300);
+    this.update = debounced(() => this.refreshIfChanged(), 300);
     this.keys = { 0: () => this.zoom(null, null), u: () => (location.hash = address("runs")) };
   }
 
   async open() {
-    await this.describe();
-    put(this.root, this.bar(), this.chips(), this.groups);
-    this.layOut();
+    await this.loadMetrics();
+    replaceContent(this.root, this.bar(), this.runChips(), this.groups);
+    this.buildGroups();
   }
 
   /** Reads which metrics the runs have. */
-  async describe() {
+  async loadMetrics() {
     const details = await Promise.all(this.state.runs.map((run) => get(runPath(run))));
     this.metrics = new Map(details.flatMap((run) => run.metrics).map((metric) => [metric.name, metric]));
     this.versions = this.versionsOf(details);
@@ -72,15 +72,15 @@ class CurvesPage {
     const search = h("input", { type: "search", placeholder: "Search metrics  ( / )", "aria-label": "Search metrics", value: state.search });
     search.addEventListener("input", debounced(() => {
       state.search = search.value;
-      remember({ q: search.value });
-      this.layOut();
+      updateAddress({ q: search.value });
+      this.buildGroups();
     }));
     const amount = h("output", {}, state.smoothing.toFixed(2));
     const slider = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smoothing, "aria-label": "Smoothing" });
     slider.addEventListener("input", () => {
       state.smoothing = Number(slider.value);
       amount.textContent = state.smoothing.toFixed(2);
-      remember({ smoothing: state.smoothing || null });
+      updateAddress({ smoothing: state.smoothing || null });
       this.refreshSoon();
     });
     this.range = h("button", { click: () => this.zoom(null, null), title: "Whole range (0)" });
@@ -89,35 +89,35 @@ class CurvesPage {
   }
 
   /** Returns the runs that are laid over each other, and a choice of further ones. */
-  chips() {
+  runChips() {
     const { runs } = this.state;
     const others = this.shared.runs.map((run) => run.name).filter((name) => !runs.includes(name));
     if (runs.length < 2 && !others.length) return null;
     const chip = (run, index) =>
       h("span", { class: "chip" }, h("i", { style: { background: seriesColor(index) } }), run,
-        runs.length > 1 && h("button", { "aria-label": `Remove ${run}`, click: () => this.choose(runs.filter((own) => own !== run)) }, "×"));
-    const more = h("select", { "aria-label": "Lay another run over these", change: (event) => this.choose([...runs, event.target.value]) },
+        runs.length > 1 && h("button", { "aria-label": `Remove ${run}`, click: () => this.selectRuns(runs.filter((own) => own !== run)) }, "×"));
+    const more = h("select", { "aria-label": "Lay another run over these", change: (event) => this.selectRuns([...runs, event.target.value]) },
       h("option", { value: "" }, "+ run"), others.map((name) => h("option", { value: name }, name)));
-    return h("div", { class: "chips" }, runs.map(chip), others.length > 0 && runs.length < MOST_RUNS && more);
+    return h("div", { class: "chips" }, runs.map(chip), others.length > 0 && runs.length < MAX_RUNS && more);
   }
 
-  choose(runs) {
+  selectRuns(runs) {
     const { search, smoothing, focus } = this.state;
     location.hash = address("curves", { run: runs.filter(Boolean), q: search, smoothing: smoothing || null, focus });
   }
 
   /** Builds the groups anew. Charts appear when they are scrolled to. */
-  layOut() {
+  buildGroups() {
     this.dropCards();
-    const names = this.matching();
+    const names = this.matchingMetrics();
     const groups = new Map();
-    const keys = this.state.search ? [] : KEY_FIGURES.filter((name) => this.metrics.has(name));
+    const keys = this.state.search ? [] : KEY_METRICS.filter((name) => this.metrics.has(name));
     if (keys.length) groups.set("key figures", keys);
     for (const name of names) {
       const prefix = name.split("/")[0];
       groups.set(prefix, [...(groups.get(prefix) ?? []), name]);
     }
-    const rank = (name) => (name === "key figures" ? -1 : FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+    const rank = (name) => (name === "key figures" ? -1 : FIRST_GROUPS.includes(name) ? FIRST_GROUPS.indexOf(name) : FIRST_GROUPS.length);
     const ordered = [...groups].sort(([one], [other]) => rank(one) - rank(other) || one.localeCompare(other));
     this.groups.replaceChildren(...ordered.map(([name, own], index) => this.group(name, own, index)));
     if (!ordered.length) {
@@ -127,7 +127,7 @@ class CurvesPage {
     this.root.querySelector(".card.tall")?.scrollIntoView({ block: "center" });
   }
 
-  matching() {
+  matchingMetrics() {
     const words = this.state.search.toLowerCase().split(/\s+/);
     return [...this.metrics.keys()].filter((name) => words.every((word) => name.toLowerCase().includes(word)));
   }
@@ -153,13 +153,13 @@ class CurvesPage {
     const metric = this.metrics.get(name);
     const readout = h("span", { class: "readout" });
     const plot = h("div", { class: "plot" });
-    const tall = name === this.state.focus && (group === "key figures" || !KEY_FIGURES.includes(name) || Boolean(this.state.search));
+    const tall = name === this.state.focus && (group === "key figures" || !KEY_METRICS.includes(name) || Boolean(this.state.search));
     const enlarge = h("button", { class: "plain", title: "Enlarge", "aria-label": `Enlarge ${name}`, click: () => this.focus(name, element) }, "⤢");
     const unit = metric.unit && metric.unit !== "1" ? metric.unit.replace(/[{}]/g, "") : "";
     const element = h("article", { class: tall ? "card tall" : "card" },
       h("header", {}, h("h3", { title: metric.description || name }, breakable(name)), unit && h("span", { class: "unit" }, unit), enlarge), readout, plot);
     this.cards.set(element, { name, readout, plot, visible: false, chart: null });
-    this.seen.observe(element);
+    this.visibilityObserver.observe(element);
     return element;
   }
 
@@ -168,11 +168,11 @@ class CurvesPage {
     this.root.querySelectorAll(".card.tall").forEach((other) => other.classList.remove("tall"));
     element.classList.toggle("tall", tall);
     this.state.focus = tall ? name : null;
-    remember({ focus: this.state.focus });
+    updateAddress({ focus: this.state.focus });
     this.request(this.cards.get(element));
   }
 
-  appeared(entries) {
+  onVisibilityChange(entries) {
     for (const { target, isIntersecting } of entries) {
       const card = this.cards.get(target);
       if (!card) continue;
@@ -182,14 +182,14 @@ class CurvesPage {
   }
 
   request(card) {
-    this.waiting.add(card);
+    this.pendingCards.add(card);
     this.fetchSoon();
   }
 
   /** Fetches the curves of all cards that wait, with one call. */
   async fetch() {
-    const cards = [...this.waiting];
-    this.waiting.clear();
+    const cards = [...this.pendingCards];
+    this.pendingCards.clear();
     if (!cards.length) return;
     const { runs, smoothing, from, to } = this.state;
     const pairs = [
@@ -212,7 +212,7 @@ class CurvesPage {
     card.stale = false;
     card.last = curves.map((curve) => curve.y.at(-1) ?? null);
     card.chart ??= curveChart(card.plot, {
-      height: () => (card.plot.closest(".tall") ? TALL : HEIGHT),
+      height: () => (card.plot.closest(".tall") ? TALL_HEIGHT : HEIGHT),
       colors: this.state.runs.map((_, index) => seriesColor(index)),
       domain: () => [this.state.from ?? 0, Math.max(this.state.to ?? this.steps, (this.state.from ?? 0) + 1)],
       onZoom: (first, last) => this.zoom(Math.max(first, 0), last),
@@ -225,13 +225,13 @@ class CurvesPage {
   read(card, step, values) {
     const shown = step === null ? card.last : values;
     const parts = shown.map((value, index) =>
-      h("span", { style: { color: shown.length > 1 ? seriesColor(index) : "" } }, figure(value)));
+      h("span", { style: { color: shown.length > 1 ? seriesColor(index) : "" } }, formatNumber(value)));
     card.readout.replaceChildren(h("small", {}, step === null ? "last" : `step ${step}`), ...parts);
   }
 
   zoom(from, to) {
     Object.assign(this.state, { from, to });
-    remember({ from, to });
+    updateAddress({ from, to });
     this.showRange();
     this.refresh();
   }
@@ -251,16 +251,16 @@ class CurvesPage {
   }
 
   /** Takes up new lines of the runs. */
-  async live() {
+  async refreshIfChanged() {
     if (this.versions === this.versionsOf(this.shared.runs)) return;
     const before = this.metrics.size;
-    await this.describe().catch(() => {});
-    if (this.metrics.size !== before) this.layOut();
+    await this.loadMetrics().catch(() => {});
+    if (this.metrics.size !== before) this.buildGroups();
     this.refresh();
   }
 
   dropCards() {
-    this.seen.disconnect();
+    this.visibilityObserver.disconnect();
     this.cards.forEach((card) => card.chart?.close());
     this.cards.clear();
   }

@@ -10,16 +10,16 @@ export function h(tag, props = {}, ...children) {
     else if (key === "value") element.value = value;
     else element.setAttribute(key === "class" ? "class" : key, value === true ? "" : value);
   }
-  element.append(...present(children));
+  element.append(...renderable(children));
   return element;
 }
 
 /** Replaces the content of an element. Children that are null, undefined or false are left out. */
-export function put(element, ...children) {
-  element.replaceChildren(...present(children));
+export function replaceContent(element, ...children) {
+  element.replaceChildren(...renderable(children));
 }
 
-function present(children) {
+function renderable(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
@@ -55,7 +55,7 @@ export function address(page, params = {}) {
 }
 
 /** Changes parameters of the address without another entry in the history, and without building the page anew. */
-export function remember(changes) {
+export function updateAddress(changes) {
   const [page, query = ""] = location.hash.slice(2).split("?");
   const params = new URLSearchParams(query);
   for (const [key, value] of Object.entries(changes)) {
@@ -69,7 +69,7 @@ export function remember(changes) {
 }
 
 /** Formats a number with four significant digits. */
-export function figure(value) {
+export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
   const size = Math.abs(value);
@@ -79,7 +79,7 @@ export function figure(value) {
 }
 
 /** Formats seconds. */
-export function seconds(value) {
+export function formatSeconds(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size < 1e-3) return `${(value * 1e6).toFixed(0)} µs`;
@@ -91,13 +91,13 @@ export function seconds(value) {
 }
 
 /** Returns a colour of the theme. */
-export function themed(name) {
+export function themeColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
 /** Returns the colour of the run or series with a number. */
 export function seriesColor(index) {
-  return themed(`series-${index % 8}`);
+  return themeColor(`series-${index % 8}`);
 }
 
 /** Calls `action` once the calls have paused. */
@@ -110,7 +110,7 @@ export function debounced(action, pause = 150) {
 }
 
 /** Shows that something failed. */
-export function failure(error) {
+export function errorElement(error) {
   return h("p", { class: "error", role: "alert" }, error.message ?? String(error));
 }
 

@@ -1,9 +1,9 @@
 // The round of a step in time, on a canvas: lanes of responses, stages above them, rewards below their bars.
 
-import { h, seconds, themed } from "./dom.js";
+import { h, formatSeconds, themeColor } from "./dom.js";
 
 /** What becomes of a response, with its colour in the theme. */
-export const FATES = {
+export const OUTCOMES = {
   trained: { name: "trained", color: "trained" },
   aborted: { name: "aborted (its group is trained)", color: "aborted" },
   surplus: { name: "ended, not needed", color: "surplus" },
@@ -13,7 +13,7 @@ export const FATES = {
 const STAGES = { "weight sync": "stage-sync", rollout: "stage-rollout", "waiting for rewards": "stage-reward", "training alone": "stage-training", validation: "stage-validation" };
 const TOP = 30;
 const BOTTOM = 26;
-const MOST_HEIGHT = 900;
+const MAX_HEIGHT = 900;
 
 /** Returns lanes: by instance, as many as ran at once, or one per response in the order of prompts. */
 function lanes(responses, order) {
@@ -43,7 +43,7 @@ function groupBy(items, key) {
 }
 
 function scoreColor(response, range) {
-  if (response.score === null) return themed("untrained");
+  if (response.score === null) return themeColor("untrained");
   const share = range[1] > range[0] ? (response.score - range[0]) / (range[1] - range[0]) : 1;
   return `hsl(${Math.round(10 + share * 140)} 60% 48%)`;
 }
@@ -51,26 +51,26 @@ function scoreColor(response, range) {
 /**
  * Draws a round, and returns the function that frees it.
  *
- * `options`: `order` (`instance` or `prompt`), `color` (`fate` or `score`), `open(response)`.
+ * `options`: `order` (`instance` or `prompt`), `color` (`outcome` or `score`), `open(response)`.
  */
-export function gantt(place, round, { order, color, open }) {
-  const responses = round.responses.filter((response) => response.fate !== "kept");
+export function gantt(container, round, { order, color, open }) {
+  const responses = round.responses.filter((response) => response.outcome !== "kept");
   const rows = lanes(responses, order);
   const spans = round.stages ?? [];
   const low = Math.min(0, ...spans.map((span) => span.from), ...responses.map((one) => one.started));
   const high = Math.max(1e-9, ...spans.map((span) => span.to), ...responses.map((one) => Math.max(one.finished, one.scored ?? 0)));
   const scores = responses.map((one) => one.score).filter((score) => score !== null);
   const range = [Math.min(...scores), Math.max(...scores)];
-  const room = (MOST_HEIGHT - TOP - BOTTOM) / Math.max(rows.length, 1);
+  const room = (MAX_HEIGHT - TOP - BOTTOM) / Math.max(rows.length, 1);
   const lane = Math.min(16, Math.max(2, room));
   const height = TOP + BOTTOM + Math.max(rows.length, 2) * lane;
   const canvas = h("canvas", { role: "img", "aria-label": `${responses.length} responses in time` });
   const tip = h("div", { class: "tip", hidden: true });
-  place.replaceChildren(canvas, tip);
+  container.replaceChildren(canvas, tip);
   const view = {};
 
   function draw() {
-    const width = place.clientWidth;
+    const width = container.clientWidth;
     if (!width) return;
     const left = width < 600 ? 24 : 80;
     const scale = (width - left - 8) / (high - low);
@@ -93,8 +93,8 @@ export function gantt(place, round, { order, color, open }) {
     const steps = [1, 2, 5].flatMap((digit) => [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5].map((power) => digit * 10 ** power)).sort((one, other) => one - other);
     const apart = ((high - low) / (width - view.left)) * 80;
     const step = steps.find((one) => one >= apart) ?? high;
-    pen.strokeStyle = themed("line");
-    pen.fillStyle = themed("quiet");
+    pen.strokeStyle = themeColor("line");
+    pen.fillStyle = themeColor("quiet");
     pen.textAlign = "center";
     for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
       const x = Math.round(view.x(at)) + 0.5;
@@ -102,18 +102,18 @@ export function gantt(place, round, { order, color, open }) {
       pen.moveTo(x, TOP - 4);
       pen.lineTo(x, height - BOTTOM + 4);
       pen.stroke();
-      if (x > view.left + 10 && x < width - 24) pen.fillText(Math.abs(at) < 1e-12 ? "0 s" : seconds(at), x, height - BOTTOM / 2 + 2);
+      if (x > view.left + 10 && x < width - 24) pen.fillText(Math.abs(at) < 1e-12 ? "0 s" : formatSeconds(at), x, height - BOTTOM / 2 + 2);
     }
   }
 
   function drawStages(pen) {
     for (const span of spans) {
       const [from, to] = [view.x(span.from), view.x(span.to)];
-      pen.fillStyle = themed(STAGES[span.name]);
+      pen.fillStyle = themeColor(STAGES[span.name]);
       pen.fillRect(from, 4, Math.max(to - from, 1), 16);
-      const text = `${span.name} ${seconds(span.to - span.from)}`;
+      const text = `${span.name} ${formatSeconds(span.to - span.from)}`;
       const shown = [text, span.name].find((own) => pen.measureText(own).width < to - from - 8);
-      pen.fillStyle = themed("stage-text");
+      pen.fillStyle = themeColor("stage-text");
       pen.textAlign = "left";
       if (shown) pen.fillText(shown, from + 4, 12.5);
     }
@@ -127,14 +127,14 @@ export function gantt(place, round, { order, color, open }) {
       if (row.label === before) return;
       before = row.label;
       const y = TOP + index * lane;
-      pen.strokeStyle = themed("line");
+      pen.strokeStyle = themeColor("line");
       pen.beginPath();
       pen.moveTo(0, Math.round(y) - 0.5);
       pen.lineTo(canvas.clientWidth, Math.round(y) - 0.5);
       if (order === "instance") pen.stroke();
       if (y < free) return;
       free = y + 13;
-      pen.fillStyle = themed("quiet");
+      pen.fillStyle = themeColor("quiet");
       pen.fillText(view.left < 40 ? row.label.split(" ")[1] : row.label, view.left - 6, y + Math.max(lane / 2, 6));
     });
   }
@@ -142,11 +142,11 @@ export function gantt(place, round, { order, color, open }) {
   function drawBar(pen, bar, y) {
     const [from, to] = [view.x(bar.started), view.x(bar.finished)];
     const gap = lane > 4 ? 1 : 0;
-    pen.fillStyle = color === "score" ? scoreColor(bar, range) : themed(FATES[bar.fate].color);
+    pen.fillStyle = color === "score" ? scoreColor(bar, range) : themeColor(OUTCOMES[bar.outcome].color);
     pen.fillRect(from, y, Math.max(to - from - 0.5, 1), lane - gap);
     if (bar.scored !== null && bar.reward_s !== null && lane >= 4) {
       const begun = view.x(Math.max(bar.scored - bar.reward_s, bar.finished));
-      pen.fillStyle = themed("reward");
+      pen.fillStyle = themeColor("reward");
       pen.fillRect(begun, y + lane - gap - 2, Math.max(view.x(bar.scored) - begun, 1.5), 2);
     }
   }
@@ -155,7 +155,7 @@ export function gantt(place, round, { order, color, open }) {
     for (const decision of round.placement?.decisions ?? []) {
       const x = Math.round(view.x((decision.at_ns - round.origin_ns) / 1e9)) + 0.5;
       if (x < view.left) continue;
-      pen.strokeStyle = themed("accent");
+      pen.strokeStyle = themeColor("accent");
       pen.setLineDash([3, 3]);
       pen.beginPath();
       pen.moveTo(x, TOP - 8);
@@ -165,7 +165,7 @@ export function gantt(place, round, { order, color, open }) {
     }
   }
 
-  function under(event) {
+  function hitTest(event) {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const row = rows[Math.floor((y - TOP) / lane)];
@@ -177,31 +177,31 @@ export function gantt(place, round, { order, color, open }) {
   function describe(bar) {
     const score = bar.failed ? "reward failed" : bar.score === null ? "no score" : `score ${Number(bar.score.toPrecision(4))}`;
     const lines = [
-      `prompt ${bar.prompt}, sample ${bar.sample}: ${FATES[bar.fate].name}`,
+      `prompt ${bar.prompt}, sample ${bar.sample}: ${OUTCOMES[bar.outcome].name}`,
       `${bar.tokens} tokens${bar.resumed ? `, ${bar.resumed} of them before` : ""}, ${bar.finish}, ${score}`,
-      `${seconds(bar.started)} to ${seconds(bar.finished)} on instance ${bar.instance}, policy ${bar.policy}`,
+      `${formatSeconds(bar.started)} to ${formatSeconds(bar.finished)} on instance ${bar.instance}, policy ${bar.policy}`,
     ];
-    if (bar.scored !== null) lines.push(`score known at ${seconds(bar.scored)}, reward took ${seconds(bar.reward_s)}`);
+    if (bar.scored !== null) lines.push(`score known at ${formatSeconds(bar.scored)}, reward took ${formatSeconds(bar.reward_s)}`);
     if (bar.preemptions) lines.push(`${bar.preemptions} preemptions`);
     return lines;
   }
 
   canvas.addEventListener("mousemove", (event) => {
-    const { x, y, found, stage } = under(event);
-    const lines = found ? describe(found) : stage ? [`${stage.name}: ${seconds(stage.to - stage.from)}`] : null;
+    const { x, y, found, stage } = hitTest(event);
+    const lines = found ? describe(found) : stage ? [`${stage.name}: ${formatSeconds(stage.to - stage.from)}`] : null;
     tip.hidden = !lines;
     canvas.style.cursor = found ? "pointer" : "";
     if (!lines) return;
     tip.replaceChildren(...lines.map((line) => h("div", {}, line)));
-    tip.style.left = `${Math.max(0, Math.min(x + 12, place.clientWidth - tip.offsetWidth - 4))}px`;
+    tip.style.left = `${Math.max(0, Math.min(x + 12, container.clientWidth - tip.offsetWidth - 4))}px`;
     tip.style.top = `${y + 14}px`;
   });
   canvas.addEventListener("mouseleave", () => (tip.hidden = true));
   canvas.addEventListener("click", (event) => {
-    const { found } = under(event);
+    const { found } = hitTest(event);
     if (found) open(found);
   });
   const observer = new ResizeObserver(draw);
-  observer.observe(place);
+  observer.observe(container);
   return () => observer.disconnect();
 }

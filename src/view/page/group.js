@@ -1,6 +1,6 @@
 // The responses of a prompt in a step, side by side.
 
-import { address, breakable, figure, get, h, put, remember, runPath } from "./dom.js";
+import { address, breakable, formatNumber, get, h, replaceContent, updateAddress, runPath } from "./dom.js";
 
 const ORDERS = {
   sample: ["by sample", (one, other) => one.sample - other.sample],
@@ -27,10 +27,10 @@ export async function show(root, params, shared) {
 
   const order = h("select", { "aria-label": "Order", change: (event) => {
     state.order = event.target.value;
-    remember({ order: state.order });
+    updateAddress({ order: state.order });
     draw();
   } }, Object.entries(ORDERS).map(([key, [text]]) => h("option", { value: key, selected: key === state.order }, text)));
-  put(
+  replaceContent(
     root,
     h("div", { class: "bar" },
       h("button", { title: "Previous prompt (k)", disabled: at <= 0, click: open(at - 1) }, "‹"),
@@ -38,13 +38,13 @@ export async function show(root, params, shared) {
       h("button", { title: "Next prompt (j)", disabled: at + 1 >= group.prompts.length, click: open(at + 1) }, "›"),
       order,
       h("span", { class: "quiet-text" }, [group.data_source, `row ${group.row}`, `${group.tokens} tokens`].filter(Boolean).join(" · "))),
-    h("section", { class: "prompt" }, text(group.text ?? "The run did not record the text of the prompt."),
+    h("section", { class: "prompt" }, textBlock(group.text ?? "The run did not record the text of the prompt."),
       group.ground_truth !== null && h("p", {}, h("b", {}, "expected "), h("span", { class: "model-text" }, group.ground_truth)),
       group.extra_info && group.extra_info !== "{}" && h("details", {}, h("summary", {}, "extra_info"), h("pre", {}, group.extra_info))),
     cards,
   );
   draw();
-  return { keys: { j: open(at + 1), k: open(at - 1), u: up }, shown: () => cards.querySelector(".marked")?.scrollIntoView({ block: "nearest" }) };
+  return { keys: { j: open(at + 1), k: open(at - 1), u: up }, onShown: () => cards.querySelector(".marked")?.scrollIntoView({ block: "nearest" }) };
 }
 
 /** Returns the colour class of a score, by its sign. */
@@ -52,16 +52,16 @@ export function scoreClass(score) {
   return score === null ? "none" : score > 0 ? "good" : "bad";
 }
 
-export function facts(response) {
+export function responseBadges(response) {
   return [
-    h("span", { class: `badge score ${scoreClass(response.score)}` }, response.score === null ? "no score" : `score ${figure(response.score)}`),
-    response.advantage !== null && h("span", { class: "badge" }, `advantage ${response.advantage > 0 ? "+" : ""}${figure(response.advantage)}`),
+    h("span", { class: `badge score ${scoreClass(response.score)}` }, response.score === null ? "no score" : `score ${formatNumber(response.score)}`),
+    response.advantage !== null && h("span", { class: "badge" }, `advantage ${response.advantage > 0 ? "+" : ""}${formatNumber(response.advantage)}`),
     h("span", { class: `badge finish-${response.finish}` }, response.finish),
     h("span", { class: "badge" }, `${response.tokens} tokens`),
-    response.weight !== null && response.weight !== 1 && h("span", { class: "badge" }, `weight ${figure(response.weight)}`),
+    response.weight !== null && response.weight !== 1 && h("span", { class: "badge" }, `weight ${formatNumber(response.weight)}`),
     response.resumed > 0 && h("span", { class: "badge" }, `${response.resumed} tokens of an earlier step`),
     response.preemptions > 0 && h("span", { class: "badge" }, `${response.preemptions} preemptions`),
-    !response.trained && h("span", { class: "badge fate-untrained" }, "not trained"),
+    !response.trained && h("span", { class: "badge outcome-untrained" }, "not trained"),
   ];
 }
 
@@ -69,21 +69,21 @@ function card(response, { name, step, prompt }, marked) {
   const link = address("response", { run: name, step, prompt, sample: response.sample });
   return h("article", { class: `response ${marked ? "marked" : ""}` },
     h("header", {}, h("h3", {}, `sample ${response.sample}`), h("a", { href: link }, "token by token")),
-    h("div", { class: "badges" }, facts(response)),
-    text(response.text),
+    h("div", { class: "badges" }, responseBadges(response)),
+    textBlock(response.text),
     response.error && h("p", { class: "error" }, response.error),
-    values("components", response.components),
-    values("labels", response.labels),
+    valuesTable("components", response.components),
+    valuesTable("labels", response.labels),
   );
 }
 
-function values(title, all) {
+function valuesTable(title, all) {
   if (!all) return null;
   const rows = Object.entries(all).map(([key, value]) =>
-    h("tr", {}, h("th", {}, breakable(key)), h("td", { class: "model-text" }, typeof value === "number" ? figure(value) : String(value))));
+    h("tr", {}, h("th", {}, breakable(key)), h("td", { class: "model-text" }, typeof value === "number" ? formatNumber(value) : String(value))));
   return h("table", { class: "pairs", "aria-label": title }, rows);
 }
 
-function text(content) {
+function textBlock(content) {
   return h("pre", { class: "model-text" }, content || "(empty)");
 }

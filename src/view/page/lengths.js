@@ -1,7 +1,7 @@
 // Scores and lengths by data source, trained against policy lengths, and the long-prompt queue.
 
 import { curveChart, histogram, legend } from "./charts.js";
-import { address, debounced, figure, get, h, put, remember, runPath, seriesColor, themed } from "./dom.js";
+import { address, debounced, formatNumber, get, h, replaceContent, updateAddress, runPath, seriesColor, themeColor } from "./dom.js";
 
 /** Curves that belong together, each in one chart. */
 const CURVES = [
@@ -47,15 +47,15 @@ export async function show(root, params, shared) {
     }
     const sources = found.sources.map((own) => {
       const layers = [
-        { name: "trained", color: themed("trained"), counts: own.trained },
-        { name: "ended, not trained", color: themed("untrained"), counts: own.untrained },
-        { name: "aborted or paused at", color: themed("aborted"), counts: own.cut, title: "The policy's lengths are larger: these were cut." },
+        { name: "trained", color: themeColor("trained"), counts: own.trained },
+        { name: "ended, not trained", color: themeColor("untrained"), counts: own.untrained },
+        { name: "aborted or paused at", color: themeColor("aborted"), counts: own.cut, title: "The policy's lengths are larger: these were cut." },
       ];
       const [lengths, scores] = [h("div"), h("div")];
       const section = h("section", {}, h("h2", {}, own.source || "without data source"),
         h("div", { class: "columns" },
           h("div", {}, h("h3", {}, "Lengths, tokens"), legend(layers), lengths),
-          h("div", {}, h("h3", {}, `Scores of ${figure(own.scores.reduce((sum, count) => sum + count, 0))} trained responses`), scores)));
+          h("div", {}, h("h3", {}, `Scores of ${formatNumber(own.scores.reduce((sum, count) => sum + count, 0))} trained responses`), scores)));
       return { section, lengths, scores, layers, own };
     });
     const [first, last] = [found.steps[0], found.steps.at(-1)];
@@ -64,7 +64,7 @@ export async function show(root, params, shared) {
     histograms.replaceChildren(...unreadable, h("p", { class: "quiet-text" }, text), ...sources.map(({ section }) => section));
     for (const { lengths, scores, layers, own } of sources) {
       closers.push(histogram(lengths, found.lengths, layers));
-      closers.push(histogram(scores, found.scores, [{ name: "responses", color: themed("series-0"), counts: own.scores }]));
+      closers.push(histogram(scores, found.scores, [{ name: "responses", color: themeColor("series-0"), counts: own.scores }]));
     }
   }
 
@@ -80,7 +80,7 @@ export async function show(root, params, shared) {
       const read = (step, values) => {
         const shown = step === null ? found.map((curve) => curve.y.at(-1) ?? null) : values;
         readout.replaceChildren(h("small", {}, step === null ? "last" : `step ${step}`),
-          ...own.map((metric, index) => h("a", { style: { color: seriesColor(index) }, href: address("curves", { run: name, q: metric }) }, `${metric} ${figure(shown[index])}`)));
+          ...own.map((metric, index) => h("a", { style: { color: seriesColor(index) }, href: address("curves", { run: name, q: metric }) }, `${metric} ${formatNumber(shown[index])}`)));
       };
       const steps = found.flatMap((curve) => [curve.x[0] ?? 0, curve.x.at(-1) ?? 1]);
       const chart = curveChart(plot, {
@@ -99,7 +99,7 @@ export async function show(root, params, shared) {
 
   function set(from, to) {
     Object.assign(state, { from: String(from), to: String(to) });
-    remember(state);
+    updateAddress(state);
     [inputs[0].value, inputs[1].value] = [state.from, state.to];
     load().catch(() => {});
   }
@@ -107,16 +107,16 @@ export async function show(root, params, shared) {
   const inputs = ["from", "to"].map((key) =>
     h("input", { type: "number", min: 1, value: state[key], placeholder: key === "from" ? "first" : "last", "aria-label": `${key} step`, change: (event) => {
       state[key] = event.target.value;
-      remember(state);
+      updateAddress(state);
       load().catch(() => {});
     } }));
-  put(root, h("div", { class: "bar" }, h("label", {}, "Steps ", inputs[0], " to ", inputs[1]),
-    h("button", { click: () => set("", "") }, "all"), h("button", { click: () => set(Math.max(1, run.steps - 9), run.steps) }, "last 10")), histograms, inclusion(run, known, name), charts);
-  return { close, shown: () => load().catch((error) => histograms.replaceChildren(h("p", { class: "error" }, error.message))), update: debounced(() => (state.to === "" ? load().catch(() => {}) : null), 3000) };
+  replaceContent(root, h("div", { class: "bar" }, h("label", {}, "Steps ", inputs[0], " to ", inputs[1]),
+    h("button", { click: () => set("", "") }, "all"), h("button", { click: () => set(Math.max(1, run.steps - 9), run.steps) }, "last 10")), histograms, inclusionNote(run, known, name), charts);
+  return { close, onShown: () => load().catch((error) => histograms.replaceChildren(h("p", { class: "error" }, error.message))), update: debounced(() => (state.to === "" ? load().catch(() => {}) : null), 3000) };
 }
 
 /** Links to the run's own estimates of which lengths are trained too rarely. */
-function inclusion(run, known, name) {
+function inclusionNote(run, known, name) {
   const bands = [...known].filter((metric) => metric.startsWith("bias/inclusion/"));
   if (!bands.length) return null;
   return h("p", { class: "quiet-text" }, "How much more often or more rarely lengths are trained than the policy has them: ",

@@ -1,6 +1,6 @@
 // The table of prompts of some steps, one line per row of the dataset.
 
-import { address, debounced, figure, get, h, remember, runPath } from "./dom.js";
+import { address, debounced, formatNumber, get, h, updateAddress, runPath } from "./dom.js";
 
 const COLUMNS = [
   ["row", "row", "number wide"],
@@ -14,7 +14,7 @@ const COLUMNS = [
   ["length", "length", "number"],
   ["step", "step", "number wide"],
 ];
-const SHOWN = 100;
+const PAGE_SIZE = 100;
 
 export async function show(root, params, shared) {
   const name = params.get("run") ?? shared.run;
@@ -27,12 +27,12 @@ export async function show(root, params, shared) {
   };
   let found = { steps: [], prompts: [], unreadable: [] };
   let marked = -1;
-  let count = SHOWN;
+  let count = PAGE_SIZE;
   const body = h("tbody");
   const heads = h("tr");
-  const told = h("p", { class: "quiet-text" });
+  const summary = h("p", { class: "quiet-text" });
   const unreadable = h("div");
-  const more = h("button", { click: () => { count += 5 * SHOWN; draw(); } }, "more");
+  const more = h("button", { click: () => { count += 5 * PAGE_SIZE; draw(); } }, "more");
 
   async function load() {
     const range = ["from", "to"].filter((key) => state[key] !== "").map((key) => [key, state[key]]);
@@ -61,7 +61,7 @@ export async function show(root, params, shared) {
 
   function row(line, index) {
     const cell = ([key, , kind]) => {
-      const text = typeof line[key] === "number" || line[key] === null ? figure(line[key]) : line[key];
+      const text = typeof line[key] === "number" || line[key] === null ? formatNumber(line[key]) : line[key];
       return h("td", { class: key === "text" ? "text" : kind }, key === "text" ? h("a", { href: target(line) }, text || "(no text)") : text);
     };
     return h("tr", { class: index === marked ? "marked" : "" }, COLUMNS.map(cell));
@@ -71,7 +71,7 @@ export async function show(root, params, shared) {
     const arrow = key === state.sort ? (state.down ? " ↓" : " ↑") : "";
     const sort = () => {
       Object.assign(state, { down: key === state.sort && !state.down, sort: key });
-      remember({ sort: key, down: state.down ? 1 : null });
+      updateAddress({ sort: key, down: state.down ? 1 : null });
       draw();
     };
     return h("th", { class: kind, "aria-sort": arrow && (state.down ? "descending" : "ascending") }, h("button", { class: "plain", click: sort }, text + arrow));
@@ -86,7 +86,7 @@ export async function show(root, params, shared) {
     const { steps } = found;
     unreadable.replaceChildren(...found.unreadable.map((text) => h("p", { class: "error" }, text)));
     const range = steps.length ? `steps ${steps[0]} to ${steps.at(-1)}` : "no step with rollouts";
-    told.textContent = `${lines.length} prompts of ${range}${steps.length === 64 ? " (64 steps at most)" : ""}. A line leads to the prompt's last group.`;
+    summary.textContent = `${lines.length} prompts of ${range}${steps.length === 64 ? " (64 steps at most)" : ""}. A line leads to the prompt's last group.`;
   }
 
   function move(by) {
@@ -100,15 +100,15 @@ export async function show(root, params, shared) {
   const search = h("input", { type: "search", placeholder: "Search prompts  ( / )", "aria-label": "Search prompts", value: state.search });
   search.addEventListener("input", debounced(() => {
     state.search = search.value;
-    remember({ q: state.search });
+    updateAddress({ q: state.search });
     draw();
   }));
   const input = (key) => h("input", { type: "number", min: 1, value: state[key], placeholder: key === "from" ? "first" : "last", "aria-label": `${key} step`, change: (event) => {
     state[key] = event.target.value;
-    remember({ [key]: state[key] });
-    load().catch((error) => (told.textContent = error.message));
+    updateAddress({ [key]: state[key] });
+    load().catch((error) => (summary.textContent = error.message));
   } });
-  root.append(h("div", { class: "bar" }, search, h("label", {}, "Steps ", input("from"), " to ", input("to"))), unreadable, told,
+  root.append(h("div", { class: "bar" }, search, h("label", {}, "Steps ", input("from"), " to ", input("to"))), unreadable, summary,
     h("table", { class: "rows prompts" }, h("thead", {}, heads), body), more);
   await load();
   const open = () => {

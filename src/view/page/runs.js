@@ -1,9 +1,9 @@
 // The table of runs, and the summary of one run.
 
-import { address, breakable, debounced, figure, get, h, put, runPath, seconds } from "./dom.js";
+import { address, breakable, debounced, formatNumber, get, h, replaceContent, runPath, formatSeconds } from "./dom.js";
 
 /** Returns the seconds since the last write of a run. */
-export function age(run) {
+export function secondsSinceWrite(run) {
   return Math.max(0, Date.now() / 1000 - run.written);
 }
 
@@ -11,8 +11,8 @@ export function age(run) {
 export function stateOf(run) {
   if (run.ended) return { name: "ended", text: run.ended.replaceAll("_", " ") };
   const step = run.last["perf/time_per_step"] ?? 0;
-  const quiet = age(run) > Math.max(60, 5 * step);
-  return quiet ? { name: "quiet", text: `no write for ${seconds(age(run))}` } : { name: "live", text: "live" };
+  const quiet = secondsSinceWrite(run) > Math.max(60, 5 * step);
+  return quiet ? { name: "quiet", text: `no write for ${formatSeconds(secondsSinceWrite(run))}` } : { name: "live", text: "live" };
 }
 
 function badge(run) {
@@ -60,8 +60,8 @@ export async function showAll(root, _params, shared) {
       h("td", {}, choose),
       h("td", { class: "name" }, h("a", { href: address("curves", { run: run.name }) }, run.name)),
       h("td", {}, badge(run)),
-      h("td", { class: "number" }, figure(run.steps)),
-      COLUMNS.map(([metric, , kind]) => h("td", { class: `number ${kind}` }, figure(run.last[metric]))),
+      h("td", { class: "number" }, formatNumber(run.steps)),
+      COLUMNS.map(([metric, , kind]) => h("td", { class: `number ${kind}` }, formatNumber(run.last[metric]))),
       SETTINGS.map((key) => h("td", { class: "widest" }, run.settings[key] ?? "")),
     );
   }
@@ -107,7 +107,7 @@ export async function showOne(root, params, shared) {
 
   async function update() {
     const run = await get(runPath(name));
-    put(
+    replaceContent(
       root,
       h("h1", {}, run.name, " ", badge(run)),
       h("p", { class: "quiet-text path" }, run.folder),
@@ -115,7 +115,7 @@ export async function showOne(root, params, shared) {
       h("section", {}, h("h2", {}, "Findings over the last steps"), findings(run)),
       h("div", { class: "columns" },
         h("section", {}, h("h2", {}, "Settings"), pairs(run.settings)),
-        h("section", {}, h("h2", {}, "Result"), run.summary ? pairs(flat(run.summary)) : h("p", {}, "A run writes its summary at its end.")),
+        h("section", {}, h("h2", {}, "Result"), run.summary ? pairs(flatten(run.summary)) : h("p", {}, "A run writes its summary at its end.")),
       ),
       run.recipe && h("details", {}, h("summary", {}, "recipe.toml"), h("pre", {}, run.recipe)),
     );
@@ -136,14 +136,14 @@ function findings(run) {
 
 function pairs(values) {
   const rows = Object.entries(values).map(([key, value]) =>
-    h("tr", {}, h("th", {}, breakable(key)), h("td", {}, typeof value === "number" ? figure(value) : String(value ?? "–"))));
+    h("tr", {}, h("th", {}, breakable(key)), h("td", {}, typeof value === "number" ? formatNumber(value) : String(value ?? "–"))));
   return h("table", { class: "pairs" }, rows);
 }
 
 /** Returns nested values under dotted names. */
-function flat(values, prefix = "") {
+function flatten(values, prefix = "") {
   return Object.entries(values).reduce((all, [key, value]) => {
     const nested = value !== null && typeof value === "object";
-    return { ...all, ...(nested ? flat(value, `${prefix}${key}.`) : { [prefix + key]: value }) };
+    return { ...all, ...(nested ? flatten(value, `${prefix}${key}.`) : { [prefix + key]: value }) };
   }, {});
 }

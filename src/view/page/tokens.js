@@ -1,25 +1,25 @@
 // A response token by token, coloured by log-probability, advantage, policy version or other values per token.
 
-import { address, figure, get, h, put, remember, runPath, themed } from "./dom.js";
-import { facts } from "./group.js";
+import { address, formatNumber, get, h, replaceContent, updateAddress, runPath, themeColor } from "./dom.js";
+import { responseBadges } from "./group.js";
 
 /** What tokens can be coloured by: the list in the answer, and how a value becomes a colour. */
 const COLORINGS = {
-  logprob: { title: "log-probability", list: "logprobs", color: (value) => alpha("bad", Math.min(1, -value / 5)), text: "the stronger, the less probable; full at −5 nats" },
+  logprob: { title: "log-probability", list: "logprobs", color: (value) => withOpacity("bad", Math.min(1, -value / 5)), text: "the stronger, the less probable; full at −5 nats" },
   advantage: { title: "advantage", list: "advantages", color: diverging, text: "green above 0, red below" },
-  version: { title: "policy version", list: "versions", color: (value, { versions }) => alpha(`series-${versions.indexOf(value) % 8}`, 0.4), text: "" },
+  version: { title: "policy version", list: "versions", color: (value, { versions }) => withOpacity(`series-${versions.indexOf(value) % 8}`, 0.4), text: "" },
   score: { title: "token score", list: "token_scores", color: diverging, text: "green above 0, red below" },
   value: { title: "critic's value", list: "values", color: diverging, text: "green above 0, red below" },
   reference: { title: "log-ratio to the reference", list: "ratios", color: diverging, text: "green: more probable than under the reference policy" },
 };
 
-function alpha(name, share) {
+function withOpacity(name, share) {
   const percent = Math.round(Math.max(0, Math.min(1, share)) * 75);
-  return `color-mix(in srgb, ${themed(name)} ${percent}%, transparent)`;
+  return `color-mix(in srgb, ${themeColor(name)} ${percent}%, transparent)`;
 }
 
-function diverging(value, { most }) {
-  return alpha(value < 0 ? "bad" : "good", Math.abs(value) / (most || 1));
+function diverging(value, { max }) {
+  return withOpacity(value < 0 ? "bad" : "good", Math.abs(value) / (max || 1));
 }
 
 export async function show(root, params, shared) {
@@ -31,16 +31,16 @@ export async function show(root, params, shared) {
   view.ratios = view.ref_logprobs.length === view.logprobs.length ? view.logprobs.map((own, at) => own - view.ref_logprobs[at]) : [];
   const offered = Object.entries(COLORINGS).filter(([, { list }]) => view[list].length > 0);
   const state = { color: params.get("color") ?? "logprob" };
-  const place = h("div", { class: "tokens model-text" });
+  const container = h("div", { class: "tokens model-text" });
   const key = h("p", { class: "legend" });
   const tip = h("div", { class: "tip", hidden: true });
 
   function draw() {
     const coloring = COLORINGS[state.color];
     const values = coloring ? view[coloring.list] : [];
-    const context = { versions: [...new Set(view.versions)].sort((one, other) => one - other), most: Math.max(0, ...values.map(Math.abs)) };
+    const context = { versions: [...new Set(view.versions)].sort((one, other) => one - other), max: Math.max(0, ...values.map(Math.abs)) };
     const color = (at) => (values[at] === undefined || values[at] === null ? "" : coloring.color(values[at], context));
-    place.replaceChildren(...view.ids.map((id, at) => token(id, at, color(at))));
+    container.replaceChildren(...view.ids.map((id, at) => token(id, at, color(at))));
     const versions = state.color === "version" ? context.versions.map((version) => h("span", {}, h("i", { style: { background: coloring.color(version, context) } }), `policy ${version}`)) : [];
     key.replaceChildren(...versions, coloring?.text ?? "");
   }
@@ -52,11 +52,11 @@ export async function show(root, params, shared) {
   }
 
   function describe(at) {
-    const value = (list, text) => (list[at] === undefined || list[at] === null ? null : `${text} ${figure(list[at])}`);
+    const value = (list, text) => (list[at] === undefined || list[at] === null ? null : `${text} ${formatNumber(list[at])}`);
     const logprob = view.logprobs[at];
     return [
       `token ${at} of ${view.ids.length}, id ${view.ids[at]}: ${JSON.stringify(view.pieces?.[at] ?? null)}`,
-      logprob !== undefined && `log-probability ${figure(logprob)}, probability ${figure(Math.exp(logprob))}`,
+      logprob !== undefined && `log-probability ${formatNumber(logprob)}, probability ${formatNumber(Math.exp(logprob))}`,
       value(view.advantages, "advantage"),
       value(view.versions, "policy version"),
       value(view.ref_logprobs, "reference log-probability"),
@@ -65,7 +65,7 @@ export async function show(root, params, shared) {
     ].filter(Boolean);
   }
 
-  function point(event) {
+  function showTip(event) {
     const at = event.target.dataset?.at;
     tip.hidden = at === undefined;
     if (at === undefined) return;
@@ -75,9 +75,9 @@ export async function show(root, params, shared) {
     tip.style.top = `${event.clientY - box.top + 18}px`;
   }
 
-  place.addEventListener("mousemove", point);
-  place.addEventListener("click", point);
-  place.addEventListener("mouseleave", () => (tip.hidden = true));
+  container.addEventListener("mousemove", showTip);
+  container.addEventListener("click", showTip);
+  container.addEventListener("mouseleave", () => (tip.hidden = true));
 
   const samples = group.responses.map((response) => response.sample);
   const index = samples.indexOf(Number(sample));
@@ -88,11 +88,11 @@ export async function show(root, params, shared) {
   const up = () => (location.hash = address("group", { run: name, step, prompt, sample }));
   const choose = h("select", { "aria-label": "Colour by", change: (event) => {
     state.color = event.target.value;
-    remember({ color: state.color });
+    updateAddress({ color: state.color });
     draw();
   } }, offered.map(([own, { title }]) => h("option", { value: own, selected: own === state.color }, title)), h("option", { value: "none", selected: state.color === "none" }, "no colour"));
 
-  put(
+  replaceContent(
     root,
     h("div", { class: "bar" },
       h("button", { title: "Previous response (k)", disabled: index <= 0, click: open(index - 1) }, "‹"),
@@ -100,12 +100,12 @@ export async function show(root, params, shared) {
         h("a", { href: address("round", { run: name, step }) }, `step ${step}`)),
       h("button", { title: "Next response (j)", disabled: index + 1 >= samples.length, click: open(index + 1) }, "›"),
       h("label", {}, "Colour by ", choose)),
-    h("div", { class: "badges" }, facts(view.response)),
+    h("div", { class: "badges" }, responseBadges(view.response)),
     key,
     !view.pieces && h("p", { class: "notice" }, "Token ids are shown, because there is no tokenizer (", view.without_pieces, "). Start with ",
       h("code", {}, "--tokenizer FOLDER"), ", for example the folder of model.path; the run folder has one only after its end."),
     !view.logprobs.length && h("p", { class: "notice" }, "The engine of this run reports no log-probabilities."),
-    place,
+    container,
     tip,
   );
   draw();

@@ -5,15 +5,16 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
-/// Returns the time after which the client may retry: the header `Retry-After` in seconds. Its other form, a date, would require
-/// synchronized clocks and is ignored.
+/// Returns the time after which the client may retry, which the header `Retry-After` states in seconds. `None` if the header is missing or
+/// is not a number of seconds. A date is ignored, because it would require synchronized clocks.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Returns the error message of an answer: the field `error.message`, `error`, `message` or `detail`, or else all of the JSON.
+/// Returns the error message of an answer: the first of the fields `error.message`, `error`, `message` and `detail` that is a text, or else
+/// all of the JSON.
 ///
 /// ```
 /// use rollpacker_endpoint::message;

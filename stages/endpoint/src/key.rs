@@ -5,31 +5,33 @@ use rollpacker_stages::secret::Secrets;
 
 use crate::AddressError;
 
-/// Returns the headers with the key in an environment variable, which becomes one of the secrets.
+/// Returns the authorization header with the API key from the environment variable `variable`, and adds the key and the value of the header
+/// to `secrets`.
 pub(crate) fn headers(variable: &str, secrets: &mut Secrets) -> Result<HeaderMap, AddressError> {
-    let key = read(variable)?;
+    let key = read_key(variable)?;
     secrets.add(&key);
-    // Secrets of few characters are not redacted by themselves, but are recognized after this prefix.
+    // A short key is not redacted on its own, but it is redacted after this prefix.
     let bearer = format!("Bearer {key}");
     secrets.add(&bearer);
     let value = HeaderValue::from_str(&bearer);
     let mut value =
-        value.map_err(|_| wrong(variable, "has characters that a key cannot contain"))?;
+        value.map_err(|_| key_error(variable, "has characters that a key cannot contain"))?;
     value.set_sensitive(true);
     Ok([(AUTHORIZATION, value)].into_iter().collect())
 }
 
-fn read(variable: &str) -> Result<String, AddressError> {
+fn read_key(variable: &str) -> Result<String, AddressError> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !variable.chars().all(is_part) || variable.starts_with(|c: char| c.is_ascii_digit()) {
         // The text is not repeated, since it may be the key itself.
         let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is not a valid name";
         return Err(AddressError::Key(reason.to_owned()));
     }
-    let key = std::env::var(variable).map_err(|_| wrong(variable, "with the key is not set"))?;
+    let key =
+        std::env::var(variable).map_err(|_| key_error(variable, "with the key is not set"))?;
     Ok(key.trim().to_owned())
 }
 
-fn wrong(variable: &str, reason: &str) -> AddressError {
+fn key_error(variable: &str, reason: &str) -> AddressError {
     AddressError::Key(format!("the environment variable `{variable}` {reason}"))
 }

@@ -1,6 +1,7 @@
-//! The address of an HTTP server that exchanges JSON: its client, its API key, and the texts of its errors without secrets.
+//! The address of an HTTP server that exchanges JSON: the client, the API key, and error texts without secrets.
 //!
-//! An [`Address`] is shared by the clients of inference servers and of rewards. Requests, limits and reactions to errors are theirs.
+//! The clients of inference servers and of rewards share [`Address`]. Each client defines its requests, its time limits and its reactions
+//! to errors.
 
 mod answer;
 mod key;
@@ -15,7 +16,8 @@ use rollpacker_stages::secret::{REDACTED, Secrets};
 
 pub use self::answer::{message, retry_after};
 
-const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+/// The maximum time to connect to a server.
+const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///
@@ -26,13 +28,13 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 /// use rollpacker_endpoint::Address;
 ///
 /// let address = Address::new("http://user:password@127.0.0.1:8000/v1?key=value", None, |client| client)?;
-/// assert_eq!(address.place(), "http://127.0.0.1:8000/v1");
+/// assert_eq!(address.display_url(), "http://127.0.0.1:8000/v1");
 /// assert_eq!(address.quote("the password is wrong", 100), "the [redacted] is wrong");
 /// # Ok::<_, rollpacker_endpoint::AddressError>(())
 /// ```
 #[derive(Clone)]
 pub struct Address {
-    /// The connections.
+    /// The HTTP client, which holds the connections.
     pub client: Client,
     /// The URL as it was given.
     pub url: Url,
@@ -46,10 +48,10 @@ pub enum AddressError {
     /// The credentials in the URL were redacted, as in the recipe of a run folder.
     #[error(
         "the URL `{}`: expected credentials, found a redacted text; insert the credentials",
-        shown(url)
+        redact_url(url)
     )]
     Redacted {
-        /// The URL, without secrets: they were redacted.
+        /// The URL, whose secrets were redacted.
         url: String,
     },
     /// The URL is invalid.
@@ -69,11 +71,13 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates the connections to the server at `url`, with the limits that `limit` sets. The API key is the value of the environment
-    /// variable `api_key_env`, if given. The secrets are [kept](Secrets::keep).
+    /// Creates a client of the server at `url`. `limit` sets options of the client, such as timeouts. The API key is the value of the
+    /// environment variable `api_key_env`, if given. The secrets are [registered](Secrets::register). Redirects are not followed, and
+    /// connecting takes at most 10 s.
     ///
     /// # Errors
-    /// If the URL is invalid, or the key is missing or cannot be sent in a header.
+    /// If the URL is invalid or has redacted credentials, the key is missing or cannot be sent in a header, or the HTTP client cannot
+    /// start.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,
@@ -88,7 +92,7 @@ impl Address {
         };
         let client = limit(Client::builder())
             .redirect(Policy::none())
-            .connect_timeout(LONGEST_CONNECT)
+            .connect_timeout(MAX_CONNECT_TIME)
             .default_headers(headers);
         // Plain HTTP needs no certificates, so a machine without any must not cause an error.
         let client = if url.scheme() == "http" {
@@ -101,29 +105,31 @@ impl Address {
         };
         let client =
             client.build().map_err(|error| AddressError::Client(chain(&error.without_url())))?;
-        secrets.add(&basic(&client, &url));
-        secrets.keep();
+        secrets.add(&encoded_user_info(&client, &url));
+        secrets.register();
         Ok(Self { client, url, secrets })
     }
 
-    /// Returns the URL without parts that may be secret.
+    /// Returns the scheme, host, port and path of the URL. The user information, the query and the fragment are left out, because they may
+    /// be secret.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn display_url(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
         format!("{}://{host}{port}{}", self.url.scheme(), self.url.path())
     }
 
-    /// Returns the first `length` characters of a text without secrets.
+    /// Redacts the secrets in a text, removes white space at both ends, and returns the first `length` characters.
     #[must_use]
     pub fn quote(&self, text: &str, length: usize) -> String {
         self.secrets.redact(text).trim().chars().take(length).collect()
     }
 }
 
-/// Returns the URL as an error shows it. An invalid URL may contain a password at any position.
+/// Returns the URL for an error message. A URL with `@` or `?` is redacted as a whole, because an invalid URL may contain a password at any
+/// position.
 #[must_use]
-pub fn shown(url: &str) -> &str {
+pub fn redact_url(url: &str) -> &str {
     if url.contains(['@', '?']) { REDACTED } else { url }
 }
 
@@ -131,12 +137,12 @@ fn parse(url: &str) -> Result<Url, AddressError> {
     if url.contains(REDACTED) {
         return Err(AddressError::Redacted { url: url.to_owned() });
     }
-    let wrong = |reason: String| AddressError::Url { url: shown(url).to_owned(), reason };
+    let wrong = |reason: String| AddressError::Url { url: redact_url(url).to_owned(), reason };
     Url::parse(url).map_err(|error| wrong(error.to_string()))
 }
 
-/// Returns the encoded user information of a URL, as the client sends it; empty if the URL has none.
-fn basic(client: &Client, url: &Url) -> String {
+/// Returns the user information of a URL in base64, as the client sends it in the authorization header; empty if the URL has none.
+fn encoded_user_info(client: &Client, url: &Url) -> String {
     let request = client.post(url.clone()).build().ok();
     let header = request.and_then(|request| request.headers().get(AUTHORIZATION).cloned());
     let value =

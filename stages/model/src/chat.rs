@@ -7,26 +7,27 @@ use minijinja::{Environment, ErrorKind, Value, context};
 pub use rollpacker_stages::reward::chat::Message;
 
 use super::ModelError;
-use super::json::{MOST_BYTES, Object};
+use super::json::{MAX_BYTES, Object};
 
 /// The template with which a model expects its chats to be formatted.
 ///
-/// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use `bos_token`, `eos_token` and the other
-/// special tokens, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now`
-/// is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Templates that test whether it is
-/// defined, as Llama's do, fall back to a fixed date; templates that require it are rejected. A template that takes more than ten million
-/// instructions for a chat fails.
+/// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use the special tokens `bos_token`, `eos_token`,
+/// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts.
+/// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
+/// test whether `strftime_now` is defined and fall back to a fixed date; templates that require it are rejected. Rendering fails if a chat
+/// takes more than ten million template instructions.
 ///
 /// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    place: String,
+    origin: String,
     environment: Option<Environment<'static>>,
     special_tokens: Vec<(&'static str, String)>,
 }
 
 const NAME: &str = "chat";
-/// The number of instructions that a chat may take, about a second. Those of published templates take some hundred for a message.
+/// The maximum number of template instructions for a chat, which take about a second. Published templates take some hundred instructions
+/// for a message.
 const FUEL: u64 = 10_000_000;
 const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
@@ -34,7 +35,7 @@ impl ChatTemplate {
     /// Returns a template that concatenates the contents of the messages.
     #[must_use]
     pub fn plain() -> Self {
-        Self { place: "plain".to_owned(), environment: None, special_tokens: Vec::new() }
+        Self { origin: "plain".to_owned(), environment: None, special_tokens: Vec::new() }
     }
 
     /// Compiles a template.
@@ -47,18 +48,19 @@ impl ChatTemplate {
 
     /// Reads the template of a model folder.
     ///
-    /// The source is `chat_template.jinja`, or the key `chat_template` of `tokenizer_config.json`, which is a string or a list whose entry
-    /// named `default` is used. Without either, the template is [`plain`](Self::plain).
+    /// The source is the file `chat_template.jinja`. If it is missing, the source is the key `chat_template` of `tokenizer_config.json`: a
+    /// string, or a list whose entry named `default` is used. Without both, the template is [`plain`](Self::plain).
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or the template is not valid Jinja.
+    /// Returns an error if a file cannot be read, `tokenizer_config.json` is not a JSON object or has another `chat_template`, or the
+    /// template is not valid Jinja.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { Some(Object::read(&path)?) } else { None };
         let special_tokens = config.as_ref().map_or_else(Vec::new, special_tokens);
         let file = folder.join("chat_template.jinja");
         if file.exists() {
-            let source = rollpacker_files::read_to_string(&file, MOST_BYTES)
+            let source = rollpacker_files::read_to_string(&file, MAX_BYTES)
                 .map_err(ModelError::read(&file))?;
             return Self::compile(&file.display().to_string(), source, special_tokens);
         }
@@ -89,21 +91,21 @@ impl ChatTemplate {
     }
 
     fn compile(
-        place: &str,
+        origin: &str,
         source: String,
         special_tokens: Vec<(&'static str, String)>,
     ) -> Result<Self, ModelError> {
         let mut environment = environment();
         let compiled = environment.add_template_owned(NAME, source);
         compiled.map_err(|error| ModelError::Template {
-            place: place.to_owned(),
+            origin: origin.to_owned(),
             reason: reason(&error),
         })?;
-        Ok(Self { place: place.to_owned(), environment: Some(environment), special_tokens })
+        Ok(Self { origin: origin.to_owned(), environment: Some(environment), special_tokens })
     }
 
     fn failed(&self, error: &minijinja::Error) -> ModelError {
-        ModelError::Template { place: self.place.clone(), reason: reason(error) }
+        ModelError::Template { origin: self.origin.clone(), reason: reason(error) }
     }
 }
 
@@ -124,7 +126,8 @@ fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 
-/// Formats JSON as Python's `json.dumps` does: a space after every comma and colon, no HTML escapes; `indent` has the same meaning.
+/// Formats a value as Python's `json.dumps` does: a space follows each colon and, without `indent`, each comma. The option `indent` is the
+/// number of spaces per level. HTML characters are not escaped.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let failed =

@@ -45,34 +45,35 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// `true` if the query, key and value projections have biases; in Qwen3 and Llama the output projection has one too.
     pub attention_bias: bool,
-    /// Longest context that the model was made for, in tokens.
+    /// Maximum context length of the model, in tokens.
     pub max_position_embeddings: i64,
     /// Standard deviation of newly initialized weights.
     pub initializer_range: f64,
     /// Tokens that end a response: those of `generation_config.json` first, then those of `config.json`, without duplicates.
     pub eos_token_ids: Vec<i32>,
-    /// The token that begins a text.
+    /// The token that begins a text; `None` if the configuration has none.
     pub bos_token_id: Option<i32>,
-    /// The token that pads batches; this project does not pad. As in transformers, lookups of this token do not train its embedding.
+    /// The token that pads batches; `None` if the configuration has none. This project does not pad. As in transformers, lookups of this
+    /// token do not train its embedding.
     pub pad_token_id: Option<i32>,
 }
 
 /// Upper bounds of the sizes in a configuration.
 ///
-/// They are far above those of any published model, and small enough that the products from which tensor and memory sizes are computed fit
-/// into 64 bits.
-pub mod most {
-    /// Number of rows of the embedding.
+/// The bounds are far above the sizes of any published model, and small enough that the products from which tensor and memory sizes are
+/// computed fit into 64 bits.
+pub mod max {
+    /// Maximum number of rows of the embedding.
     pub const VOCABULARY: i64 = 1 << 24;
-    /// Number of transformer blocks.
+    /// Maximum number of transformer blocks.
     pub const LAYERS: i64 = 1 << 12;
-    /// Width of the residual stream.
+    /// Maximum width of the residual stream.
     pub const WIDTH: i64 = 1 << 20;
-    /// Inner width of the feed-forward blocks.
+    /// Maximum inner width of the feed-forward blocks.
     pub const INNER_WIDTH: i64 = 1 << 24;
-    /// Number of heads of a block.
+    /// Maximum number of heads of a block.
     pub const HEADS: i64 = 1 << 12;
-    /// Width of a head.
+    /// Maximum width of a head.
     pub const HEAD_DIM: i64 = 1 << 12;
 }
 
@@ -110,7 +111,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Returns `true` if every query and key head is normalized before the rotation.
+    /// Returns `true` if every query and key head has an RMS norm before the rotary embedding.
     #[must_use]
     pub fn qk_norm(&self) -> bool {
         self.family == Family::Qwen3
@@ -122,7 +123,7 @@ impl ModelConfig {
         self.attention_bias && self.family != Family::Qwen2
     }
 
-    /// Returns the number of parameters; a tied head is counted once.
+    /// Returns the number of parameters. A tied output head is not counted a second time.
     #[must_use]
     pub fn parameter_count(&self) -> i64 {
         super::layout::parameters(self).iter().map(|(_, shape)| shape.iter().product::<i64>()).sum()
@@ -139,16 +140,16 @@ impl ModelConfig {
 
     fn from_object(json: &Object) -> Result<Self, ModelError> {
         let family = family(json)?;
-        let layers = json.required_size_up_to("num_hidden_layers", most::LAYERS)?;
+        let layers = json.required_size_up_to("num_hidden_layers", max::LAYERS)?;
         refuse_unknown(json, layers)?;
-        let heads = json.required_size_up_to("num_attention_heads", most::HEADS)?;
-        let hidden_size = json.required_size_up_to("hidden_size", most::WIDTH)?;
-        let vocab_size = json.required_size_up_to("vocab_size", most::VOCABULARY)?;
+        let heads = json.required_size_up_to("num_attention_heads", max::HEADS)?;
+        let hidden_size = json.required_size_up_to("hidden_size", max::WIDTH)?;
+        let vocab_size = json.required_size_up_to("vocab_size", max::VOCABULARY)?;
         let config = Self {
             family,
             vocab_size,
             hidden_size,
-            intermediate_size: json.required_size_up_to("intermediate_size", most::INNER_WIDTH)?,
+            intermediate_size: json.required_size_up_to("intermediate_size", max::INNER_WIDTH)?,
             layers,
             heads,
             kv_heads: json.size("num_key_value_heads")?.unwrap_or(heads),
@@ -217,7 +218,7 @@ impl ModelConfig {
         json
     }
 
-    /// Writes both formats, so that transformers 4 and 5 can read the file.
+    /// Returns the RoPE keys in the formats of transformers 4 and 5, so that both can read the file.
     fn rope_json(&self) -> Map<String, Value> {
         let parameters = self.rope.to_json();
         let mut json = Map::new();
@@ -263,15 +264,15 @@ fn head_dim(
     hidden_size: i64,
     heads: i64,
 ) -> Result<i64, ModelError> {
-    match json.size_up_to("head_dim", most::HEAD_DIM)? {
+    match json.size_up_to("head_dim", max::HEAD_DIM)? {
         Some(dim) => Ok(dim),
         // The default of transformers for Qwen3.
         None if family == Family::Qwen3 => Ok(128),
-        None if hidden_size % heads == 0 && hidden_size / heads <= most::HEAD_DIM => {
+        None if hidden_size % heads == 0 && hidden_size / heads <= max::HEAD_DIM => {
             Ok(hidden_size / heads)
         }
         None if hidden_size % heads == 0 => {
-            let expected = format!("heads of at most {} numbers each", most::HEAD_DIM);
+            let expected = format!("heads of at most {} numbers each", max::HEAD_DIM);
             Err(json.wrong("num_attention_heads", &expected))
         }
         None => Err(json
@@ -279,7 +280,7 @@ fn head_dim(
     }
 }
 
-/// Reads the padding token. Some configurations write -1 for none.
+/// Reads the padding token; `None` if the configuration has none. Some configurations write -1 for none.
 fn pad_token(json: &Object, vocab_size: i64) -> Result<Option<i32>, ModelError> {
     if json.get("pad_token_id").and_then(Value::as_i64) == Some(-1) {
         return Ok(None);

@@ -149,8 +149,8 @@ fn special_tokens_are_within_the_vocabulary() {
     let generation = folder.path().join("generation_config.json");
     std::fs::write(&generation, r#"{"eos_token_id": 8}"#).unwrap();
     let error = ModelConfig::from_folder(folder.path()).unwrap_err().to_string();
-    let place = format!("{}: key `eos_token_id`: expected token ids", generation.display());
-    assert!(error.starts_with(&place), "{error}");
+    let origin = format!("{}: key `eos_token_id`: expected token ids", generation.display());
+    assert!(error.starts_with(&origin), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub enum ModelError {
     /// A file or folder cannot be read.
     #[error("cannot read {path}: {error}")]
     Read {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,
@@ -18,7 +18,7 @@ pub enum ModelError {
     /// A file or folder cannot be written.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,
@@ -39,7 +39,7 @@ pub enum ModelError {
     Key {
         /// The file.
         path: PathBuf,
-        /// The key, with its parents.
+        /// The key, after the keys of the objects that contain it, such as `rope_scaling.factor`.
         key: String,
         /// The values that are allowed.
         expected: String,
@@ -63,58 +63,58 @@ pub enum ModelError {
         reason: String,
     },
     /// The configuration requires tensors that the weights do not contain.
-    #[error("{place}: {} tensor(s) missing: {}", names.len(), list(names))]
+    #[error("{origin}: {} tensor(s) missing: {}", names.len(), list(names))]
     MissingTensors {
         /// The folder, or the origin of the weights.
-        place: String,
+        origin: String,
         /// The names of the tensors.
         names: Vec<String>,
     },
     /// The weights contain tensors that the configuration does not require.
-    #[error("{place}: {} tensor(s) not of this model: {}", names.len(), list(names))]
+    #[error("{origin}: {} tensor(s) not of this model: {}", names.len(), list(names))]
     ExtraTensors {
         /// The folder, or the origin of the weights.
-        place: String,
+        origin: String,
         /// The names of the tensors.
         names: Vec<String>,
     },
     /// A tensor has a different shape than the configuration requires.
-    #[error("{place}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
+    #[error("{origin}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
     Shape {
         /// The file, or the origin of the weights.
-        place: String,
-        /// The tensor.
+        origin: String,
+        /// The name of the tensor.
         tensor: String,
         /// The required shape.
         expected: Vec<i64>,
         /// The shape that was found.
         found: Vec<i64>,
     },
-    /// A tensor has an unsupported type.
+    /// A tensor has a type that is not supported or not the required one.
     #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
     Dtype {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// The supported types.
+        /// The supported types, or the required one.
         expected: String,
         /// The type that was found.
         found: String,
     },
     /// The tokenizer cannot be read, written or used.
-    #[error("tokenizer {place}: {reason}")]
+    #[error("tokenizer {origin}: {reason}")]
     Tokenizer {
         /// The file of the tokenizer, or how it was created.
-        place: String,
+        origin: String,
         /// The cause of the error.
         reason: String,
     },
     /// The chat template cannot be compiled or rendered.
-    #[error("chat template of {place}: {reason}")]
+    #[error("chat template of {origin}: {reason}")]
     Template {
         /// The file of the template.
-        place: String,
+        origin: String,
         /// The cause of the error.
         reason: String,
     },
@@ -145,10 +145,15 @@ impl From<ModelError> for TrainError {
 }
 
 fn list(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let more = if names.len() > SHOWN { ", ..." } else { "" };
+    const MAX_LISTED_NAMES: usize = 8;
+    let more = if names.len() > MAX_LISTED_NAMES { ", ..." } else { "" };
     format!(
         "{}{more}",
-        names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        names
+            .iter()
+            .take(MAX_LISTED_NAMES)
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", ")
     )
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::ModelError;
 
-/// The size in bytes of the largest configuration, tokenizer or template that is read. Tokenizers of published models have up to 40 MB.
-pub(crate) const MOST_BYTES: u64 = 256 << 20;
+/// The maximum size of a configuration, tokenizer or template file, in bytes. Tokenizers of published models have up to 40 MB.
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 /// A JSON object of a file, or an object nested in it.
 pub struct Object {
@@ -21,15 +21,15 @@ impl Object {
     /// Reads the object of a file.
     ///
     /// # Errors
-    /// If the file cannot be read, is not a regular file, has more than 256 MiB, or is not a JSON object.
+    /// Returns an error if the file cannot be read, is not a regular file, has more than 256 MiB, or is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
-        let text = rollpacker_files::read(path, MOST_BYTES).map_err(ModelError::read(path))?;
+        let text = rollpacker_files::read(path, MAX_BYTES).map_err(ModelError::read(path))?;
         let map = serde_json::from_slice(&text)
             .map_err(|error| ModelError::Json { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), prefix: String::new(), map })
     }
 
-    /// Returns the value at `key`; a JSON null counts as absent.
+    /// Returns the value at `key`; `None` if the key is missing or its value is null.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
@@ -53,6 +53,7 @@ impl Object {
             .transpose()
     }
 
+    /// Returns the number at `key`, which must be finite and above 0; `None` if the key is absent.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         let number = |value: &Value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite());
         self.get(key)
@@ -64,6 +65,7 @@ impl Object {
         self.number(key)?.ok_or_else(|| self.wrong(key, "a number above 0"))
     }
 
+    /// Returns the whole number at `key`, which must be from 1 to `i32::MAX`; `None` if the key is absent.
     pub(crate) fn size(&self, key: &str) -> Result<Option<i64>, ModelError> {
         let size = |value: &Value| value.as_i64().filter(|&n| n > 0 && n <= i64::from(i32::MAX));
         self.get(key).map(|value| size(value).ok_or_else(|| self.wrong_size(key))).transpose()
@@ -77,23 +79,24 @@ impl Object {
         self.wrong(key, &format!("a whole number from 1 to {}", i32::MAX))
     }
 
-    /// Returns a size of at most `most`. Memory and arithmetic depend on such sizes, so a damaged file is rejected before either overflows.
-    pub(crate) fn size_up_to(&self, key: &str, most: i64) -> Result<Option<i64>, ModelError> {
+    /// Returns the whole number at `key`, which must be from 1 to `max`; `None` if the key is absent. The bound rejects damaged files:
+    /// memory use and integer arithmetic depend on these sizes.
+    pub(crate) fn size_up_to(&self, key: &str, max: i64) -> Result<Option<i64>, ModelError> {
         let size = self.size(key)?;
-        match size.filter(|&size| size > most) {
-            Some(_) => Err(self.wrong(key, &format!("a whole number from 1 to {most}"))),
+        match size.filter(|&size| size > max) {
+            Some(_) => Err(self.wrong(key, &format!("a whole number from 1 to {max}"))),
             None => Ok(size),
         }
     }
 
-    pub(crate) fn required_size_up_to(&self, key: &str, most: i64) -> Result<i64, ModelError> {
-        match self.size_up_to(key, most)? {
+    pub(crate) fn required_size_up_to(&self, key: &str, max: i64) -> Result<i64, ModelError> {
+        match self.size_up_to(key, max)? {
             Some(size) => Ok(size),
             None => self.required_size(key),
         }
     }
 
-    /// Returns a number within `range`.
+    /// Returns the number at `key`, which must be positive and within `range`; `None` if the key is absent.
     pub(crate) fn number_in(
         &self,
         key: &str,
@@ -102,8 +105,8 @@ impl Object {
         let number = self.number(key)?;
         match number.filter(|number| !range.contains(number)) {
             Some(_) => {
-                let (least, most) = range.into_inner();
-                Err(self.wrong(key, &format!("a number from {least:?} to {most:?}")))
+                let (min, max) = range.into_inner();
+                Err(self.wrong(key, &format!("a number from {min:?} to {max:?}")))
             }
             None => Ok(number),
         }
@@ -120,7 +123,7 @@ impl Object {
         }
     }
 
-    /// Returns one token id or a list of them, each in `0..vocab_size`; empty if the key is absent.
+    /// Returns the token ids at `key`, a single id or a list, each in `0..vocab_size`; empty if the key is absent.
     pub(crate) fn token_ids(&self, key: &str, vocab_size: i64) -> Result<Vec<i32>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

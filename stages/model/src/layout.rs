@@ -2,7 +2,7 @@
 
 use super::{ModelConfig, ModelError};
 
-/// Returns names and shapes of all parameters, in the order of the network; a tied head is not listed.
+/// Returns the names and shapes of all parameters, in the order of the network. A tied output head is not listed.
 pub fn parameters(config: &ModelConfig) -> Vec<(String, Vec<i64>)> {
     let embedding = vec![config.vocab_size, config.hidden_size];
     let mut all = vec![("model.embed_tokens.weight".to_owned(), embedding.clone())];
@@ -34,24 +34,25 @@ pub fn is_redundant(config: &ModelConfig, name: &str) -> bool {
         || name.ends_with(".rotary_emb.inv_freq")
 }
 
-/// Returns an error if tensors of the model are missing, or if there are tensors that it does not have.
+/// Returns an error if `missing` or `extra` is not empty. `missing` has the names of the model's tensors that were not found, and `extra`
+/// has the names of tensors that the model does not have. `origin` names the folder or file in the error.
 pub fn refuse_unexpected(
-    place: &str,
+    origin: &str,
     missing: Vec<String>,
     extra: Vec<String>,
 ) -> Result<(), ModelError> {
     if !missing.is_empty() {
-        return Err(ModelError::MissingTensors { place: place.to_owned(), names: missing });
+        return Err(ModelError::MissingTensors { origin: origin.to_owned(), names: missing });
     }
     if !extra.is_empty() {
-        return Err(ModelError::ExtraTensors { place: place.to_owned(), names: extra });
+        return Err(ModelError::ExtraTensors { origin: origin.to_owned(), names: extra });
     }
     Ok(())
 }
 
-/// Returns an error if the shape of a tensor differs from the expected one.
+/// Returns an error if the shape `found` of the tensor `name` differs from the shape `expected`. `origin` names the file in the error.
 pub fn check_shape(
-    place: &str,
+    origin: &str,
     name: &str,
     expected: &[i64],
     found: &[i64],
@@ -60,14 +61,14 @@ pub fn check_shape(
         return Ok(());
     }
     Err(ModelError::Shape {
-        place: place.to_owned(),
+        origin: origin.to_owned(),
         tensor: name.to_owned(),
         expected: expected.to_vec(),
         found: found.to_vec(),
     })
 }
 
-/// Returns names and shapes of the parameters of a layer; the names do not include the layer's prefix.
+/// Returns the names and shapes of the parameters of a layer. The names do not include [`layer_prefix`].
 pub fn layer_parameters(config: &ModelConfig) -> Vec<(&'static str, Vec<i64>)> {
     let (hidden, inner, head) = (config.hidden_size, config.intermediate_size, config.head_dim);
     let (q, kv) = (config.heads * head, config.kv_heads * head);

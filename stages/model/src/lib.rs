@@ -1,9 +1,10 @@
-//! The parts of a language model that need no libtorch: a Hugging Face folder as configuration, tokenizer, chat template and tensor files.
+//! The parts of a language model that need no libtorch: the configuration, tokenizer, chat template and tensor files of a Hugging Face
+//! folder.
 //!
 //! Supports decoder-only transformers of the Qwen2, Qwen3 and Llama families. Features that would change the results and are not
 //! implemented (sliding windows, quantized weights, other RoPE scalings, ...) are rejected with an error that names them.
 //!
-//! The feature `tokenizer` (default) has tokenizers, chat templates and the encoding of prompts.
+//! The feature `tokenizer` (default) enables tokenizers, chat templates and the encoding of prompts.
 //!
 //! Architecture invariant: no neural network and no libtorch in this crate.
 
@@ -28,7 +29,7 @@ pub mod tokenizer;
 pub const TOKENIZER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
 
-/// The files that are written to a model folder.
+/// The files that this program may write to a model folder.
 pub const FOLDER_FILES: [&str; 7] = {
     let [tokenizer, tokenizer_config, template, special_tokens] = TOKENIZER_FILES;
     [

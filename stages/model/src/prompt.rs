@@ -23,18 +23,19 @@ pub enum Encoded {
 }
 
 impl PromptEncoder {
-    /// Returns the token ids of a chat of at most about `limit` tokens, the generation prompt included.
+    /// Returns the token ids of a chat, the generation prompt included, or [`Encoded::TooLong`] if the length of the text implies more than
+    /// `limit` tokens.
     ///
-    /// A text whose length in bytes implies more tokens is not tokenized, because tokenization would use much memory. A text with slightly
-    /// more than `limit` tokens may still be tokenized.
+    /// A text that is too long is not tokenized, because tokenization would use much memory. The number of tokens is only estimated from
+    /// below, so the token ids may still exceed `limit`.
     ///
     /// # Errors
     /// Returns the errors of [`encode`](Self::encode).
     pub fn encode_within(&self, messages: &[Message], limit: usize) -> Result<Encoded, ModelError> {
         let text = self.template.render(messages, true)?;
-        let least = self.tokenizer.least_tokens(text.len());
-        if least > limit {
-            return Ok(Encoded::TooLong(least));
+        let min = self.tokenizer.min_tokens(text.len());
+        if min > limit {
+            return Ok(Encoded::TooLong(min));
         }
         self.tokenizer.encode(&text).map(Encoded::Ids)
     }
@@ -42,7 +43,7 @@ impl PromptEncoder {
     /// Returns the token ids of a chat, the generation prompt included.
     ///
     /// # Errors
-    /// Returns an error if the template fails or the tokenizer cannot represent the text.
+    /// Returns an error if the template fails, the tokenizer cannot represent the text, or the text is longer than 16 MiB.
     pub fn encode(&self, messages: &[Message]) -> Result<Vec<i32>, ModelError> {
         self.tokenizer.encode(&self.template.render(messages, true)?)
     }

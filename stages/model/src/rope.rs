@@ -10,7 +10,7 @@ use super::json::Object;
 /// A variant of rotary position embedding (RoPE; Su et al. 2021), named after Hugging Face's `rope_type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rope {
-    /// `default`: frequency `i` of `d / 2` is `theta^(-2i / d)`, in radians per position.
+    /// `default`: for heads of width `d`, frequency `i` of `d / 2` is `theta^(-2i / d)`, in radians per position.
     Default {
         /// Base of the frequencies.
         theta: f64,
@@ -22,18 +22,19 @@ pub enum Rope {
         /// The factor by which the context is extended.
         factor: f64,
     },
-    /// `llama3`: wavelengths above `original / low_freq_factor` are stretched by `factor`, those below
-    /// `original / high_freq_factor` are unchanged, and those in between are interpolated (Llama 3.1's reference code).
+    /// `llama3`: the frequencies of wavelengths above `original / low_freq_factor` are divided by `factor`, and the frequencies of
+    /// wavelengths below `original / high_freq_factor` are unchanged. Between both bounds the frequencies are interpolated (Llama 3.1's
+    /// reference code). `original` is `original_max_position_embeddings`.
     Llama3 {
         /// Base of the frequencies.
         theta: f64,
         /// The factor by which the context is extended.
         factor: f64,
-        /// Bound of the stretched wavelengths, as a divisor of the original context.
+        /// The lower bound of the wavelengths whose frequencies are divided by `factor`, as a divisor of the original context.
         low_freq_factor: f64,
-        /// Bound of the unchanged wavelengths, as a divisor of the original context.
+        /// The upper bound of the wavelengths whose frequencies are unchanged, as a divisor of the original context.
         high_freq_factor: f64,
-        /// Context length before stretching, in tokens.
+        /// The context length before the extension, in tokens.
         original_max_position_embeddings: i64,
     },
 }
@@ -43,7 +44,9 @@ impl Rope {
     #[must_use]
     pub fn frequencies(&self, head_dim: i64) -> Vec<f64> {
         (0..head_dim / 2)
-            .map(|pair| self.stretched(self.theta().powf(-(2 * pair) as f64 / head_dim as f64)))
+            .map(|pair| {
+                self.scale_frequency(self.theta().powf(-(2 * pair) as f64 / head_dim as f64))
+            })
             .collect()
     }
 
@@ -55,7 +58,7 @@ impl Rope {
         }
     }
 
-    fn stretched(&self, frequency: f64) -> f64 {
+    fn scale_frequency(&self, frequency: f64) -> f64 {
         match *self {
             Self::Default { .. } => frequency,
             Self::Linear { factor, .. } => frequency / factor,
@@ -82,14 +85,15 @@ impl Rope {
             Some(parameters) => Some(parameters),
             None => config.object("rope_scaling")?,
         };
-        let outer = config.number_in("rope_theta", THETA)?;
+        let outer = config.number_in("rope_theta", THETA_RANGE)?;
         let Some(scaling) = scaling else {
             return Ok(Self::Default { theta: outer.unwrap_or(DEFAULT_THETA) });
         };
         if scaling.get("full_attention").is_some() {
             return Err(config.unsupported("`rope_parameters` per layer type"));
         }
-        let theta = scaling.number_in("rope_theta", THETA)?.or(outer).unwrap_or(DEFAULT_THETA);
+        let theta =
+            scaling.number_in("rope_theta", THETA_RANGE)?.or(outer).unwrap_or(DEFAULT_THETA);
         Self::from_parameters(config, &scaling, theta)
     }
 
@@ -104,23 +108,24 @@ impl Rope {
         };
         match kind {
             "default" => Ok(Self::Default { theta }),
-            "linear" => {
-                Ok(Self::Linear { theta, factor: scaling.required_number_in("factor", FACTOR)? })
-            }
+            "linear" => Ok(Self::Linear {
+                theta,
+                factor: scaling.required_number_in("factor", FACTOR_RANGE)?,
+            }),
             "llama3" => Self::llama3(scaling, theta),
             other => Err(config.unsupported(format!("rope_type `{other}`"))),
         }
     }
 
     fn llama3(scaling: &Object, theta: f64) -> Result<Self, ModelError> {
-        let low_freq_factor = scaling.required_number_in("low_freq_factor", FACTOR)?;
-        let high_freq_factor = scaling.required_number_in("high_freq_factor", FACTOR)?;
+        let low_freq_factor = scaling.required_number_in("low_freq_factor", FACTOR_RANGE)?;
+        let high_freq_factor = scaling.required_number_in("high_freq_factor", FACTOR_RANGE)?;
         if high_freq_factor <= low_freq_factor {
             return Err(scaling.wrong("high_freq_factor", "more than low_freq_factor"));
         }
         Ok(Self::Llama3 {
             theta,
-            factor: scaling.required_number_in("factor", FACTOR)?,
+            factor: scaling.required_number_in("factor", FACTOR_RANGE)?,
             low_freq_factor,
             high_freq_factor,
             original_max_position_embeddings: scaling
@@ -128,7 +133,7 @@ impl Rope {
         })
     }
 
-    /// Returns the object `rope_parameters` of transformers 5; without its theta, it is `rope_scaling` of transformers 4.
+    /// Returns the object `rope_parameters` of transformers 5. Without `rope_theta`, it is `rope_scaling` of transformers 4.
     pub(crate) fn to_json(self) -> Value {
         match self {
             Self::Default { theta } => json!({ "rope_type": "default", "rope_theta": theta }),
@@ -154,10 +159,10 @@ impl Rope {
 }
 
 /// Bases for which every frequency is finite in float32.
-const THETA: RangeInclusive<f64> = 1.0..=1e16;
+const THETA_RANGE: RangeInclusive<f64> = 1.0..=1e16;
 
 /// Factors for which every frequency is finite in float32.
-const FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
+const FACTOR_RANGE: RangeInclusive<f64> = 1e-6..=1e6;
 
-/// The default of transformers for a configuration without theta.
+/// The default of transformers for a configuration without `rope_theta`.
 const DEFAULT_THETA: f64 = 10_000.0;

@@ -12,8 +12,8 @@ use serde_json::{Map, json};
 
 use super::ModelError;
 
-/// The size in bytes of the largest header of a safetensors file. That of the reference implementation is the same.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
+/// The maximum size of the header of a safetensors file, in bytes, as in the reference implementation.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// A value that can be written as a tensor.
 ///
@@ -49,12 +49,18 @@ const MOST_HEADER_BYTES: u64 = 100_000_000;
 /// ```
 pub trait Stored {
     /// Returns the type of the values.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot have values of this type.
     fn dtype(&self) -> io::Result<Dtype>;
 
     /// Returns the dimensions.
     fn shape(&self) -> Vec<usize>;
 
     /// Returns the values, little-endian and row-major.
+    ///
+    /// # Errors
+    /// Returns an error if the values cannot be read.
     fn bytes(&self) -> io::Result<Cow<'_, [u8]>>;
 }
 
@@ -72,7 +78,10 @@ impl Stored for Box<dyn Stored> {
     }
 }
 
-/// Writes tensors one after the other. At most one serialized tensor is in memory at a time.
+/// Writes the named tensors to a safetensors file. The names must differ. At most one serialized tensor is in memory at a time.
+///
+/// # Errors
+/// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.
 pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
     write_tensors(path, tensors).map_err(ModelError::write(path))
 }
@@ -88,7 +97,7 @@ fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Result<
     file.flush()
 }
 
-/// Returns names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
+/// Returns the header: names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
 fn header_of<T: Stored>(tensors: &[(String, T)]) -> io::Result<Vec<u8>> {
     let mut begin = 0;
     let mut entries = Map::new();
@@ -105,7 +114,7 @@ fn header_of<T: Stored>(tensors: &[(String, T)]) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A file that tensors are read from.
+/// A safetensors file, opened for reading.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
@@ -117,13 +126,19 @@ pub struct TensorFile {
 
 impl TensorFile {
     /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or its header is damaged or does not match its size.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let mut file = rollpacker_files::open(path).map_err(ModelError::read(path))?;
         let (metadata, start) = header(path, &mut file)?;
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
 
-    /// Returns the values of tensor `name`, little-endian and row-major. The tensor must have this type and shape.
+    /// Returns the values of the tensor `name`, little-endian and row-major.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is missing, has another type or shape, or cannot be read.
     pub fn read(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, ModelError> {
         let info = self.check(name, dtype, shape)?;
         let (begin, end) = info.data_offsets;
@@ -139,32 +154,32 @@ impl TensorFile {
         self.metadata.offset_keys().into_iter().collect()
     }
 
-    /// Returns an error if the file lacks one of these tensors, or has others.
+    /// Returns an error unless the file has exactly the tensors `expected`.
     pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
         let found = self.names();
-        let place = || self.path.display().to_string();
+        let origin = || self.path.display().to_string();
         let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
         let missing: Vec<String> = without(expected, &found);
         if !missing.is_empty() {
-            return Err(ModelError::MissingTensors { place: place(), names: missing });
+            return Err(ModelError::MissingTensors { origin: origin(), names: missing });
         }
         let extra: Vec<String> = without(&found, expected);
         if !extra.is_empty() {
-            return Err(ModelError::ExtraTensors { place: place(), names: extra });
+            return Err(ModelError::ExtraTensors { origin: origin(), names: extra });
         }
         Ok(())
     }
 
-    /// Returns an error if a tensor is missing or has a different type or shape.
+    /// Returns the header entry of a tensor, or an error if the tensor is missing or has a different type or shape.
     pub fn check(
         &self,
         name: &str,
         dtype: Dtype,
         shape: &[usize],
     ) -> Result<&TensorInfo, ModelError> {
-        let place = || self.path.display().to_string();
+        let origin = || self.path.display().to_string();
         let info = self.metadata.info(name).ok_or_else(|| ModelError::MissingTensors {
-            place: place(),
+            origin: origin(),
             names: vec![name.to_owned()],
         })?;
         if info.dtype != dtype {
@@ -178,7 +193,7 @@ impl TensorFile {
         if info.shape != shape {
             let sizes = |shape: &[usize]| shape.iter().map(|&size| size as i64).collect();
             return Err(ModelError::Shape {
-                place: place(),
+                origin: origin(),
                 tensor: name.to_owned(),
                 expected: sizes(shape),
                 found: sizes(&info.shape),
@@ -188,7 +203,11 @@ impl TensorFile {
     }
 }
 
-/// Reads the header of a file. Returns it with the offset of the values.
+/// Reads the header at the beginning of a safetensors file. Returns the header and the offset of the values in the file, in bytes. `path`
+/// names the file in errors.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, or its header is damaged or does not match its size.
 pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
     let size = file.metadata().map_err(ModelError::read(path))?.len();
@@ -201,9 +220,9 @@ pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelErro
             "the header length {length} exceeds the file size of {size} bytes"
         )));
     }
-    if length > MOST_HEADER_BYTES {
+    if length > MAX_HEADER_BYTES {
         return Err(damaged(format!(
-            "expected a header of at most {MOST_HEADER_BYTES} bytes, found {length}"
+            "expected a header of at most {MAX_HEADER_BYTES} bytes, found {length}"
         )));
     }
     let mut text = vec![0; length as usize];
@@ -248,11 +267,17 @@ impl Stored for Scalar {
 
 impl TensorFile {
     /// Returns a number that was written as [`Scalar::Integer`].
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is missing, has another type or shape, or cannot be read.
     pub fn integer(&self, name: &str) -> Result<i64, ModelError> {
         self.word(name, Dtype::I64).map(i64::from_le_bytes)
     }
 
     /// Returns a number that was written as [`Scalar::Float`].
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is missing, has another type or shape, or cannot be read.
     pub fn float(&self, name: &str) -> Result<f64, ModelError> {
         self.word(name, Dtype::F64).map(f64::from_le_bytes)
     }

@@ -4,26 +4,27 @@ use super::{ModelError, Tokenizer};
 
 /// The text of a response that grows by one token at a time.
 ///
-/// The text of a token depends on its neighbors: spaces, and characters of several tokens. A window of the last tokens is decoded with each
-/// new one, and text that ends in an incomplete character is held back. The parts concatenate to the text of all tokens.
+/// The text of a token depends on its neighbors: a decoder may drop spaces, and a character may span several tokens. With each new token, a
+/// window of the last tokens is decoded. Text that ends in an incomplete character is held back. The returned texts concatenate to the text
+/// of all tokens.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     skip_special: bool,
     ids: Vec<i32>,
-    /// Start of the window.
+    /// Index of the first token of the window.
     start: usize,
-    /// End of the tokens whose text was returned.
+    /// Number of tokens whose text was returned.
     returned: usize,
 }
 
 impl TextStream {
-    /// Creates a stream without tokens. With `skip_special`, special tokens have no text.
+    /// Creates a stream without tokens. With `skip_special`, special tokens are left out of the text.
     #[must_use]
     pub fn new(skip_special: bool) -> Self {
         Self { skip_special, ids: Vec::new(), start: 0, returned: 0 }
     }
 
-    /// Adds a token. Returns the text that is complete now.
+    /// Adds a token. Returns the text that this token completes, which may be empty.
     ///
     /// # Errors
     /// Returns an error if the tokenizer's decoder fails.

@@ -1,6 +1,6 @@
 //! A lower bound on the number of tokens of a text, computed from its length.
 //!
-//! Tokenization takes some hundred bytes of memory for each byte of text, so a prompt that is far too long should be detected before it is
+//! Tokenization takes about 400 bytes of memory for each byte of text, so a prompt that is far too long should be detected before it is
 //! tokenized. If every token covers at most `n` bytes, a text of `b` bytes has at least `b / n` tokens. Not every tokenizer has such an
 //! `n`: a tokenizer that drops spaces, or that maps a word of any length to its unknown token, has none.
 
@@ -12,7 +12,7 @@ use tokenizers::{ModelWrapper, Tokenizer as Inner};
 /// Bytes of a text that are assumed to need no token if the tokenizer has no maximum of bytes per token.
 const FREE_BYTES: usize = 1 << 20;
 
-/// Bytes beyond [`FREE_BYTES`] that are counted as one token if the tokenizer has no bound.
+/// Bytes beyond [`FREE_BYTES`] that are counted as one token if the tokenizer has no maximum of bytes per token.
 const ASSUMED_BYTES: usize = 256;
 
 /// The maximum number of bytes of text that one token covers.
@@ -20,7 +20,7 @@ const ASSUMED_BYTES: usize = 256;
 pub(super) enum TokenBound {
     /// The maximum number of bytes.
     Bytes(usize),
-    /// No bound.
+    /// No bound is known.
     None,
 }
 
@@ -33,19 +33,20 @@ impl TokenBound {
     /// Returns a lower bound on the number of tokens of a text of `bytes` bytes.
     ///
     /// For a tokenizer without a bound this is an assumption: one token for every 256 bytes beyond the first MiB.
-    pub(super) fn least_tokens(self, bytes: usize) -> usize {
+    pub(super) fn min_tokens(self, bytes: usize) -> usize {
         match self {
-            Self::Bytes(most) => bytes.div_ceil(most),
+            Self::Bytes(max) => bytes.div_ceil(max),
             Self::None => bytes.saturating_sub(FREE_BYTES) / ASSUMED_BYTES,
         }
     }
 }
 
-/// Returns the maximum number of bytes of text that one token covers, or `None` if there is no bound.
+/// Returns the maximum number of bytes of text that one token covers; `None` if no bound is known.
 ///
-/// The bound holds only if no byte of the text is lost on its way into tokens. Each component of the tokenizer is checked for that: added
-/// tokens must not strip spaces, the pre-tokenizer must not remove text, and the model must turn every character into tokens. The bound is
-/// the longest token of the vocabulary, times the factor by which the normalizer may shorten the text before.
+/// The bound holds only if no byte of the text is lost on its way into tokens. Each component of the tokenizer is therefore checked: added
+/// tokens must not strip spaces, texts must not be truncated, the pre-tokenizer must not remove text, and the model must turn every
+/// character into tokens. The bound is the length of the longest token in the vocabulary, times the factor by which the normalizer may
+/// shorten the text.
 fn bytes_per_token(tokenizer: &Inner) -> Option<usize> {
     let vocabulary = tokenizer.get_vocab(true);
     let json = |part: Option<serde_json::Result<Value>>| part.map_or(Some(Value::Null), Result::ok);
@@ -70,16 +71,16 @@ fn bytes_per_token(tokenizer: &Inner) -> Option<usize> {
     let longest = vocabulary.keys().map(String::len).max()?;
     // The unknown token covers one character.
     let longest = longest.max(char::MAX.len_utf8());
-    covers.then(|| shrinks(&normalizer))?.map(|factor| longest.saturating_mul(factor))
+    covers.then(|| shrink_factor(&normalizer))?.map(|factor| longest.saturating_mul(factor))
 }
 
-/// Returns the factor by which a normalizer may shorten a text; `None` if there is no bound.
-fn shrinks(normalizer: &Value) -> Option<usize> {
+/// Returns the factor by which a normalizer may shorten a text; `None` if no bound is known.
+fn shrink_factor(normalizer: &Value) -> Option<usize> {
     match kind(normalizer) {
         None => normalizer.is_null().then_some(1),
         Some("ByteLevel" | "Prepend") => Some(1),
-        // The 7 bytes of U+1FBE U+0308 U+0341 become U+0390, which has 2. No other composition of Unicode shrinks more, and no letter
-        // shrinks more in lower case.
+        // The 7 bytes of U+1FBE U+0308 U+0341 become U+0390, which has 2. No other composition of Unicode shrinks a text more, and no
+        // letter shrinks more in lower case.
         Some("NFC" | "NFD" | "Lowercase") => Some(4),
         Some("Replace") => {
             let pattern = normalizer["pattern"]["String"].as_str()?;
@@ -89,12 +90,12 @@ fn shrinks(normalizer: &Value) -> Option<usize> {
         Some("Sequence") => normalizer["normalizers"]
             .as_array()?
             .iter()
-            .try_fold(1_usize, |factor, part| Some(factor.saturating_mul(shrinks(part)?))),
+            .try_fold(1_usize, |factor, part| Some(factor.saturating_mul(shrink_factor(part)?))),
         Some(_) => None,
     }
 }
 
-/// Returns `true` if a pre-tokenizer drops no text.
+/// Returns `true` if a pre-tokenizer is known to drop no text.
 fn keeps_text(pre_tokenizer: &Value) -> bool {
     match kind(pre_tokenizer) {
         None => pre_tokenizer.is_null(),
@@ -109,14 +110,14 @@ fn keeps_text(pre_tokenizer: &Value) -> bool {
     }
 }
 
-/// Returns `true` if a pre-tokenizer makes every character its own piece.
+/// Returns `true` if a pre-tokenizer is known to split a text into single characters.
 fn splits_characters(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["pattern"]["Regex"] == "[\\s\\S]"
         && pre_tokenizer["behavior"] == "Isolated"
         && pre_tokenizer["invert"] == false
 }
 
-/// Returns `true` if a component, or a part of it, has type `wanted`.
+/// Returns `true` if a component, or one of its direct parts, has the type `wanted`.
 fn has(component: &Value, wanted: &str) -> bool {
     let parts = [&component["normalizers"], &component["pretokenizers"]];
     kind(component) == Some(wanted)
@@ -188,9 +189,9 @@ mod tests {
             "à \u{0}é 語",
         ] {
             let tokens = tokenizer.encode_fast(text, false).expect("encoded").len();
-            assert!(bound.least_tokens(text.len()) <= tokens, "{text:?}: {tokens}");
+            assert!(bound.min_tokens(text.len()) <= tokens, "{text:?}: {tokens}");
         }
-        let long = bound.least_tokens(1 << 26);
+        let long = bound.min_tokens(1 << 26);
         assert!(long > 4_000_000, "{long}");
     }
 
@@ -206,8 +207,8 @@ mod tests {
         for with in [whitespace, stripping, compatibility, truncated] {
             assert_eq!(TokenBound::of(&byte_level(with.clone())), TokenBound::None, "{with}");
         }
-        assert_eq!(TokenBound::None.least_tokens(1 << 20), 0);
-        assert_eq!(TokenBound::None.least_tokens(1 << 26), (63 << 20) / 256);
+        assert_eq!(TokenBound::None.min_tokens(1 << 20), 0);
+        assert_eq!(TokenBound::None.min_tokens(1 << 26), (63 << 20) / 256);
     }
 
     #[test]

@@ -12,12 +12,12 @@ use tokenizers::{
 };
 
 use super::ModelError;
-use super::json::MOST_BYTES;
+use super::json::MAX_BYTES;
 use super::token_bound::TokenBound;
 
-/// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 times the memory of its text, and no model has a context of
-/// that length.
-const LONGEST_TEXT: usize = 16 << 20;
+/// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 bytes of memory for each byte of the text, and no model has
+/// a context of that length.
+const MAX_TEXT: usize = 16 << 20;
 
 /// A tokenizer in the format of Hugging Face's `tokenizer.json`.
 ///
@@ -26,69 +26,69 @@ const LONGEST_TEXT: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: Inner,
-    place: String,
+    origin: String,
     bound: TokenBound,
 }
 
-/// The token that pads batches.
+/// The padding token of [`Tokenizer::characters`].
 pub const PAD: &str = "<|pad|>";
-/// The token that ends a response.
+/// The end-of-sequence token of [`Tokenizer::characters`], which ends a response.
 pub const EOS: &str = "<|eos|>";
-/// The token for characters outside the alphabet.
+/// The token of [`Tokenizer::characters`] for characters outside the alphabet.
 pub const UNKNOWN: &str = "<|unk|>";
 
 const SPECIAL: [&str; 3] = [PAD, EOS, UNKNOWN];
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`.
+    /// Reads `tokenizer.json` in `folder`. Its settings for truncation and padding are ignored.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a tokenizer.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer.json");
-        let text = rollpacker_files::read(&path, MOST_BYTES).map_err(ModelError::read(&path))?;
-        let place = path.display().to_string();
-        let mut inner = Inner::from_bytes(text).map_err(failed(&place))?;
-        // Settings of the program that wrote the file, such as a maximum length. As in transformers, they do not apply here: they would
-        // silently cut or fill prompts.
-        inner.with_truncation(None).map_err(failed(&place))?;
+        let text = rollpacker_files::read(&path, MAX_BYTES).map_err(ModelError::read(&path))?;
+        let origin = path.display().to_string();
+        let mut inner = Inner::from_bytes(text).map_err(failed(&origin))?;
+        // The file may have settings for truncation and padding. As in transformers, they are ignored: they would silently truncate or pad
+        // prompts.
+        inner.with_truncation(None).map_err(failed(&origin))?;
         inner.with_padding(None);
-        Ok(Self { bound: TokenBound::of(&inner), inner, place })
+        Ok(Self { bound: TokenBound::of(&inner), inner, origin })
     }
 
     /// Creates a tokenizer with one token per character.
     ///
-    /// Ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`]; `alphabet` follows in its order. transformers can load the files that
-    /// [`save`](Self::save) writes.
+    /// Ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`]. The characters of `alphabet` follow in their order. transformers can load the
+    /// files that [`save`](Self::save) writes.
     ///
     /// # Errors
     /// Returns an error if a character appears twice in the alphabet.
     pub fn characters(alphabet: &str) -> Result<Self, ModelError> {
-        let place = "of characters";
-        let vocabulary = numbered(place, alphabet)?;
+        let origin = "of characters";
+        let vocabulary = numbered(origin, alphabet)?;
         let model = WordLevel::builder()
             .vocab(vocabulary.into_iter().collect())
             .unk_token(UNKNOWN.to_owned())
             .build();
-        let mut inner = Inner::new(model.map_err(failed(place))?);
+        let mut inner = Inner::new(model.map_err(failed(origin))?);
         let any = SplitPattern::Regex("[\\s\\S]".to_owned());
         inner.with_pre_tokenizer(Some(
-            Split::new(any, SplitDelimiterBehavior::Isolated, false).map_err(failed(place))?,
+            Split::new(any, SplitDelimiterBehavior::Isolated, false).map_err(failed(origin))?,
         ));
         inner.with_decoder(Some(DecoderWrapper::Fuse(Fuse::new())));
         inner
             .add_special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)))
-            .map_err(failed(place))?;
-        Ok(Self { bound: TokenBound::of(&inner), inner, place: place.to_owned() })
+            .map_err(failed(origin))?;
+        Ok(Self { bound: TokenBound::of(&inner), inner, origin: origin.to_owned() })
     }
 
     /// Returns a lower bound on the number of tokens of a text of `bytes` bytes, without tokenizing it.
     ///
-    /// The bound is exact for tokenizers whose tokens have a maximum length, such as byte-level ones. For others it assumes one token for
-    /// every 256 bytes beyond the first MiB.
+    /// The bound is guaranteed for tokenizers whose tokens cover a limited number of bytes, such as byte-level tokenizers. For other
+    /// tokenizers it is an assumption: one token for every 256 bytes beyond the first MiB.
     #[must_use]
-    pub fn least_tokens(&self, bytes: usize) -> usize {
-        self.bound.least_tokens(bytes)
+    pub fn min_tokens(&self, bytes: usize) -> usize {
+        self.bound.min_tokens(bytes)
     }
 
     /// Returns the token ids of a text.
@@ -97,16 +97,16 @@ impl Tokenizer {
     /// Returns an error if the tokenizer cannot represent the text, or the text is longer than 16 MiB, which would take several GiB of
     /// memory.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, ModelError> {
-        if text.len() > LONGEST_TEXT {
+        if text.len() > MAX_TEXT {
             let found = text.len();
-            let reason = format!("expected a text of at most {LONGEST_TEXT} bytes, found {found}");
-            return Err(ModelError::Tokenizer { place: self.place.clone(), reason });
+            let reason = format!("expected a text of at most {MAX_TEXT} bytes, found {found}");
+            return Err(ModelError::Tokenizer { origin: self.origin.clone(), reason });
         }
-        let encoding = self.inner.encode_fast(text, false).map_err(failed(&self.place))?;
+        let encoding = self.inner.encode_fast(text, false).map_err(failed(&self.origin))?;
         encoding
             .get_ids()
             .iter()
-            .map(|&id| i32::try_from(id).map_err(failed(&self.place)))
+            .map(|&id| i32::try_from(id).map_err(failed(&self.origin)))
             .collect()
     }
 
@@ -116,7 +116,7 @@ impl Tokenizer {
     /// Returns an error if the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String, ModelError> {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
-        self.inner.decode(&ids, skip_special).map_err(failed(&self.place))
+        self.inner.decode(&ids, skip_special).map_err(failed(&self.origin))
     }
 
     /// Returns the number of tokens, added tokens included.
@@ -125,38 +125,38 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Returns the id of a token.
+    /// Returns the id of a token; `None` if the vocabulary does not have the token.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<i32> {
         self.inner.token_to_id(token).and_then(|id| i32::try_from(id).ok())
     }
 
-    /// Returns the unknown token, which stands for text that the vocabulary cannot represent, as id and name. `None` if the tokenizer has
-    /// none, as those of byte-level models.
+    /// Returns the id and the name of the unknown token, which stands for text that the vocabulary cannot represent. `None` if the
+    /// tokenizer has no unknown token, as in byte-level models.
     #[must_use]
     pub fn unknown(&self) -> Option<(i32, String)> {
         let name = match self.inner.get_model() {
             ModelWrapper::BPE(model) => model.unk_token.clone(),
             ModelWrapper::WordLevel(model) => Some(model.unk_token.clone()),
             ModelWrapper::WordPiece(model) => Some(model.unk_token.clone()),
-            // The model does not report its unknown token, which has this name in the tokenizers that SentencePiece makes.
+            // The model does not report its unknown token, which has this name in tokenizers of SentencePiece.
             ModelWrapper::Unigram(_) => Some("<unk>".to_owned()),
         }?;
         Some((self.token_to_id(&name)?, name))
     }
 
-    /// Returns the token with an id.
+    /// Returns the token with an id; `None` if no token has the id.
     #[must_use]
     pub fn id_to_token(&self, id: i32) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }
 
-    /// Writes `tokenizer.json`, and, unless the folder has one, a `tokenizer_config.json` with which transformers loads it.
+    /// Writes `tokenizer.json`, and a `tokenizer_config.json` for transformers unless the folder already has one.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
-        let text = self.inner.to_string(true).map_err(failed(&self.place))?;
+        let text = self.inner.to_string(true).map_err(failed(&self.origin))?;
         write(&folder.join("tokenizer.json"), &text)?;
         let config = folder.join("tokenizer_config.json");
         if config.exists() { Ok(()) } else { write(&config, &self.transformers_config()) }
@@ -178,7 +178,7 @@ fn write(path: &Path, text: &str) -> Result<(), ModelError> {
 }
 
 /// Returns the special tokens and then the characters, with their ids.
-fn numbered(place: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelError> {
+fn numbered(origin: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelError> {
     let tokens =
         SPECIAL.iter().map(|&token| token.to_owned()).chain(alphabet.chars().map(String::from));
     let numbered: Vec<(String, u32)> = tokens.zip(0..).collect();
@@ -186,14 +186,14 @@ fn numbered(place: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelErro
     for (token, id) in &numbered {
         if let Some(earlier) = ids.insert(token, id) {
             let reason = format!("`{token}` appears twice, as ids {earlier} and {id}");
-            return Err(ModelError::Tokenizer { place: place.to_owned(), reason });
+            return Err(ModelError::Tokenizer { origin: origin.to_owned(), reason });
         }
     }
     Ok(numbered)
 }
 
-fn failed<E: fmt::Display>(place: &str) -> impl Fn(E) -> ModelError {
-    move |error| ModelError::Tokenizer { place: place.to_owned(), reason: error.to_string() }
+fn failed<E: fmt::Display>(origin: &str) -> impl Fn(E) -> ModelError {
+    move |error| ModelError::Tokenizer { origin: origin.to_owned(), reason: error.to_string() }
 }
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
     fn a_text_has_a_token_for_every_few_bytes() {
         let tokenizer = Tokenizer::characters("ab").unwrap();
         // The longest token is `<|unk|>`.
-        assert_eq!([0, 7, 8, 7000].map(|bytes| tokenizer.least_tokens(bytes)), [0, 1, 2, 1000]);
+        assert_eq!([0, 7, 8, 7000].map(|bytes| tokenizer.min_tokens(bytes)), [0, 1, 2, 1000]);
     }
 
     #[test]

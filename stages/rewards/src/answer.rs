@@ -12,10 +12,11 @@ const NESTED: [&str; 3] = ["extra_logs", "components", "labels"];
 
 /// Parses the answer for one sample.
 ///
-/// The answer is a number, a boolean, null (the reward is not applicable), or an object that has one of these at `field` (by default
-/// `rewards`, `reward`, `scores` or `score`). The other numbers of the object become components and its other texts become labels, also
-/// those within `extra_logs`, `components` and `labels`. An object with the field `error` is an error; the field `kind` next to it selects
-/// the kind, by default fatal.
+/// The answer is a number, a boolean, null (the reward is not applicable), or an object with such a value at `field`. Without `field`, the
+/// value is at the first of `rewards`, `reward`, `scores` and `score` that is present. The other numbers and booleans of the object become
+/// components and its texts become labels, including the entries of `extra_logs`, `components` and `labels`. An object whose field `error`
+/// is not null is an error. Its field `kind` selects the kind of the error: `retryable`, `timeout` or `not_applicable`; any other kind is
+/// fatal.
 pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, RewardError> {
     let Value::Object(entries) = answer else { return value(answer).map(Score::from) };
     if let Some(reason) = entries.get("error").filter(|reason| !reason.is_null()) {
@@ -32,7 +33,12 @@ pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, Reward
     Ok(others.fold(value(found)?.into(), |score, (key, value)| part(score, key, value)))
 }
 
-/// Parses the answers for `count` samples: an array of answers, or an object whose arrays have one entry for each sample.
+/// Parses the answers for `count` samples: an array of answers, an object whose arrays have one entry for each sample, or an object with
+/// the field `error`, which applies to all samples. For one sample, any answer for a single sample is also accepted.
+///
+/// # Errors
+/// If the answer has none of these forms, or is an array of another length. If only the answer for a sample is invalid, the result of this
+/// sample is an error.
 #[cfg(feature = "http")]
 pub(super) fn scores(
     answer: &Value,
@@ -56,7 +62,8 @@ pub(super) fn scores(
     }
 }
 
-/// Extracts the answer for the sample at `row` from an object whose entries are lists.
+/// Extracts the answer for the sample at `row` from an object: replaces each list of `count` entries by its entry at `row`, also within
+/// nested objects.
 #[cfg(feature = "http")]
 fn row_of(
     entries: &serde_json::Map<String, Value>,

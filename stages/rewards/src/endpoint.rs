@@ -19,20 +19,20 @@ pub struct Endpoint(Address);
 
 /// The timeout of every call, so that a server that never answers cannot block a run forever. [`Timeout`](super::Timeout) sets shorter
 /// limits.
-const LONGEST_CALL: Duration = Duration::from_secs(600);
+const MAX_CALL: Duration = Duration::from_secs(600);
 /// The maximum size of an answer in bytes.
-const LARGEST_ANSWER: usize = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 /// The maximum number of characters of a server's answer that an error quotes.
-const LONGEST_QUOTE: usize = 500;
+const MAX_QUOTE: usize = 500;
 
 impl Endpoint {
     /// Creates a client for a URL. The key is read from the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is invalid or the key is missing.
+    /// If the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
-        let address = Address::new(url, api_key_env, |client| client.timeout(LONGEST_CALL));
-        address.map(Self).map_err(refusal)
+        let address = Address::new(url, api_key_env, |client| client.timeout(MAX_CALL));
+        address.map(Self).map_err(catalog_error)
     }
 
     /// Posts JSON and returns the JSON of the answer.
@@ -44,19 +44,19 @@ impl Endpoint {
         let Address { client, url, secrets } = &self.0;
         let request = client.post(url.clone()).header(CONTENT_TYPE, "application/json");
         let sent = request.body(body.to_string()).send().await;
-        let response = sent.map_err(|error| self.broken(error))?;
+        let response = sent.map_err(|error| self.connection_error(error))?;
         let (status, wait) = (response.status(), retry_after(response.headers()));
         let body = self.read(response).await?;
         let json = serde_json::from_slice(&body).map(|json| secrets.redact_json(json));
         if status.is_success() {
             return json.map_err(|error| {
                 let found = self.quote(&String::from_utf8_lossy(&body));
-                self.wrong(format_args!("expected JSON, found `{found}`: {error}"))
+                self.answer_error(format_args!("expected JSON, found `{found}`: {error}"))
             });
         }
         let text = json.map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
-        let reason = format!("{}: {status}: {}", self.place(), self.quote(&text));
-        Err(if retryable(status) {
+        let reason = format!("{}: {status}: {}", self.display_url(), self.quote(&text));
+        Err(if is_retryable(status) {
             RewardError::retryable(reason).retry_after(wait)
         } else {
             RewardError::fatal(reason)
@@ -65,23 +65,27 @@ impl Endpoint {
 
     async fn read(&self, mut response: Response) -> Result<Vec<u8>, RewardError> {
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(error))? {
-            if body.len() + chunk.len() > LARGEST_ANSWER {
-                return Err(self.wrong(format_args!("the answer exceeds {LARGEST_ANSWER} bytes")));
+        while let Some(chunk) =
+            response.chunk().await.map_err(|error| self.connection_error(error))?
+        {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(
+                    self.answer_error(format_args!("the answer exceeds {MAX_ANSWER} bytes"))
+                );
             }
             body.extend_from_slice(&chunk);
         }
         Ok(body)
     }
 
-    fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
-        RewardError::fatal(format_args!("{}: {reason}", self.place()))
+    fn answer_error(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
+        RewardError::fatal(format_args!("{}: {reason}", self.display_url()))
     }
 
-    fn broken(&self, error: reqwest::Error) -> RewardError {
+    fn connection_error(&self, error: reqwest::Error) -> RewardError {
         let timeout = error.is_timeout() && !error.is_connect();
         let builder = error.is_builder();
-        let reason = format!("{}: {}", self.place(), chain(&error.without_url()));
+        let reason = format!("{}: {}", self.display_url(), chain(&error.without_url()));
         match (timeout, builder) {
             (true, _) => RewardError::timeout(reason),
             (_, true) => RewardError::fatal(reason),
@@ -91,16 +95,16 @@ impl Endpoint {
 
     /// Returns the beginning of a text without secrets.
     fn quote(&self, text: &str) -> String {
-        self.0.quote(text, LONGEST_QUOTE)
+        self.0.quote(text, MAX_QUOTE)
     }
 
     /// Returns the URL without parts that may be secret.
-    fn place(&self) -> String {
-        self.0.place()
+    fn display_url(&self) -> String {
+        self.0.display_url()
     }
 }
 
-fn refusal(error: AddressError) -> CatalogError {
+fn catalog_error(error: AddressError) -> CatalogError {
     CatalogError::Start(match error {
         AddressError::Redacted { url } => format!(
             "the URL `{url}`: expected credentials, found {REDACTED}; recipes in run folders are redacted, so insert the credentials"
@@ -110,7 +114,7 @@ fn refusal(error: AddressError) -> CatalogError {
     })
 }
 
-fn retryable(status: StatusCode) -> bool {
+fn is_retryable(status: StatusCode) -> bool {
     let busy = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || busy.contains(&status)
 }

@@ -27,7 +27,7 @@ pub enum Field {
     GroundTruth,
     /// The extra fields of the dataset row, as an object.
     ExtraInfo,
-    /// The reason why the response ended.
+    /// The reason why the response ended, such as `stop` or `length`.
     FinishReason,
 }
 

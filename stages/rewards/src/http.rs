@@ -26,10 +26,10 @@ enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpForm {
-    /// One sample per request, by default with the fields `{prompt, response, label}` as in slime.
+    /// One sample per request. By default the fields are `{prompt, response, label}` as in slime.
     #[default]
     Single,
-    /// Several samples per request, each field a list, by default `{query, prompts, labels}` as in OpenRLHF.
+    /// Several samples per request. Each field is a list. By default the fields are `{query, prompts, labels}` as in OpenRLHF.
     Batch,
 }
 
@@ -43,10 +43,11 @@ documented! {
         /// The environment variable with the key that is sent as a bearer token. Default: no key.
         #[serde(default)]
         pub api_key_env: Option<String>,
-        /// The form of a request: one sample, or several. Default: `single`.
+        /// The number of samples of a request: one (`single`) or several (`batch`). Default: `single`.
         #[serde(default)]
         pub form: HttpForm,
-        /// The names and contents of the fields of a request. Default: those of the form.
+        /// The names and contents of the fields of a request. Default: `prompt`, `response` and `label` in the form `single`; `query`,
+        /// `prompts` and `labels` in the form `batch`.
         #[serde(default)]
         pub fields: Option<Fields>,
         /// The field of the answer that holds the score. Other numbers of the answer become components and other texts labels. Default: the
@@ -63,10 +64,10 @@ documented! {
 }
 
 /// The maximum of `max_wait_s` in seconds.
-const LONGEST_WAIT: f64 = 3600.0;
+const MAX_WAIT: f64 = 3600.0;
 
 /// The maximum of `max_batch`.
-const LARGEST_BATCH: usize = 1 << 20;
+const MAX_BATCH: usize = 1 << 20;
 
 fn max_batch() -> usize {
     32
@@ -84,19 +85,19 @@ impl HttpReward {
     /// Creates a reward for a server.
     ///
     /// # Errors
-    /// If an option is out of range, the URL is invalid, or the key is missing.
+    /// If an option is out of range, the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
     pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
-        if !(0.0..=LONGEST_WAIT).contains(&options.max_wait_s) {
-            let expected = format!("from 0 to {LONGEST_WAIT} seconds");
-            return Err(CatalogError::bound("max_wait_s", &expected, options.max_wait_s));
+        if !(0.0..=MAX_WAIT).contains(&options.max_wait_s) {
+            let expected = format!("from 0 to {MAX_WAIT} seconds");
+            return Err(CatalogError::out_of_range("max_wait_s", &expected, options.max_wait_s));
         }
         let wait = Duration::from_secs_f64(options.max_wait_s);
         if options.max_batch == 0 {
-            return Err(CatalogError::bound("max_batch", "at least 1", 0));
+            return Err(CatalogError::out_of_range("max_batch", "at least 1", 0));
         }
-        if options.max_batch > LARGEST_BATCH {
-            let expected = format!("at most {LARGEST_BATCH}");
-            return Err(CatalogError::bound("max_batch", &expected, options.max_batch));
+        if options.max_batch > MAX_BATCH {
+            let expected = format!("at most {MAX_BATCH}");
+            return Err(CatalogError::out_of_range("max_batch", &expected, options.max_batch));
         }
         let remote = Remote {
             endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,

@@ -4,8 +4,9 @@
 //! ([`ProcessReward`]), a function of a Python file ([`PythonReward`]), tests that code must pass (`Code`) or a language model ([`judge`]).
 //! [`Guard`] adds limits, retries and a cache to any of them.
 //!
-//! Both features are on by default. `http` has the rewards that servers compute and brings an HTTP client with TLS; `code` has the reward
-//! `code` and its sandbox. Without a feature its rewards keep their names, and making one is an error that names the feature.
+//! The features `http` and `code` are on by default. `http` has the rewards that servers compute and brings an HTTP client with TLS; `code`
+//! has the reward `code` and its sandbox. Without a feature, its rewards keep their names, but making one is an error that names the
+//! feature.
 //!
 //! Architecture invariant: no libtorch and no timely streams in this crate.
 
@@ -43,7 +44,7 @@ pub use guard::{Backoff, Cached, Guard, Retry, Timeout};
 pub use http::{HttpForm, HttpOptions, HttpReward};
 pub use process::{ProcessOptions, ProcessReward};
 pub use python::{PythonOptions, PythonReward, PythonSignature};
-pub use registry::{Made, Registry};
+pub use registry::{AnyReward, Registry};
 pub use rollpacker_math as math;
 pub use rule::{
     AnswerIn, Exact, F1, Format, FormatStyle, Length, Logic, LogicScoring, Math, MultipleChoice,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use rollpacker_stages::catalog::{
-    About, Catalog, CatalogError, Choice, Listed, NoOptions, OptionDocs, Options,
+    About, Catalog, CatalogError, Choice, ListedEntry, NoOptions, OptionDocs, Options,
 };
 use rollpacker_stages::documented::Documented;
 use rollpacker_stages::reward::SharedGroupReward;
@@ -16,7 +16,7 @@ use rollpacker_stages::reward::chat::ChatEngine;
 use super::Code;
 #[cfg(feature = "http")]
 use super::http::HttpReward;
-use super::judge::{Chats, Judge};
+use super::judge::{Judge, JudgeEngines};
 use super::process::ProcessReward;
 use super::python::PythonReward;
 use super::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
@@ -27,14 +27,14 @@ use super::{
 
 /// A reward made by the registry.
 #[derive(Clone)]
-pub enum Made {
+pub enum AnyReward {
     /// A reward for single samples.
     Sample(SharedReward),
     /// A reward for whole groups.
     Group(SharedGroupReward),
 }
 
-impl Made {
+impl AnyReward {
     fn sample(reward: impl Reward) -> Self {
         Self::Sample(SharedReward::new(reward))
     }
@@ -44,7 +44,7 @@ impl Made {
     }
 }
 
-/// Rewards by the names that recipes use. Users add a name with one call.
+/// Rewards by the names that recipes use. [`with`](Self::with) adds the reward of a user.
 ///
 /// ```
 /// use rollpacker_rewards::Registry;
@@ -65,14 +65,14 @@ impl Made {
 /// ```
 #[derive(Clone)]
 pub struct Registry {
-    rewards: Catalog<Made>,
-    chats: Chats,
+    rewards: Catalog<AnyReward>,
+    engines: JudgeEngines,
 }
 
 impl Default for Registry {
     /// Returns a registry without rewards.
     fn default() -> Self {
-        Self { rewards: Catalog::new("reward"), chats: Chats::default() }
+        Self { rewards: Catalog::new("reward"), engines: JudgeEngines::default() }
     }
 }
 
@@ -80,39 +80,41 @@ impl Registry {
     /// Returns a registry with the built-in rewards.
     #[must_use]
     pub fn builtin() -> Self {
-        let chats = Chats::default();
-        let registry = Self { chats: chats.clone(), ..Self::default() };
+        let engines = JudgeEngines::default();
+        let registry = Self { engines: engines.clone(), ..Self::default() };
         let registry = registry
-            .described("exact", Exact::ABOUT, |exact: Exact| Ok(exact))
-            .described("f1", F1::ABOUT, |f1: F1| Ok(f1))
-            .described("format", Format::ABOUT, |format: Format| Ok(format))
-            .described("gsm8k_flexible", Gsm8k::FLEXIBLE, |_: NoOptions| {
+            .with_documented("exact", Exact::ABOUT, |exact: Exact| Ok(exact))
+            .with_documented("f1", F1::ABOUT, |f1: F1| Ok(f1))
+            .with_documented("format", Format::ABOUT, |format: Format| Ok(format))
+            .with_documented("gsm8k_flexible", Gsm8k::FLEXIBLE, |_: NoOptions| {
                 Ok(Gsm8k { flexible: true })
             })
-            .described("gsm8k_strict", Gsm8k::STRICT, |_: NoOptions| Ok(Gsm8k { flexible: false }))
-            .described("logic", Logic::ABOUT, |logic: Logic| Ok(logic))
-            .described("math_dapo", MathDapo::ABOUT, |reward: MathDapo| Ok(reward))
-            .described("math_flexible", Math::FLEXIBLE, |_: NoOptions| Ok(Math::default()))
-            .described("math_reward", MathReward::ABOUT, |_: NoOptions| Ok(MathReward {}))
-            .described("multiple_choice", MultipleChoice::ABOUT, |choice: MultipleChoice| {
+            .with_documented("gsm8k_strict", Gsm8k::STRICT, |_: NoOptions| {
+                Ok(Gsm8k { flexible: false })
+            })
+            .with_documented("logic", Logic::ABOUT, |logic: Logic| Ok(logic))
+            .with_documented("math_dapo", MathDapo::ABOUT, |reward: MathDapo| Ok(reward))
+            .with_documented("math_flexible", Math::FLEXIBLE, |_: NoOptions| Ok(Math::default()))
+            .with_documented("math_reward", MathReward::ABOUT, |_: NoOptions| Ok(MathReward {}))
+            .with_documented("multiple_choice", MultipleChoice::ABOUT, |choice: MultipleChoice| {
                 Ok(choice)
             })
-            .described("process", ProcessReward::ABOUT, ProcessReward::new)
-            .described("python", PythonReward::ABOUT, PythonReward::new)
-            .described("regex", Pattern::ABOUT, Pattern::new)
-            .described("repetition", Repetition::ABOUT, Repetition::new)
-            .described("search_r1_em", SearchR1::EXACT, |_: NoOptions| {
+            .with_documented("process", ProcessReward::ABOUT, ProcessReward::new)
+            .with_documented("python", PythonReward::ABOUT, PythonReward::new)
+            .with_documented("regex", Pattern::ABOUT, Pattern::new)
+            .with_documented("repetition", Repetition::ABOUT, Repetition::new)
+            .with_documented("search_r1_em", SearchR1::EXACT, |_: NoOptions| {
                 Ok(SearchR1 { substring: false })
             })
-            .described("search_r1_subem", SearchR1::SUBSTRING, |_: NoOptions| {
+            .with_documented("search_r1_subem", SearchR1::SUBSTRING, |_: NoOptions| {
                 Ok(SearchR1 { substring: true })
             })
-            .described("soft_overlong", SoftOverlong::ABOUT, SoftOverlong::new);
-        let judge = move |options| Judge::made_with(&chats, options);
+            .with_documented("soft_overlong", SoftOverlong::ABOUT, SoftOverlong::new);
+        let judge = move |options| Judge::create_with(&engines, options);
         let mut registry = registry
             .with_docs("judge", Judge::ABOUT, Judge::option_docs(), judge)
             .with_docs("math", Math::ABOUT, Math::option_docs(), Math::checked);
-        let length = |length: Length| Ok(Made::group(length));
+        let length = |length: Length| Ok(AnyReward::group(length));
         registry.rewards = registry.rewards.described("length", Length::ABOUT, length);
         registry.with_code().with_http()
     }
@@ -125,20 +127,20 @@ impl Registry {
 
     #[cfg(not(feature = "code"))]
     fn with_code(self) -> Self {
-        self.with("code", |_: Options| absent::<SharedReward>("the reward `code`", "code"))
+        self.with("code", |_: Options| missing_feature::<SharedReward>("the reward `code`", "code"))
     }
 
     #[cfg(feature = "http")]
     fn with_http(self) -> Self {
-        self.described("http", HttpReward::ABOUT, HttpReward::new)
+        self.with_documented("http", HttpReward::ABOUT, HttpReward::new)
     }
 
     #[cfg(not(feature = "http"))]
     fn with_http(self) -> Self {
-        self.with("http", |_: Options| absent::<SharedReward>("the reward `http`", "http"))
+        self.with("http", |_: Options| missing_feature::<SharedReward>("the reward `http`", "http"))
     }
 
-    fn described<O: DeserializeOwned + Serialize + Documented, R: Reward>(
+    fn with_documented<O: DeserializeOwned + Serialize + Documented, R: Reward>(
         self,
         name: &str,
         about: About,
@@ -147,7 +149,7 @@ impl Registry {
         self.with_docs(name, about, OptionDocs::of::<O>(), make)
     }
 
-    /// Adds a reward with its documentation and that of its options. Replaces a reward of the same name.
+    /// Adds a reward with its documentation and the documentation of its options. Replaces a reward of the same name.
     #[must_use]
     pub fn with_docs<O: DeserializeOwned, R: Reward>(
         mut self,
@@ -156,7 +158,7 @@ impl Registry {
         docs: OptionDocs,
         make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |options| make(options).map(Made::sample);
+        let make = move |options| make(options).map(AnyReward::sample);
         self.rewards = self.rewards.with_docs(name, about, docs, make);
         self
     }
@@ -168,7 +170,7 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.rewards = self.rewards.with(name, move |options| make(options).map(Made::sample));
+        self.rewards = self.rewards.with(name, move |options| make(options).map(AnyReward::sample));
         self
     }
 
@@ -179,14 +181,14 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.rewards = self.rewards.with(name, move |options| make(options).map(Made::group));
+        self.rewards = self.rewards.with(name, move |options| make(options).map(AnyReward::group));
         self
     }
 
-    /// Sets the engine `torch` of the reward `judge`, for this registry and its clones. Replaces an earlier one. Judges that were made
+    /// Sets the engine `torch` of the reward `judge`, for this registry and its clones. Replaces an earlier engine. Judges that were made
     /// before keep their models.
     pub fn set_judge_engine(&self, engine: Arc<dyn ChatEngine>) {
-        self.chats.set_in_process(engine);
+        self.engines.set_in_process(engine);
     }
 
     /// Returns the names of the rewards in alphabetical order.
@@ -195,7 +197,7 @@ impl Registry {
     }
 
     /// Returns the rewards in the order of their names.
-    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+    pub fn list(&self) -> impl Iterator<Item = ListedEntry<'_>> {
         self.rewards.list()
     }
 
@@ -203,7 +205,7 @@ impl Registry {
     ///
     /// # Errors
     /// If there is no reward of this name, an option is invalid, or the reward fails to start.
-    pub fn make(&self, name: &str, options: Options) -> Result<Made, CatalogError> {
+    pub fn make(&self, name: &str, options: Options) -> Result<AnyReward, CatalogError> {
         self.rewards.make(&Choice { name: name.to_owned(), options })
     }
 
@@ -224,7 +226,7 @@ impl Registry {
 
 /// Returns the error for an entry that needs a feature with which the program was not built.
 #[cfg(not(all(feature = "code", feature = "http")))]
-pub(crate) fn absent<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
+pub(crate) fn missing_feature<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
     let reason =
         format!("{name} needs the feature `{feature}`, which this program was built without");
     Err(CatalogError::Start(reason))

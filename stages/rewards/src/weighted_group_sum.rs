@@ -5,14 +5,16 @@ use futures::future::join_all;
 use super::weighted_sum::add;
 use super::{Context, ErrorKind, GroupReward, RewardError, Sample, Score, SharedGroupReward};
 
-/// The weighted sum of group rewards, analogous to [`WeightedSum`](super::WeightedSum).
+/// The weighted sum of group rewards, which are computed concurrently. Group rewards that are [not applicable](ErrorKind::NotApplicable)
+/// are left out. If no group reward is applicable, the sum is not applicable either.
 #[derive(Clone, Default)]
 pub struct WeightedGroupSum {
     terms: Vec<(String, f64, SharedGroupReward)>,
 }
 
 impl WeightedGroupSum {
-    /// Adds a term. The component `<name>` is its value before weighting; its own components and labels are prefixed with `<name>/`.
+    /// Adds a term. The component `<name>` is the value of the term before weighting; the components and labels of the term are prefixed
+    /// with `<name>/`.
     #[must_use]
     pub fn with(mut self, name: &str, weight: f64, reward: impl GroupReward) -> Self {
         self.terms.push((name.to_owned(), weight, SharedGroupReward::new(reward)));

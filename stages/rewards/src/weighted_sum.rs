@@ -4,15 +4,16 @@ use futures::future::join_all;
 
 use super::{Context, ErrorKind, Reward, RewardError, Sample, Score, SharedReward};
 
-/// The weighted sum of rewards, which are computed concurrently. Rewards that are [not applicable](ErrorKind::NotApplicable) are left out;
-/// the sum is not applicable if none of them is.
+/// The weighted sum of rewards, which are computed concurrently. Rewards that are [not applicable](ErrorKind::NotApplicable) are left out.
+/// If no reward is applicable, the sum is not applicable either.
 #[derive(Clone, Default)]
 pub struct WeightedSum {
     terms: Vec<(String, f64, SharedReward)>,
 }
 
 impl WeightedSum {
-    /// Adds a term. The component `<name>` is its value before weighting; its own components and labels are prefixed with `<name>/`.
+    /// Adds a term. The component `<name>` is the value of the term before weighting; the components and labels of the term are prefixed
+    /// with `<name>/`.
     #[must_use]
     pub fn with(mut self, name: &str, weight: f64, reward: impl Reward) -> Self {
         self.terms.push((name.to_owned(), weight, SharedReward::new(reward)));
@@ -42,7 +43,8 @@ impl Reward for WeightedSum {
 /// Adds a weighted term to a sum.
 ///
 /// # Errors
-/// If the term or the sum is not finite or too large. The error names the term's reward.
+/// If the total or a component of the term is not finite, or the magnitude of the term or of the sum exceeds [`Score::MAX_MAGNITUDE`]. The
+/// error names the reward of the term.
 pub(super) fn add(
     sum: &mut Score,
     name: &str,
@@ -63,12 +65,12 @@ pub(super) fn add(
     }
     sum.executions.extend(executions);
     let total = sum.total();
-    if total.abs() <= Score::LARGEST {
+    if total.abs() <= Score::MAX_MAGNITUDE {
         return Ok(());
     }
     let reason = format_args!(
         "`score`: expected a weighted sum of magnitude at most {:e}, found {total:e} after adding {own:e} times {weight}",
-        Score::LARGEST
+        Score::MAX_MAGNITUDE
     );
     Err(RewardError::fatal(reason).named(name))
 }

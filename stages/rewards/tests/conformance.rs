@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollpacker_rewards::{Made, Registry};
+use rollpacker_rewards::{AnyReward, Registry};
 use rollpacker_stages::reward::{Options, Sample};
 use rollpacker_stages::testkit::{RewardWorld, check_reward};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ async fn the_rewards_pass_the_testkit() {
             is_deterministic: true,
         };
         let options: Options = options(name).as_object().expect("options").clone();
-        let Ok(Made::Sample(reward)) = registry.make(name, options) else {
+        let Ok(AnyReward::Sample(reward)) = registry.make(name, options) else {
             panic!("{name} is not a reward of samples")
         };
         check_reward(reward, &world).await.unwrap_or_else(|error| panic!("{name}: {error}"));

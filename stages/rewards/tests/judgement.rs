@@ -31,8 +31,8 @@ struct Program {
     recipe: String,
     #[serde(default)]
     expect: Vec<String>,
-    #[serde(default)]
-    most: f64,
+    #[serde(default, rename = "most")]
+    max: f64,
     /// `true` if plain Python passes the program; `None` if plain Python does not run such a test.
     plain_passes: Option<bool>,
 }
@@ -93,7 +93,7 @@ fn no_hostile_program_passes_or_ends_in_an_error() {
             Err(error) => return Some(format!("{}: {error}", program.name)),
         };
         let outcome = &score.labels["outcome"];
-        let right = score.value <= program.most && program.expect.contains(outcome);
+        let right = score.value <= program.max && program.expect.contains(outcome);
         (!right).then(|| format!("{}: {} with {:?}", program.name, score.value, score.labels))
     });
     let wrong: Vec<_> = wrong.collect();

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use futures::executor::block_on;
-use rollpacker_rewards::{Made, Registry};
+use rollpacker_rewards::{AnyReward, Registry};
 use rollpacker_stages::reward::{Context, Options, Reward, Sample, Score};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn shared(path: &str) -> Option<PathBuf> {
 
 fn score(name: &str, options: &Value, sample: &Sample) -> Score {
     let options: Options = options.as_object().expect("options").clone();
-    let Ok(Made::Sample(reward)) = Registry::builtin().make(name, options) else {
+    let Ok(AnyReward::Sample(reward)) = Registry::builtin().make(name, options) else {
         panic!("{name} is no reward of samples");
     };
     block_on(reward.score(sample, &Context::detached())).expect("scored")

@@ -7,35 +7,35 @@ use failsafe::backoff::{self, EqualJittered};
 use failsafe::failure_policy::{self, ConsecutiveFailures};
 
 /// The number of failures in a row after which the circuit breaker opens.
-const FAILURES: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 
-/// Decides how soon a server that fails is called or started again: at once after a first failure, and after a growing time of 1 to 30 s
-/// from the third one in a row on.
+/// Decides how soon a failing server is called or started again: immediately after the first two failures in a row, and after a growing
+/// delay of about 1 to 30 s from the third failure on.
 #[derive(Clone)]
 pub(crate) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
 
 impl Default for Breaker {
     fn default() -> Self {
         let delays = backoff::equal_jittered(Duration::from_secs(1), Duration::from_secs(30));
-        Self(StateMachine::new(failure_policy::consecutive_failures(FAILURES, delays), ()))
+        Self(StateMachine::new(failure_policy::consecutive_failures(MAX_FAILURES, delays), ()))
     }
 }
 
 impl Breaker {
-    pub(crate) fn succeeded(&self) {
+    pub(crate) fn record_success(&self) {
         self.0.on_success();
     }
 
-    pub(crate) fn failed(&self) {
+    pub(crate) fn record_failure(&self) {
         self.0.on_error();
     }
 
     /// Waits until the server may be called or started.
-    pub(crate) async fn permitted(&self) {
-        /// The delays of the breaker are seconds.
-        const INTERVAL: Duration = Duration::from_millis(100);
+    pub(crate) async fn wait_until_permitted(&self) {
+        /// The time between two checks. It is short in comparison with the delays of the breaker.
+        const CHECK_INTERVAL: Duration = Duration::from_millis(100);
         while !self.0.is_call_permitted() {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }

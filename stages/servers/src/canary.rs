@@ -1,13 +1,13 @@
-//! The canary: proof that a server samples from the weights that were delivered to it.
+//! The canary: a test that a server samples from the weights that were delivered to it.
 //!
-//! A server can accept a load and keep the old weights, and no call of its protocol shows it: labels are whatever the client set, and
-//! checksums may be those of tensors that are not in use. The canary scores fixed tokens on the server and in the trainer's own forward
-//! pass.
+//! A server can accept a load and keep the old weights, and no call of its protocol shows it: a label is any text that a client set, and
+//! checksums may be those of tensors that are not in use. The canary compares the server's log-probabilities (scores) of fixed tokens with
+//! those of the trainer's own forward pass.
 //!
-//! Two rules decide. The figures must be within bounds that cover the difference between two implementations. And the scores must follow
-//! the update: if the trainer's scores moved by more than the usual difference between server and trainer, the server's scores must now be
-//! nearer to the new scores than to the old ones. The second rule finds a server that is one update behind, which the first cannot: an
-//! update moves scores less than half precision does.
+//! Two rules decide. First, the figures must be within bounds that cover the difference between two implementations. Second, the scores
+//! must follow the update: if the trainer's scores moved by more than the usual difference between server and trainer, the server's scores
+//! must now be nearer to the new scores than to the old scores. The second rule finds a server that is one update behind. The first rule
+//! cannot find such a server, because one update may change the scores by less than the rounding of half precision does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// The tokens and the bounds of the canary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CanaryConfig {
-    /// The tokens to score; at least 2. Ordinary text in the vocabulary of the model.
+    /// The tokens to score; at least 2. They should be ordinary text in the vocabulary of the model.
     pub tokens: Vec<i32>,
-    /// The maximum of [`CanaryFigures::kl`].
+    /// The largest [`CanaryFigures::kl`] that passes, in nats.
     pub max_kl: f64,
-    /// The maximum of [`CanaryFigures::max`].
+    /// The largest [`CanaryFigures::max`] that passes, in nats.
     pub max_difference: f64,
 }
 
@@ -31,20 +31,21 @@ impl CanaryConfig {
     }
 }
 
-/// The comparison of a server's scores with the trainer's.
+/// The comparison of a server's scores with the trainer's scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CanaryFigures {
-    /// The mean of `exp(d) - d - 1` over the tokens, where `d` is the trainer's log-probability minus the server's: the estimator k3 of the
-    /// KL divergence (`rollout/canary_kl`).
+    /// The mean of `exp(d) - d - 1` over the tokens, where `d` is the trainer's log-probability minus the server's log-probability, in
+    /// nats. It is the estimator k3 of the KL divergence (`rollout/canary_kl`).
     pub kl: f64,
     /// The maximum of `|d|` in nats (`rollout/canary_max`).
     pub max: f64,
     /// The mean of `|d|` in nats.
     pub mean: f64,
-    /// The mean absolute difference between the server's scores and the trainer's scores of the weights that the server had before. `None`
-    /// for the first delivery to a server.
+    /// The mean absolute difference, in nats, between the server's scores and the trainer's scores under the previously delivered weights.
+    /// `None` if no previous delivery to the server is known.
     pub to_previous: Option<f64>,
-    /// `true` if the scores have not followed an update that is large enough to be seen.
+    /// `true` if an update was large enough to be detected, and the server's scores are still nearer to the scores under the previous
+    /// weights than to the new scores.
     pub is_stale: bool,
 }
 
@@ -62,24 +63,29 @@ impl fmt::Display for CanaryFigures {
     }
 }
 
-/// The last delivery to a server that passed.
+/// The last delivery to a server for which the canary passed.
 #[derive(Clone, Debug)]
-pub(crate) struct Proven {
-    /// The trainer's scores of the weights.
+pub(crate) struct VerifiedDelivery {
+    /// The trainer's scores under these weights.
     reference: Arc<[f32]>,
-    /// The mean absolute difference between server and trainer.
+    /// The mean absolute difference between the scores of server and trainer, in nats.
     noise: f64,
 }
 
-impl Proven {
+impl VerifiedDelivery {
     pub(crate) fn new(reference: Arc<[f32]>, figures: &CanaryFigures) -> Self {
         Self { reference, noise: figures.mean }
     }
 }
 
 impl CanaryFigures {
-    /// Compares a server's scores with the trainer's `reference`; both have the same length.
-    pub(crate) fn compare(server: &[f32], reference: &[f32], previous: Option<&Proven>) -> Self {
+    /// Compares a server's scores with the trainer's `reference`, which has the same length. `previous` is the last verified delivery to
+    /// the server; `None` if there was none.
+    pub(crate) fn compare(
+        server: &[f32],
+        reference: &[f32],
+        previous: Option<&VerifiedDelivery>,
+    ) -> Self {
         let differences =
             || server.iter().zip(reference).map(|(s, t)| f64::from(*t) - f64::from(*s));
         let tokens = reference.len().max(1) as f64;
@@ -94,12 +100,13 @@ impl CanaryFigures {
         Self { kl, max, mean, to_previous, is_stale }
     }
 
-    /// Returns `true` if the scores differ by more than `factor` times the mean difference `before`, which correct weights had.
+    /// Returns `true` if the mean difference exceeds `factor` times `before`, the mean difference that correct weights had, by more than
+    /// `ALLOWED_GROWTH`.
     ///
-    /// A server that loads all weights but one tensor follows each update and is a little further off each time.
+    /// A server that loads all tensors but one follows each update, and its scores deviate a little more each time.
     #[must_use]
-    pub(crate) fn is_farther(&self, factor: f64, before: f64) -> bool {
-        self.mean > factor * before + GROWTH
+    pub(crate) fn has_grown(&self, factor: f64, before: f64) -> bool {
+        self.mean > factor * before + ALLOWED_GROWTH
     }
 
     /// Returns `true` if the figures are within the bounds and the scores have followed the update.
@@ -110,12 +117,13 @@ impl CanaryFigures {
     }
 }
 
-/// The growth of the mean difference, in nats, that [`CanaryFigures::is_farther`] always permits.
-const GROWTH: f64 = 1e-3;
+/// The growth of the mean difference, in nats, that [`CanaryFigures::has_grown`] always permits.
+const ALLOWED_GROWTH: f64 = 1e-3;
 
-/// The rounding of single precision in a sum of log-probabilities. An update that moves scores by less cannot be seen.
+/// The rounding of single precision in a sum of log-probabilities, in nats. An update that moves the scores by less is not detected.
 const ROUNDING: f64 = 1e-6;
 
+/// Returns the mean absolute difference of two lists of scores, in nats.
 fn distance(one: &[f32], other: &[f32]) -> f64 {
     let sum: f64 = one.iter().zip(other).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).sum();
     sum / one.len().max(1) as f64
@@ -129,10 +137,10 @@ mod tests {
         CanaryConfig::new(vec![1, 2, 3])
     }
 
-    fn proven(server: &[f32], reference: &[f32]) -> Proven {
+    fn verified(server: &[f32], reference: &[f32]) -> VerifiedDelivery {
         let figures = CanaryFigures::compare(server, reference, None);
         assert!(figures.passes(&config()), "{figures}");
-        Proven::new(reference.into(), &figures)
+        VerifiedDelivery::new(reference.into(), &figures)
     }
 
     #[test]
@@ -151,7 +159,7 @@ mod tests {
     #[test]
     fn a_server_that_is_one_small_update_old_is_detected() {
         let (old, new) = ([-1.0, -2.0], [-1.0001, -2.0001]);
-        let before = proven(&[-1.000_01, -2.0], &old);
+        let before = verified(&[-1.000_01, -2.0], &old);
         let stale = CanaryFigures::compare(&[-1.000_01, -2.0], &new, Some(&before));
         assert!(stale.max < 1e-3 && stale.is_stale && !stale.passes(&config()));
         let correct = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
@@ -162,14 +170,14 @@ mod tests {
     fn a_tensor_that_is_never_loaded_shows_as_drift() {
         let exact = CanaryFigures::compare(&[-1.0, -2.0], &[-1.0, -2.000_001], None);
         let after = CanaryFigures::compare(&[-1.0, -2.0], &[-1.003, -2.002], None);
-        assert!(!exact.is_farther(10.0, exact.mean) && after.is_farther(10.0, exact.mean));
+        assert!(!exact.has_grown(10.0, exact.mean) && after.has_grown(10.0, exact.mean));
         // Half precision differs by as much from the start.
-        assert!(!after.is_farther(10.0, 0.02));
+        assert!(!after.has_grown(10.0, 0.02));
     }
 
     #[test]
     fn an_update_below_the_noise_of_the_server_passes() {
-        let before = proven(&[-1.02, -2.03], &[-1.0, -2.0]);
+        let before = verified(&[-1.02, -2.03], &[-1.0, -2.0]);
         let after = CanaryFigures::compare(&[-1.02, -2.03], &[-1.0001, -2.0001], Some(&before));
         assert!(after.passes(&config()), "{after}");
     }

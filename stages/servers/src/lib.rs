@@ -1,12 +1,12 @@
 //! Inference servers as rollout engines: vLLM and SGLang over HTTP.
 //!
 //! [`ServersEngine`](engine::ServersEngine) is a [`RolloutEngine`](rollpacker_stages::rollout::RolloutEngine) over several servers. It
-//! sends prompts and receives tokens, [delivers weights](weights), proves by a [canary] that they arrived, and moves responses away from
-//! servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`probe`] checks what a server can do.
-//! [`vllm::protocol`] has the wire types, which clients and servers share.
+//! sends prompts and receives tokens, [delivers weights](weights), verifies with a [canary] that they arrived, and moves responses away
+//! from servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`probe`] checks what a server can
+//! do. [`vllm::protocol`] has the wire types, which clients and servers share.
 //!
-//! The feature `client` (default) has the clients and the rollout engine. The feature `serve` has [`serve`], a server of vLLM's protocol
-//! over any engine. Without both, the crate has only the wire types.
+//! The feature `client` (default) enables the clients and the rollout engine. The feature `serve` enables [`serve`], a server of vLLM's
+//! protocol over any engine. Without both, the crate has only the wire types.
 //!
 //! Architecture invariant: no libtorch and no scheduling decisions in this crate. The forward pass of the canary and the tensors of the
 //! weights come from the program, as [`PublishedWeights`](weights::PublishedWeights).

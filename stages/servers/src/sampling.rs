@@ -1,4 +1,4 @@
-//! The sampling options of a run, as a server honours them.
+//! The check that a server can honour the sampling options of a run, and the options of each call.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::server::{CallSampling, Protocol};
 
 /// The distribution whose log-probabilities a vLLM server returns (`vllm serve --logprobs-mode`).
 ///
-/// Training needs those under temperature and before truncation. A server returns them in either mode if temperature is 1 and nothing is
-/// truncated.
+/// Training needs log-probabilities after temperature and before truncation (`top_p` and `top_k`). Both modes return these
+/// log-probabilities if the temperature is 1 and nothing is truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogprobsMode {
@@ -23,7 +23,7 @@ pub enum LogprobsMode {
     Processed,
 }
 
-/// A sampling option that a server cannot honour.
+/// A sampling option that is out of bounds or that a server cannot honour.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{option}`: expected {expected}, found {found}")]
 pub struct SamplingRefusal {
@@ -31,14 +31,14 @@ pub struct SamplingRefusal {
     pub option: &'static str,
     /// The values that the server honours.
     pub expected: String,
-    /// The value.
+    /// The value that was found.
     pub found: String,
 }
 
 /// Checks that a server can honour all options.
 ///
 /// # Errors
-/// The first option that is out of bounds or that the server cannot honour.
+/// Returns the first option that is out of bounds or that the server cannot honour.
 pub fn check(
     sampling: &Sampling,
     protocol: Protocol,
@@ -47,10 +47,10 @@ pub fn check(
     let refuse = |option, expected: &str, found: String| {
         Err(SamplingRefusal { option, expected: expected.to_owned(), found })
     };
-    if let Some((option, expected, found)) = sampling.defect() {
+    if let Some((option, expected, found)) = sampling.invalid_option() {
         return refuse(option, expected, found);
     }
-    // SGLang returns log-probabilities under temperature and before truncation.
+    // SGLang returns log-probabilities after temperature and before truncation.
     if protocol == Protocol::Sglang {
         return Ok(());
     }
@@ -76,15 +76,19 @@ pub fn check(
     }
 }
 
-/// Returns the options for the rest of a response that has `kept` tokens; `kept` must be below the maximum.
-pub(crate) fn rest(sampling: &Sampling, ends: &Arc<[i32]>, kept: u32) -> CallSampling {
+/// Returns the options for the rest of a response that has `kept` tokens. `kept` must be below `max_new_tokens`.
+pub(crate) fn call_sampling(
+    sampling: &Sampling,
+    eos_token_ids: &Arc<[i32]>,
+    kept: u32,
+) -> CallSampling {
     CallSampling {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,
         min_tokens: sampling.min_new_tokens.saturating_sub(kept),
         max_tokens: sampling.max_new_tokens.saturating_sub(kept),
-        ends: Arc::clone(ends),
+        eos_token_ids: Arc::clone(eos_token_ids),
     }
 }
 
@@ -117,7 +121,7 @@ mod tests {
     #[test]
     fn kept_tokens_shorten_the_rest() {
         let sampling = Sampling { min_new_tokens: 3, ..Sampling::unrestricted(8) };
-        let rest = rest(&sampling, &[7].into(), 5);
+        let rest = call_sampling(&sampling, &[7].into(), 5);
         assert_eq!((rest.min_tokens, rest.max_tokens), (0, 3));
     }
 }

@@ -35,7 +35,7 @@ struct World {
 }
 
 impl World {
-    fn note(&self, path: &str, body: Value) {
+    fn record_call(&self, path: &str, body: Value) {
         self.calls.lock().expect("not poisoned").push((path.to_owned(), body));
     }
 }
@@ -44,7 +44,7 @@ async fn generate(
     State(world): State<World>,
     Json(body): Json<Value>,
 ) -> Result<Json<Value>, StatusCode> {
-    world.note("generate", body.clone());
+    world.record_call("generate", body.clone());
     let ids: Vec<i64> =
         body["input_ids"].as_array().expect("a list").iter().filter_map(Value::as_i64).collect();
     let mut meta = json!({
@@ -71,7 +71,7 @@ async fn generate(
 fn router(world: World) -> Router {
     let changed = |path: &'static str, answer: Value| {
         post(move |State(world): State<World>, Json(body): Json<Value>| async move {
-            world.note(path, body);
+            world.record_call(path, body);
             Json(answer)
         })
     };
@@ -89,7 +89,7 @@ fn router(world: World) -> Router {
         .route(
             "/abort_request",
             post(|State(world): State<World>, Json(body): Json<Value>| async move {
-                world.note("abort", body);
+                world.record_call("abort", body);
                 world.aborted.notify_one();
             }),
         )
@@ -129,7 +129,7 @@ fn start(pause: PauseMode) -> (World, Runtime, TempDir, Result<ServersEngine, St
         model: None,
         sampling: Sampling { temperature: 0.7, top_k: 0, ..Sampling::unrestricted(8) },
         logprobs_mode: LogprobsMode::Raw,
-        ends: [1].into(),
+        eos_token_ids: [1].into(),
         max_prompt_length: 16,
         max_running: 8,
         pause,

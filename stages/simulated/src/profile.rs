@@ -8,7 +8,7 @@ use rollpacker_stages::rollout::profile::{Measure, Phase, Point};
 
 /// A simulated cluster whose iterations take the virtual time that [`Cost`] predicts.
 ///
-/// Prompts are computed one after the other, as in the simulated engine. Instances are identical and share nothing, so their number has no
+/// Prompts are prefilled one after the other, as in the simulated engine. Instances are identical and share nothing, so their number has no
 /// effect. Other work on their devices, such as a judge, is not included.
 pub struct SimulatedMeasure {
     cost: Cost,
@@ -24,7 +24,7 @@ impl SimulatedMeasure {
         Self { cost, clock, seconds: 0.0 }
     }
 
-    /// Returns an error if an instance cannot hold the point.
+    /// Returns an error unless an instance can hold the model and, in its KV cache, the sequences of the point.
     fn check(&self, point: Point) -> Result<(), RolloutError> {
         let broken = |reason| RolloutError::Engine { instance: 0, reason };
         let capacity = self

@@ -12,16 +12,19 @@ use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 use crate::cluster::{Cost, TrainingLayout};
 use crate::rollout::lengths::LengthModel;
 
-/// The names of the numbers in a saved state.
+/// The name of the policy version in a saved state.
 const VERSION: &str = "version";
+/// The name of the number of devices in use in a saved state.
 const PLACED: &str = "placed";
+/// The name of the time that was not spent yet in a saved state.
 const PENDING_SECONDS: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
 /// Each call spends the time of its micro-batches on the devices of the last [`place`](Trainer::place); an update spends the time of the
-/// optimizer step. Starting on a part of the devices, and a later change of their number, costs the time that the calibration defines for
-/// it; it is spent before the next group. The trainer reports no loss, because it computes none.
+/// optimizer step. Starting on a part of the devices costs the [`handover`](crate::cluster::Calibration::handover), and a later change of
+/// their number the [`reassignment`](crate::cluster::Calibration::reassignment). This time is spent before the next group or update. The
+/// trainer reports no loss, because it computes none.
 pub struct SimulatedTrainer {
     clock: VirtualClock,
     cost: Cost,
@@ -45,8 +48,9 @@ struct Tally {
     tokens: u64,
     longest: u32,
     flops: f64,
-    /// The busy time of the devices in seconds, and its product with the number of devices.
+    /// The busy time of the trainer, in seconds.
     seconds: f64,
+    /// The busy time multiplied by the number of devices in use, in seconds.
     device_seconds: f64,
 }
 
@@ -78,7 +82,7 @@ impl SimulatedTrainer {
         self.clock.spend(Nanos::from_secs_f64(seconds));
     }
 
-    /// Counts a sequence and returns its tokens.
+    /// Counts a sequence and returns its number of tokens, prompt and response.
     fn add(&mut self, sequence: &Sequence<'_>) -> f64 {
         let row = sequence.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
         let tokens = self.lengths.prompt(row).prompt_length + sequence.response_length;
@@ -112,13 +116,13 @@ impl Trainer for SimulatedTrainer {
     }
 
     fn accumulate(&mut self, _step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
-        let least = self.layout.devices();
-        if self.placed < least {
+        let min = self.layout.devices();
+        if self.placed < min {
             let placed = self.placed;
             return Err(TrainError::Backend {
                 operation: "accumulating gradients",
                 reason: format!(
-                    "the trainer is placed on {placed} devices, expected at least the {least} of a copy of the model"
+                    "the trainer is placed on {placed} devices, expected at least the {min} of a copy of the model"
                 ),
             });
         }

@@ -31,7 +31,7 @@ impl About {
     }
 }
 
-/// Returns the types of the fields of a struct by name.
+/// A function that returns the types of the fields of a struct by name.
 type Shapes = fn() -> Vec<(&'static str, Shape)>;
 
 /// The documentation of the options of an entry.
@@ -39,7 +39,7 @@ type Shapes = fn() -> Vec<(&'static str, Shape)>;
 pub struct OptionDocs {
     /// The options in the order of their declaration, without serde aliases.
     pub fields: Vec<Field>,
-    /// The defaults as JSON, without those of a type that has a required option.
+    /// The defaults of the options, as JSON. A type with a required option adds no defaults.
     pub defaults: Options,
     shapes: Vec<Shapes>,
 }
@@ -62,7 +62,7 @@ impl OptionDocs {
         Self { fields: fields.to_vec(), defaults, shapes: vec![field_shapes::<O>] }
     }
 
-    /// Removes the defaults. Lists of options then show those that the documentation of the fields states.
+    /// Removes the defaults. Lists of options then show the defaults that the documentation of the fields states.
     #[must_use]
     pub fn without_defaults(self) -> Self {
         Self { defaults: Options::new(), ..self }

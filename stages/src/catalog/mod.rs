@@ -1,5 +1,5 @@
-//! Catalogs: registries that make the things a recipe names (losses, rewards, schedules) from their options. Users add a name with one
-//! call.
+//! Catalogs: registries of constructors for the components that a recipe names, such as losses, rewards and schedules. Users add a name
+//! with one call.
 
 mod docs;
 mod options;
@@ -7,7 +7,7 @@ mod options;
 mod tests;
 
 pub use self::docs::{About, OptionDocs};
-pub use self::options::{CatalogError, Options, read, take, type_errors, within};
+pub use self::options::{CatalogError, Options, check_range, read, take, type_errors};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ crate::documented! {
 
 /// A catalog entry as [`Catalog::list`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Listed<'a> {
+pub struct ListedEntry<'a> {
     /// The name.
     pub name: &'a str,
     /// The documentation; empty for an entry that was added with [`Catalog::with`].
@@ -103,7 +103,7 @@ impl<T> Catalog<T> {
         self.with_docs(name, About::default(), OptionDocs::default(), make)
     }
 
-    /// Adds an entry with its documentation and that of its options. Replaces an entry of the same name.
+    /// Adds an entry with its documentation and the documentation of its options. Replaces an entry of the same name.
     #[must_use]
     pub fn described<O: DeserializeOwned + Serialize + Documented>(
         self,
@@ -140,8 +140,8 @@ impl<T> Catalog<T> {
     }
 
     /// Returns the entries in the order of their names.
-    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
-        self.entries.iter().map(|(name, entry)| Listed {
+    pub fn list(&self) -> impl Iterator<Item = ListedEntry<'_>> {
+        self.entries.iter().map(|(name, entry)| ListedEntry {
             name,
             about: entry.about,
             options: entry.options,
@@ -164,9 +164,9 @@ impl<T> Catalog<T> {
         (self.entry(choice)?.make)(choice.options.clone())
     }
 
-    /// Returns the [`type_errors`] of the options, without making the entry, which may start a process. Ignores options that
-    /// [`options`](Self::options) does not list, if it lists any; then no error says that an option is missing. If no entry has the name,
-    /// the result is that error.
+    /// Returns the [`type_errors`] of the options. Does not make the entry, because that may start a process. If the entry lists its
+    /// [`options`](Self::options), options that are not in the list are ignored; if there are such options, errors about missing options
+    /// are left out. If no entry has the name, returns only the error about the unknown name.
     #[must_use]
     pub fn type_errors(&self, choice: &Choice) -> Vec<CatalogError> {
         let entry = match self.entry(choice) {

@@ -1,4 +1,4 @@
-//! Options: their deserialization, and the errors of wrong ones.
+//! Options: their deserialization, and the errors about wrong options.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -44,21 +44,22 @@ impl CatalogError {
 
     /// Returns the error for the option `key`, whose value is out of range.
     #[must_use]
-    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
+    pub fn out_of_range(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
         Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
     }
 
-    /// Returns `true` if the error concerns an option, and `false` if it concerns all of them, such as a missing one.
+    /// Returns `true` if the error concerns a single option. Returns `false` for errors about the entry or about the options as a whole,
+    /// such as a missing option.
     pub(super) fn has_option(&self) -> bool {
         matches!(self, Self::Option { key, .. } if !key.is_empty())
     }
 }
 
-/// Checks that the option `key` is finite and that `fits` accepts it.
+/// Checks that `value`, the value of the option `key`, is finite and that `fits` accepts it.
 ///
 /// # Errors
-/// [`CatalogError::Option`] if not.
-pub fn within(
+/// [`CatalogError::Option`] if the value is not finite or `fits` rejects it.
+pub fn check_range(
     key: &str,
     value: f64,
     fits: impl Fn(f64) -> bool,
@@ -67,7 +68,7 @@ pub fn within(
     if value.is_finite() && fits(value) {
         Ok(())
     } else {
-        Err(CatalogError::bound(key, expected, value))
+        Err(CatalogError::out_of_range(key, expected, value))
     }
 }
 
@@ -103,8 +104,8 @@ fn option_error<O: DeserializeOwned>(
     CatalogError::Option { key, reason }
 }
 
-/// Returns an error for each option that is unknown or has a wrong type, those in nested tables included. A table without any has an error
-/// for its first missing option.
+/// Returns an error for each option that is unknown or has a wrong type, including options in nested tables. For a table without such
+/// options, returns an error for its first missing option.
 #[must_use]
 pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
     let mut errors = Vec::new();

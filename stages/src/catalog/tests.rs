@@ -24,7 +24,7 @@ fn catalog() -> Catalog<Slope> {
     let about = About { aliases: &[("line", "peer")], summary: "a line", source: "Euclid" };
     Catalog::new("curve")
         .described("linear", about, |slope: Slope| {
-            let wrong = CatalogError::bound("slope", "a number above 0", slope.slope);
+            let wrong = CatalogError::out_of_range("slope", "a number above 0", slope.slope);
             if slope.slope > 0.0 { Ok(slope) } else { Err(wrong) }
         })
         .with("flat", |_: NoOptions| Ok(Slope { slope: 0.0 }))
@@ -39,7 +39,7 @@ fn names_and_aliases_create_the_same() {
     assert_eq!(catalog.options("line"), Some(["slope"].as_slice()));
     let listed: Vec<_> = catalog
         .list()
-        .map(|Listed { name, docs, .. }| {
+        .map(|ListedEntry { name, docs, .. }| {
             (name, docs.defaults.len(), docs.fields.first().map(Field::text))
         })
         .collect();

@@ -1,17 +1,17 @@
 //! The table of metrics: name, unit, description, how the values of several workers are merged, and whether a value depends on time.
 //!
-//! [`SECTIONS`] has a row for each metric of this project, whatever emits it. The table is here because all crates that emit, merge,
-//! compare or export metrics see this one. `docs/metrics.md` is generated from it ([`markdown`]), and OpenTelemetry instruments have its
-//! units and descriptions.
+//! [`SECTIONS`] has a row for each metric of this project, whatever emits it. The table is in this crate because all crates that emit,
+//! merge, compare or export metrics depend on it. `docs/metrics.md` is generated from the table ([`markdown`]), and OpenTelemetry
+//! instruments have its units and descriptions.
 //!
 //! # Names
-//! Names are those of verl where verl has the metric. `<part>` in the name of a row stands for any text, such as the name of a data source,
-//! and `{a,b}` for one of several texts. If several rows match a name, the one with the most fixed characters applies.
+//! Metrics have verl's names where verl has the metric. `<part>` in the name of a row stands for any text, such as the name of a data
+//! source, and `{a,b}` for one of several texts. If several rows match a name, the row with the most fixed characters applies.
 //!
 //! # Metrics of custom trainers and rewards
 //! A metric without a row is recorded like any other. It has neither unit nor description in exports. The values of several workers are
 //! merged to their mean, and the metric is taken to be independent of time, except by prefix: `timing_s/` depends on time and is merged to
-//! the largest value; `perf/` depends on time.
+//! the maximum; `perf/` depends on time.
 
 mod pattern;
 mod table;
@@ -31,8 +31,7 @@ pub struct Metric {
     pub description: &'static str,
     /// The rule by which the values of several workers are merged.
     pub merge: Merge,
-    /// `true` if the value depends on the speed of the machines, so that it differs between two runs that are otherwise identical to the
-    /// bit.
+    /// `true` if the value depends on the speed of the machines, so that it differs between two runs that are otherwise bit-identical.
     pub depends_on_time: bool,
 }
 
@@ -51,7 +50,7 @@ pub struct Section {
 pub enum Merge {
     /// The sum, for counts of a worker's own work.
     Sum,
-    /// The largest value, for durations and levels.
+    /// The maximum, for durations and levels.
     Max,
     /// The mean. Equal values are kept to the bit, such as those that replicas of the trainer report about their common update.
     Mean,
@@ -68,10 +67,12 @@ impl Metric {
         Self { depends_on_time: true, ..self }
     }
 
+    /// Declares that the values of several workers are merged to their sum.
     const fn sum(self) -> Self {
         Self { merge: Merge::Sum, ..self }
     }
 
+    /// Declares that the values of several workers are merged to their maximum.
     const fn max(self) -> Self {
         Self { merge: Merge::Max, ..self }
     }
@@ -102,7 +103,8 @@ impl Merge {
         Metric::find(name).map_or_else(by_prefix, |row| row.merge)
     }
 
-    /// Merges values. The result does not depend on their order, down to the bit. The mean of no values is NaN.
+    /// Merges values. The result is bit-identical for every order of the values. Without values, the sum is 0, the maximum is negative
+    /// infinity, and the mean is NaN.
     #[must_use]
     pub fn apply(self, mut values: Vec<f64>) -> f64 {
         values.sort_unstable_by(f64::total_cmp);
@@ -127,7 +129,7 @@ impl Merge {
 }
 
 /// Returns `true` if the metric `name` depends on the speed of the machines, so that it differs between two runs that are otherwise
-/// identical to the bit.
+/// bit-identical.
 #[must_use]
 pub fn depends_on_time(name: &str) -> bool {
     let by_prefix = || ["timing_s/", "perf/"].iter().any(|prefix| name.starts_with(prefix));

@@ -4,7 +4,7 @@
 const PLACEHOLDERS: [(char, char); 2] = [('<', '>'), ('{', '}')];
 
 /// Returns the text before the first placeholder of a pattern, the placeholder's first character and its content, and the text after it;
-/// `None` if the pattern has none.
+/// `None` if the pattern has no placeholder.
 fn split(pattern: &'static str) -> Option<(&'static str, char, &'static str, &'static str)> {
     let at = pattern.find(['<', '{'])?;
     let (before, from) = pattern.split_at(at);

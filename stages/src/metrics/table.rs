@@ -25,26 +25,30 @@ const TIME: &[Metric] = &[
     Metric::new("training/global_step", "{step}", "Number of the step, from 1."),
     Metric::new("timing_s/step", "s",
         "Time from the opening of the round to the end of the step, without validation. With staleness, steps overlap.").max().timed(),
-    Metric::new("perf/time_per_step", "s", "Own time of the step: its part after the end of the previous step.").timed(),
-    Metric::new("timing_s/weight_sync", "s", "Part of `perf/time_per_step` until the engine had the new weights.").max().timed(),
+    Metric::new("perf/time_per_step", "s",
+        "Time from the end of the previous step to the end of this one, or `timing_s/step` if that is shorter.").timed(),
+    Metric::new("timing_s/weight_sync", "s", "Part of `perf/time_per_step` before the engine has the new weights.").max().timed(),
     Metric::new("timing_s/rollout", "s",
-        "Part of `perf/time_per_step` from then until the last response ended: requests, prefill and decoding.").max().timed(),
+        "Part of `perf/time_per_step` from the arrival of the weights to the end of the last response: requests, prefill and \
+         decoding.").max().timed(),
     Metric::new("timing_s/reward_exposed", "s",
-        "Part of `perf/time_per_step` from then until the last score of a trained response: the step waited for scores alone.").max().timed(),
+        "Part of `perf/time_per_step` from the end of the last response to the last score of a trained response. Only scoring holds up \
+         the step in it.").max().timed(),
     Metric::new("timing_s/training_exposed", "s",
-        "Part of `perf/time_per_step` from then until the end of the step: training that overlapped with nothing else.").max().timed(),
+        "Part of `perf/time_per_step` from the last score of a trained response to the end of the step: training that overlaps with \
+         nothing else.").max().timed(),
     Metric::new("timing_s/gen", "s", "Time from the start of the first response to the end of the last one.").max().timed(),
     Metric::new("timing_s/inference", "s",
         "Busy time of the trainer for reference log-probabilities and values; absent if it computed none.").max().timed(),
     Metric::new("timing_s/gradient", "s", "Busy time of the trainer for gradients.").max().timed(),
     Metric::new("timing_s/reduce", "s",
-        "Time from when all groups were trained on until every replica had the sum: what the reduction adds to the step.").max().timed(),
+        "Time from the last gradient of a group until every replica has the sum of the gradients.").max().timed(),
     Metric::new("timing_s/update", "s", "Busy time of the trainer for the update of the weights and their publication.").max().timed(),
     Metric::new("timing_s/testing", "s", "Time of the validation.").max().timed(),
     Metric::new("trainer/waiting_ratio", "1",
         "Share of `perf/time_per_step` in which the trainer was idle: without inference, gradients and update.").timed(),
     Metric::new("trainer/threads", "{thread}",
-        "Largest number of threads that the trainer used in the step; reported once a device has trained.").timed(),
+        "Maximum number of threads that the trainer used in the step; reported once a device has trained.").timed(),
     Metric::new("perf/total_num_tokens", "{token}", "Tokens of the trained responses and their prompts."),
     Metric::new("perf/throughput", "{token}/s", "`perf/total_num_tokens` per second of `perf/time_per_step`.").timed(),
     Metric::new("perf/mfu/actor", "1",
@@ -72,16 +76,17 @@ const ROLLOUT: &[Metric] = &[
         "Share of `timing_s/gen` in which an instance of the engine ran no response, as a mean over the instances that ran one.").timed(),
     Metric::new("rollout/preemptions", "{preemption}", "Times that a response was preempted for lack of KV cache.").timed(),
     Metric::new("rollout/load_s", "s",
-        "Time from when the engine was given the weights until all of it had them; absent for engines that do not report it.").max().timed(),
+        "Time that the engine takes to load new weights on all instances; absent for engines that do not report it.").max().timed(),
     Metric::new("rollout/guest_slowdown", "1",
         "With a colocated judge: (time of the iterations with actor work, including the judge's turns) / (the same without those turns) - 1, \
          over all instances.").timed(),
     Metric::new("rollout/guest_tokens", "{token}",
         "Tokens that a colocated judge decoded or prefilled on rollout instances, including those while the actor was idle."),
     Metric::new("profile/drift/max_ratio", "1",
-        "With a profile: largest ratio between the measured and the profiled time of a cell, in either direction, as a moving mean over \
+        "With a profile: maximum ratio between the measured and the profiled time of a cell, in either direction, as a moving mean over \
          steps.").timed(),
-    Metric::new("profile/drifted_cells", "{cell}", "With a profile: cells that drifted and were renewed in the step.").timed(),
+    Metric::new("profile/drifted_cells", "{cell}",
+        "With a profile: cells that drifted and were replaced by measured values in the step.").timed(),
     Metric::new("prompt_length/{mean,max,min}", "{token}", "Length of the prompts of the trained responses."),
     Metric::new("response_length/{mean,max,min}", "{token}", "Length of the trained responses."),
     Metric::new("response_length/clip_ratio", "1", "Share of the trained responses that ended at the maximum length."),
@@ -92,9 +97,9 @@ const ROLLOUT: &[Metric] = &[
 const SERVERS: &[Metric] = &[
     Metric::new("rollout/canary_kl", "1",
         "Mean of `exp(d) - d - 1` over the tokens that a server and this program both score after a delivery of weights, where `d` is this \
-         program's log-probability minus the server's; the largest of all servers.").max().timed(),
+         program's log-probability minus the server's; maximum over servers.").max().timed(),
     Metric::new("rollout/canary_max", "1",
-        "Largest absolute difference of the log-probabilities behind `rollout/canary_kl`, in nats.").max().timed(),
+        "Maximum absolute difference of the log-probabilities that `rollout/canary_kl` compares, in nats.").max().timed(),
     Metric::new("rollout/canary_reloads", "{delivery}", "Deliveries that were repeated because the canary failed.").sum().timed(),
     Metric::new("rollout/moved_responses", "{response}",
         "Responses that were continued on another server or started again after a fault.").sum().timed(),
@@ -106,7 +111,7 @@ const SERVERS: &[Metric] = &[
     Metric::new("rollout/servers_lost", "{server}", "Times that a server left the rotation.").sum().timed(),
     Metric::new("rollout/servers_ready", "{server}", "Servers in rotation at the end of the step.").timed(),
     Metric::new("timing_s/weight_sync/{write,pause,load,resume,canary}", "s",
-        "Time of a phase of the delivery of weights to servers; the longest of all servers.").max().timed(),
+        "Time of a phase of the delivery of weights to servers; maximum over servers.").max().timed(),
 ];
 
 #[rustfmt::skip]
@@ -129,14 +134,17 @@ const SCHEDULE: &[Metric] = &[
 const PLACEMENT: &[Metric] = &[
     Metric::new("placement/rollout_instances", "{instance}", "Instances that generate at the start of the round.").timed(),
     Metric::new("placement/tensor_parallel", "{device}",
-        "Devices of each of these instances: the number of instances whose threads and KV caches are joined to one.").timed(),
+        "Devices of each instance that `placement/rollout_instances` counts: the number of configured instances whose threads and KV \
+         caches it joins.").timed(),
     Metric::new("placement/lent_instances", "{instance}",
-        "Largest number of instances lent at once, from the start of the round to that of the next, or to the end of the step.").timed(),
-    Metric::new("placement/lent_s", "s", "Time of lent instances in the same interval, in seconds times instances.").timed(),
+        "Maximum number of instances lent to training at once, from the start of the round to the start of the next, or to the end of \
+         the last step.").timed(),
+    Metric::new("placement/lent_s", "s",
+        "Time for which instances were lent, in the interval of `placement/lent_instances`, in seconds times instances.").timed(),
     Metric::new("placement/overlap_instances", "{instance}",
-        "Largest number of instances lent at once until all responses of the step have ended: what trains during the rollout.").timed(),
+        "Maximum number of instances lent to training at once before all responses of the step have ended.").timed(),
     Metric::new("placement/overlap_s", "s",
-        "Time of lent instances until all responses of the step have ended, in seconds times instances.").timed(),
+        "Time for which instances were lent before all responses of the step had ended, in seconds times instances.").timed(),
 ];
 
 #[rustfmt::skip]
@@ -148,18 +156,20 @@ const REWARDS: &[Metric] = &[
     Metric::new("reward/frac_zero_std", "1", "Share of the trained groups whose scores are all equal."),
     Metric::new("reward/mean_time_s", "s", "Mean time of a score.").timed(),
     Metric::new("reward/tail_time_s", "s", "Time from the end of the last trained response to the last score.").timed(),
-    Metric::new("reward/exposed_time_s", "s", "The same as `timing_s/reward_exposed`.").timed(),
-    Metric::new("reward/queue_s", "s", "Mean time that calls waited for their turn and budget, where a guard limits these.").timed(),
-    Metric::new("reward/queue_max", "{response}", "Largest number of responses at once whose scoring had not begun.").max().timed(),
-    Metric::new("reward/in_flight_max", "{response}", "Largest number of responses at once that were being scored.").max().timed(),
+    Metric::new("reward/exposed_time_s", "s", "Equal to `timing_s/reward_exposed`.").timed(),
+    Metric::new("reward/queue_s", "s",
+        "Mean time that calls waited for a slot and for the budget of a guard; absent without guards that limit calls.").timed(),
+    Metric::new("reward/queue_max", "{response}", "Maximum number of responses at once whose scoring had not begun.").max().timed(),
+    Metric::new("reward/in_flight_max", "{response}", "Maximum number of responses scored at once.").max().timed(),
     Metric::new("reward/cancelled", "{response}", "Responses that were dropped while they were scored.").sum().timed(),
-    Metric::new("reward/skipped", "{response}", "Responses that ended by themselves and were dropped before their scoring began.").sum().timed(),
+    Metric::new("reward/skipped", "{response}",
+        "Responses that ended by themselves and were dropped before their scoring began.").sum().timed(),
     Metric::new("reward/dropped_groups", "{group}", "Groups that were admitted but, because of an error, not trained on.").sum(),
     Metric::new("reward/errors/<kind>", "{error}",
         "Errors that did not end the run: `retryable`, `fatal`, `timeout`, `not_applicable`.").sum(),
     Metric::new("reward/errors/<kind>/<reward>", "{error}", "Errors that did not end the run, by reward.").sum(),
-    Metric::new("reward/retries", "1", "1 in steps in which a guard repeated calls; absent in others."),
-    Metric::new("reward/cached", "1", "Share of the calls that a cache answered, where a guard has one."),
+    Metric::new("reward/retries", "1", "1 if a guard repeated calls in the step; absent otherwise."),
+    Metric::new("reward/cached", "1", "Share of the calls that the cache of a guard answered; absent without a cache."),
     Metric::new("reward/judge_unreadable", "1", "Share of the answers of a judge without a readable verdict."),
     Metric::new("reward/seconds", "s", "With the reward `code`: mean over the responses of the time of all executions.").timed(),
     Metric::new("reward/mean_limit_s", "s", "Mean time limit of the test cases that were executed.").timed(),
@@ -193,9 +203,9 @@ const TRAINING: &[Metric] = &[
     Metric::new("actor/entropy", "1", "Entropy of the policy, aggregated like the loss."),
     Metric::new("actor/grad_norm", "1", "L2 norm of the gradient before clipping. The mean if the step has several updates."),
     Metric::new("actor/lr", "1", "Learning rate."),
-    Metric::new("actor/updates", "{update}", "Updates of the policy in the step, if the recipe asks for several."),
+    Metric::new("actor/updates", "{update}", "Updates of the policy in the step, if the recipe sets several."),
     Metric::new("actor/reward_kl_penalty", "1", "Mean KL divergence that is subtracted from rewards."),
-    Metric::new("actor/reward_kl_penalty_coeff", "1", "Coefficient of that divergence."),
+    Metric::new("actor/reward_kl_penalty_coeff", "1", "Coefficient of the KL penalty that is subtracted from rewards."),
     Metric::new("training/off_policy/token_staleness/{mean,max,min}", "{update}",
         "Updates between the policy that sampled a trained token and the policy that is trained."),
 ];
@@ -205,20 +215,23 @@ const MISMATCH: &[Metric] = &[
     Metric::new("rollout_corr/kl", "1",
         "Mean of the engine's minus the trainer's log-probability of a token: divergence of the engine's from the trainer's policy (k1)."),
     Metric::new("rollout_corr/k3_kl", "1",
-        "Divergence of the engine's from the trainer's policy as the mean of `exp(d) - d - 1` (k3), where `d` is the trainer's minus the engine's \
+        "Divergence of the engine's from the trainer's policy as the mean of `exp(d) - d - 1` (k3), where `d` is the trainer's minus the \
+         engine's \
          log-probability of a token, within 20."),
     Metric::new("rollout_corr/training_ppl", "1", "Perplexity of the trainer on a response, mean over responses."),
     Metric::new("rollout_corr/rollout_ppl", "1", "Perplexity of the engine on a response, mean over responses."),
     Metric::new("rollout_corr/log_ppl_diff", "1",
         "Logarithm of the trainer's perplexity of a response minus that of the engine's, mean over responses."),
     Metric::new("rollout_corr/log_ppl_abs_diff", "1",
-        "Mean of the absolute value of the difference that `rollout_corr/log_ppl_diff` averages."),
+        "Mean over responses of the absolute difference of the logarithms of the two perplexities."),
     Metric::new("rollout_corr/ppl_ratio", "1", "Perplexity of the trainer divided by that of the engine, mean over responses."),
-    Metric::new("rollout_corr/chi2_token", "1", "Mean square of the ratio of the trainer's to the engine's probability of a token, minus 1."),
+    Metric::new("rollout_corr/chi2_token", "1",
+        "Mean square of the ratio of the trainer's to the engine's probability of a token, minus 1."),
     Metric::new("rollout_corr/chi2_seq", "1",
         "Mean square of the ratio of the trainer's to the engine's probability of a whole response, minus 1."),
     Metric::new("rollout_corr/rollout_is_ratio_fraction_high", "1",
-        "Share of the importance weights above `rollout_is_threshold`, which limits them or sets them to 0. Without `rollout_is`, the share of \
+        "Share of the importance weights above `rollout_is_threshold`, which limits them or sets them to 0. Without `rollout_is`, the \
+         share of \
          the tokens whose weight would be above 2."),
     Metric::new("rollout_corr/rollout_is_ratio_fraction_low", "1",
         "Share of the importance weights below the band, which sets them to 0, or below the inverse of a single bound. Without `rollout_is`, \
@@ -226,7 +239,7 @@ const MISMATCH: &[Metric] = &[
     Metric::new("rollout_corr/rollout_is_{mean,max}", "1",
         "With `rollout_is`: importance weights of tokens after the threshold, before they are divided by their mean."),
     Metric::new("rollout_corr/rollout_is_eff_sample_size", "1",
-        "With `rollout_is`: effective sample size of these weights divided by the number of tokens, `(sum w)^2 / (n sum w^2)`."),
+        "With `rollout_is`: effective sample size of the importance weights divided by the number of tokens, `(sum w)^2 / (n sum w^2)`."),
     Metric::new("rollout_corr/rollout_is_batch_norm_factor", "1",
         "With `rollout_is_batch_normalize`: mean by which the importance weights are divided."),
     Metric::new("rollout_corr/rollout_rs_masked_fraction", "1", "With `rollout_rs`: share of the tokens that are rejected."),
@@ -235,7 +248,7 @@ const MISMATCH: &[Metric] = &[
     Metric::new("training/rollout_probs_diff_{mean,max,std}", "1",
         "Absolute difference of the probabilities that engine and trainer compute for a sampled token."),
     Metric::new("training/rollout_actor_probs_pearson_corr", "1",
-        "Pearson correlation of these probabilities; absent if either of them does not vary."),
+        "Pearson correlation of the probabilities that engine and trainer compute for sampled tokens; absent if either is constant."),
 ];
 
 #[rustfmt::skip]
@@ -271,11 +284,11 @@ const LEDGER: &[Metric] = &[
         "Share of the variance of whole lengths that lies between rows: the part that a history of rows can predict."),
     Metric::new("ledger/pass_rate", "1", "Mean score of the trained responses, over the run so far."),
     Metric::new("ledger/waiting_prompts", "{prompt}", "Deferred prompts."),
-    Metric::new("ledger/mean_wait", "{step}", "Mean number of steps since they were deferred."),
-    Metric::new("ledger/longest_wait", "{step}", "Largest number of steps since they were deferred."),
+    Metric::new("ledger/mean_wait", "{step}", "Mean number of steps for which deferred prompts have waited."),
+    Metric::new("ledger/longest_wait", "{step}", "Maximum number of steps for which a deferred prompt has waited."),
     Metric::new("ledger/anchored_cases", "{case}", "Test cases with a correct execution.").timed(),
     Metric::new("ledger/mean_anchor_s", "s",
-        "Mean over them of the longest correct execution, which determines their limits.").timed(),
+        "Mean over the anchored test cases of the longest correct execution, which determines the time limit of the case.").timed(),
 ];
 
 #[rustfmt::skip]
@@ -284,14 +297,16 @@ const WORKERS: &[Metric] = &[
     Metric::new("reduce/takes", "{part}",
         "Number of parts in which shares were sent: one per worker, or more if a worker ran out of work early.").sum(),
     Metric::new("snapshot/bytes", "By", "Size of a snapshot; exported over OTLP when it is complete, not in `metrics.jsonl`."),
-    Metric::new("snapshot/parts", "{part}", "Number of parts of a snapshot; exported in the same way."),
+    Metric::new("snapshot/parts", "{part}",
+        "Number of parts of a snapshot; exported over OTLP when it is complete, not in `metrics.jsonl`."),
 ];
 
 #[rustfmt::skip]
 const VALIDATION: &[Metric] = &[
     Metric::new("val/score", "1", "Mean score of the sampled responses (`rollout.val_kwargs`)."),
     Metric::new("val/greedy_score", "1", "Mean score, decoded greedily."),
-    Metric::new("val-core/<data_source>/acc/mean@<n>", "1", "Mean score of a data source over `rollout.val_kwargs.n` sampled responses to each prompt."),
+    Metric::new("val-core/<data_source>/acc/mean@<n>", "1",
+        "Mean score of a data source over `rollout.val_kwargs.n` sampled responses to each prompt."),
     Metric::new("val-core/<data_source>/acc/greedy@1", "1", "Mean score of a data source, decoded greedily."),
     Metric::new("val/response_length/{mean,max}", "{token}", "Length of the sampled responses."),
     Metric::new("val/greedy_response_length/mean", "{token}", "Mean length of the greedy responses."),

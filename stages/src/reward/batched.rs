@@ -11,10 +11,11 @@ use tokio::sync::Notify;
 
 use super::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward that scores several samples in one call, for scorers to which a batch is cheaper: a model, or a server that accepts lists.
+/// A reward that scores several samples in one call, for scorers that process a batch at lower cost: a model, or a server that accepts
+/// lists.
 ///
 /// # Contract
-/// As for [`Reward`]: the future is dropped once no score of the batch is needed any more.
+/// The contract of [`Reward`] applies. The future is dropped once no score of the batch is needed any more.
 ///
 /// # Example
 /// ```
@@ -43,10 +44,10 @@ use super::{Context, Reward, RewardError, Sample, Score};
 /// # });
 /// ```
 pub trait BatchReward: Send + Sync + 'static {
-    /// Scores samples. Returns one result for each of them, in their order.
+    /// Scores samples. Returns one result per sample, in order.
     ///
     /// # Errors
-    /// An error that applies to all samples of the call.
+    /// If the call failed as a whole. The error then applies to all samples of the call.
     fn score(
         &self,
         calls: &[Call],
@@ -62,7 +63,8 @@ pub struct Call {
     pub context: Context,
 }
 
-/// Adapts a [`BatchReward`] to [`Reward`]: calls that arrive within `max_wait` of each other are combined into one.
+/// Adapts a [`BatchReward`] to [`Reward`]: the first call of a batch waits up to `max_wait`, and the calls that arrive until then, up to
+/// `max_size`, are combined into one.
 ///
 /// No task runs in the background. The calls of a batch share one future, which completes the batch when the wait is over or the batch is
 /// full, and whichever call is polled drives it. A call that is dropped leaves a batch that has not started. A batch that has started is
@@ -74,7 +76,7 @@ pub struct Batched<R> {
     collecting: Arc<Mutex<Collecting>>,
 }
 
-/// The batch that new calls join, and the number of calls so far, which numbers the calls.
+/// The batch that new calls join, and the id of the next call.
 #[derive(Default)]
 struct Collecting {
     next_call_id: u64,
@@ -91,7 +93,7 @@ struct OpenBatch {
 type Scores = Shared<BoxFuture<'static, Arc<BTreeMap<u64, Result<Score, RewardError>>>>>;
 
 impl<R: BatchReward> Batched<R> {
-    /// Collects batches of up to `max_size` calls. The first call of a batch waits up to `max_wait` for others.
+    /// Collects batches of up to `max_size` calls; 0 counts as 1. The first call of a batch waits up to `max_wait` for others.
     #[must_use]
     pub fn new(reward: R, max_size: usize, max_wait: Duration) -> Self {
         Self {
@@ -103,7 +105,7 @@ impl<R: BatchReward> Batched<R> {
     }
 
     /// Adds a call to the open batch, or opens one. Closes the batch if it is full.
-    fn join(&self, call: Call) -> Joined<'_> {
+    fn join(&self, call: Call) -> BatchMember<'_> {
         let mut collecting = lock(&self.collecting);
         let call_id = collecting.next_call_id;
         collecting.next_call_id += 1;
@@ -115,7 +117,7 @@ impl<R: BatchReward> Batched<R> {
             batch.full.notify_one();
         }
         drop(calls);
-        Joined { collecting: &self.collecting, batch, call_id, scores }
+        BatchMember { collecting: &self.collecting, batch, call_id, scores }
     }
 
     fn open(&self) -> (Arc<OpenBatch>, Scores) {
@@ -135,7 +137,7 @@ impl<R: BatchReward> Batched<R> {
 }
 
 impl Collecting {
-    /// Prevents further calls from joining `batch`, if it is still the open one.
+    /// Prevents further calls from joining `batch`, if it is still the open batch.
     fn close(&mut self, batch: &Arc<OpenBatch>) {
         self.open.take_if(|(open, _)| Arc::ptr_eq(open, batch));
     }
@@ -154,14 +156,14 @@ impl<R: BatchReward> Reward for Batched<R> {
 
 /// Membership of a call in a batch. Dropping it before the batch starts removes the call; a batch that this leaves empty is closed, because
 /// nothing polls its timer any more.
-struct Joined<'a> {
+struct BatchMember<'a> {
     collecting: &'a Mutex<Collecting>,
     batch: Arc<OpenBatch>,
     call_id: u64,
     scores: Scores,
 }
 
-impl Drop for Joined<'_> {
+impl Drop for BatchMember<'_> {
     fn drop(&mut self) {
         let mut collecting = lock(self.collecting);
         let mut calls = lock(&self.batch.calls);
@@ -178,13 +180,13 @@ async fn score(
     let (ids, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
     let scores = match reward.score(&calls).await {
         Ok(scores) if scores.len() == calls.len() => scores,
-        Ok(scores) => vec![Err(miscounted(calls.len(), scores.len())); calls.len()],
+        Ok(scores) => vec![Err(score_count_error(calls.len(), scores.len())); calls.len()],
         Err(error) => vec![Err(error); calls.len()],
     };
     ids.into_iter().zip(scores).collect()
 }
 
-fn miscounted(expected: usize, found: usize) -> RewardError {
+fn score_count_error(expected: usize, found: usize) -> RewardError {
     RewardError::fatal(format_args!("expected {expected} scores for a batch, found {found}"))
 }
 

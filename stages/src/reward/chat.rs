@@ -22,8 +22,8 @@ pub struct Message {
 /// A chat model: a server, or a model in process.
 ///
 /// # Contract
-/// Called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. A truncated answer
-/// is an error, because its end is not the one that the model would have produced.
+/// The method is called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. A
+/// truncated answer is an error, because the model would have continued it.
 ///
 /// # Example
 /// ```
@@ -51,6 +51,9 @@ pub struct Message {
 /// ```
 pub trait Chat: Send + Sync + 'static {
     /// Returns the model's answer to `messages` as text without special tokens.
+    ///
+    /// # Errors
+    /// If the model gives no answer, or the answer is truncated.
     fn complete(
         &self,
         messages: &[Message],

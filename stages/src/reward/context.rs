@@ -26,7 +26,8 @@ struct Call {
     clock: Arc<dyn Clock>,
     is_cancelled: AtomicBool,
     metrics: Mutex<Vec<(String, f64)>>,
-    /// The call that this one is part of. Its cancellation cancels this one, and its metrics are also those of this one.
+    /// The call that this call is part of; `None` for an outermost call. If the outer call is cancelled, this call is cancelled, too.
+    /// Metrics are recorded in the outermost call.
     outer: Option<Arc<Self>>,
 }
 
@@ -84,7 +85,7 @@ impl Context {
         }
     }
 
-    /// Returns the time until the deadline, or `None` if there is none.
+    /// Returns the time until the deadline: zero after the deadline, and `None` if there is no deadline.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let left = |deadline: Nanos| Duration::from_nanos(deadline.since(self.clock().now()).0);
@@ -118,7 +119,7 @@ impl Context {
         context
     }
 
-    /// Waits until all [budgets](super::Budgets) of the call can cover `cost`, and takes it from them. For costs that
+    /// Waits until all [budgets](super::Budgets) of the call can cover `cost`, and takes it from them. Call this for costs that
     /// [`Reward::cost`](super::Reward::cost) could not foresee.
     pub async fn spend(&self, cost: Cost) {
         for budgets in &self.budgets {
@@ -132,7 +133,8 @@ impl Context {
         self.call.metrics().push((name.to_owned(), value));
     }
 
-    /// Returns the values recorded since the last call.
+    /// Removes and returns the recorded values, with their names. For a [nested](Self::nested) context, these are the values of the
+    /// outermost context.
     #[must_use]
     pub fn take_metrics(&self) -> Vec<(String, f64)> {
         std::mem::take(&mut *self.call.metrics())

@@ -14,7 +14,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Returns the cost of one request with the texts of a sample.
+    /// Returns the cost of one request that contains the prompt, the response and the reference answer of a sample.
     #[must_use]
     pub fn of_sample(sample: &Sample) -> Self {
         let texts = [Some(&sample.response), sample.ground_truth.as_ref(), Some(&sample.messages)];

@@ -129,7 +129,7 @@ impl RewardError {
 }
 
 /// The number of consecutive errors of one reward, without a score in between, after which [`OnError::Tolerate`] ends a run.
-pub const MOST_TOLERATED: u32 = 32;
+pub const MAX_TOLERATED: u32 = 32;
 
 /// The effect of a reward's error on the run.
 #[derive(
@@ -147,7 +147,7 @@ pub const MOST_TOLERATED: u32 = 32;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// Like [`DropGroup`](Self::DropGroup), but [`MOST_TOLERATED`] consecutive errors end the run, since a reward that never scores is
+    /// Like [`DropGroup`](Self::DropGroup), but [`MAX_TOLERATED`] consecutive errors end the run, since a reward that never scores is
     /// broken.
     #[default]
     Tolerate,

@@ -51,7 +51,7 @@ where
         let watched = context.clone();
         let call = runtime.spawn_blocking(move || call(&*function, &sample, &context));
         let _cancel_on_drop = CancelOnDrop { context: watched, call: call.abort_handle() };
-        call.await.unwrap_or_else(|error| Err(lost(&error)))
+        call.await.unwrap_or_else(|error| Err(not_called_error(&error)))
     }
 }
 
@@ -73,17 +73,17 @@ where
     F: Fn(&Sample, &Context) -> Result<Score, RewardError>,
 {
     catch_unwind(AssertUnwindSafe(|| function(sample, context)))
-        .unwrap_or_else(|panic| Err(panicked(&*panic)))
+        .unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> RewardError {
+fn panic_error(panic: &(dyn Any + Send)) -> RewardError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     RewardError::fatal(format_args!("panicked: {}", text.unwrap_or("without a message")))
 }
 
 /// Returns the error of a call that was not made because the runtime shuts down.
-fn lost(error: &JoinError) -> RewardError {
+fn not_called_error(error: &JoinError) -> RewardError {
     RewardError::retryable(format_args!("the call was not made: {error}"))
 }
 

@@ -10,8 +10,8 @@ use super::{Context, RewardError, Sample, Score};
 /// A reward that scores the responses of a group together: a comparison, a vote, or a bonus for rare answers.
 ///
 /// # Contract
-/// As for [`Reward`](super::Reward). It is called once the group is complete, with exactly the responses that are trained on. Its scores
-/// are added to those of the samples' own reward.
+/// The contract of [`Reward`](super::Reward) applies. The method is called once the group is complete, with exactly the responses that are
+/// trained on. Its scores are added to the scores of the samples' own reward.
 ///
 /// # Example
 /// ```
@@ -33,7 +33,10 @@ use super::{Context, RewardError, Sample, Score};
 /// assert_eq!(scores, Ok(vec![0.0.into(), 1.0.into()]));
 /// ```
 pub trait GroupReward: Send + Sync + 'static {
-    /// Scores the responses of a group. Returns one score for each, in their order.
+    /// Scores the responses of a group. Returns one score per response, in order.
+    ///
+    /// # Errors
+    /// If the group could not be scored.
     fn score(
         &self,
         group: &[Sample],
@@ -41,6 +44,7 @@ pub trait GroupReward: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Score>, RewardError>> + Send;
 
     /// Returns `true` if the reward uses [`Sample::own_score`], and therefore requires that the samples also have a reward of their own.
+    /// Default: `false`.
     fn needs_own_scores(&self) -> bool {
         false
     }

@@ -9,21 +9,21 @@ use tokio::time::Instant;
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward whose calls wait for a free place and for budget, first come first served. The metric `queue_s` is the waiting time in seconds.
+/// A reward whose calls wait for a free slot and for budget, first come first served. The metric `queue_s` is the waiting time in seconds.
 pub struct Limited<R> {
     reward: R,
     calls: Semaphore,
     buckets: Arc<Buckets>,
 }
 
-/// The limits of a [`Limited`]; `None` means no limit.
+/// The limits of a [`Limited`]. A limit must be more than 0; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
     /// Maximum number of concurrent calls.
     pub concurrency: Option<usize>,
-    /// Requests per minute.
+    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<f64>,
-    /// Tokens per minute.
+    /// Maximum number of tokens per minute.
     pub tokens_per_minute: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ impl<R: Reward> Reward for Limited<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let queued = Instant::now();
         // The place is acquired before the budget, so that budget is used as soon as it is granted.
-        let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
+        let _permit = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         self.buckets.take(self.reward.cost(sample)).await;
         context.metric("queue_s", queued.elapsed().as_secs_f64());
         self.reward.score(sample, &context.with_budgets(Arc::clone(&self.buckets))).await
@@ -98,13 +98,13 @@ impl Bucket {
     /// The amount is taken before the wait, not after it: the negative level is what the waiting calls lack, so each new call computes a
     /// wait that includes all earlier calls, and calls are served in order.
     async fn take(&self, amount: f64) {
-        let mut taken = Taken { bucket: self, amount: amount.min(self.per_minute) };
-        let missing = -self.change(-taken.amount);
+        let mut pending = PendingAmount { bucket: self, amount: amount.min(self.per_minute) };
+        let missing = -self.change(-pending.amount);
         if missing > 0.0 {
             let seconds = 60.0 * missing / self.per_minute;
             tokio::time::sleep(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)).await;
         }
-        taken.amount = 0.0;
+        pending.amount = 0.0;
     }
 
     /// Refills the bucket for the time since the last change, changes its level, and returns the new level.
@@ -119,12 +119,12 @@ impl Bucket {
 }
 
 /// A guard that returns the amount to the bucket if the call is dropped while it waits.
-struct Taken<'a> {
+struct PendingAmount<'a> {
     bucket: &'a Bucket,
     amount: f64,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for PendingAmount<'_> {
     fn drop(&mut self) {
         if self.amount > 0.0 {
             self.bucket.change(self.amount);

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitRule {
-    /// The minimum limit.
+    /// The minimum limit. Default: 2 s.
     pub min: Nanos,
-    /// The maximum limit, which also applies to cases without an anchor.
+    /// The maximum limit, which also applies to cases without a known execution time. Default: 30 s.
     pub max: Nanos,
-    /// The factor applied to the longest correct execution.
+    /// The factor applied to the longest correct execution. Default: 1.5.
     pub slack: f64,
 }
 
@@ -46,7 +46,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the same limit for every case.
+    /// Returns limits that are `limit` for every case.
     #[must_use]
     pub fn fixed(limit: Nanos) -> Self {
         let rule = LimitRule { min: limit, max: limit, ..LimitRule::default() };
@@ -60,9 +60,9 @@ impl Limits {
         self.rule.limit(self.anchors.get(case).copied().flatten().or(reference))
     }
 
-    /// Returns the time after which an execution of the case is ended: its limit, or the maximum if it is audited.
+    /// Returns the time after which an execution of the case is ended: its limit, or the maximum limit if `audit` is `true`.
     #[must_use]
-    pub fn run_for(&self, case: usize, reference: Option<Nanos>) -> Nanos {
+    pub fn max_run_time(&self, case: usize, reference: Option<Nanos>) -> Nanos {
         if self.audit { self.rule.max } else { self.of(case, reference) }
     }
 
@@ -76,7 +76,7 @@ impl Limits {
         correct: bool,
     ) -> Execution {
         let limit = self.of(case, reference);
-        let audited = self.run_for(case, reference) > limit;
+        let audited = self.max_run_time(case, reference) > limit;
         let case = u32::try_from(case).unwrap_or(u32::MAX);
         Execution { case, took, limit, correct, audited }
     }
@@ -98,13 +98,13 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Returns `true` if the limit ended it, or would have ended it without an audit.
+    /// Returns `true` if the execution was ended at its limit, or would have been without an audit.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.took > self.limit || (self.took == self.limit && !self.correct)
     }
 
-    /// Returns `true` if an audit found that its limit was too short: it would have been right.
+    /// Returns `true` if an audit found the limit to be too short: the execution ended with the right result after its limit.
     #[must_use]
     pub fn is_wrongly_killed(&self) -> bool {
         self.audited && self.is_killed() && self.correct
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn an_audit_runs_to_the_greatest_limit() {
         let limits = Limits { anchors: [Some(Nanos(1))].into(), audit: true, ..Limits::default() };
-        assert_eq!(limits.run_for(0, None), LimitRule::default().max);
+        assert_eq!(limits.max_run_time(0, None), LimitRule::default().max);
         assert_eq!(limits.of(0, None), LimitRule::default().min);
         let late = limits.execution(0, None, Nanos(2_000_000_001), true);
         assert!(late.audited && late.is_killed() && late.is_wrongly_killed() && !late.is_right());

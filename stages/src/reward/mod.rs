@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! [`GroupReward`] scores all responses to a prompt together, and [`BatchReward`] those that arrive at about the same time. A function
-//! becomes a reward with [`from_fn`]. [`Router`] sends each sample to the reward of its data source.
+//! [`GroupReward`] scores all responses to a prompt together, and [`BatchReward`] scores responses that arrive at about the same time. A
+//! function becomes a reward with [`from_fn`]. [`Router`] sends each sample to the reward of its data source.
 
 mod batched;
 pub mod chat;
@@ -39,7 +39,7 @@ use rollpacker_dataflow::step::SampleId;
 pub use batched::{BatchReward, Batched, Call};
 pub use context::Context;
 pub use cost::Cost;
-pub use error::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
+pub use error::{ErrorKind, MAX_TOLERATED, OnError, RewardError};
 pub use from_fn::{FromFn, from_fn, from_fn_with};
 pub use group::{GroupReward, SharedGroupReward};
 pub use limited::{Budgets, Limited};
@@ -67,13 +67,13 @@ pub struct Sample {
     pub response_length: u32,
     /// The response as token ids.
     pub response_ids: Vec<i32>,
-    /// The reference answer. Structured answers are JSON.
+    /// The reference answer; `None` if the dataset row has none. Structured answers are JSON.
     pub ground_truth: Option<String>,
-    /// The remaining columns of the dataset row, as a JSON object.
+    /// The remaining columns of the dataset row, as a JSON object; `None` if there are none.
     pub extra_info: Option<String>,
     /// The reason why the response ended.
     pub finish_reason: FinishReason,
-    /// The score by the sample's own reward, for group rewards; `None` if it has none or is not scored yet.
+    /// The score by the sample's own reward, for group rewards; `None` if the sample has no such reward or is not scored yet.
     pub own_score: Option<f64>,
 }
 
@@ -105,7 +105,7 @@ impl Sample {
     /// Returns the reference answer.
     ///
     /// # Errors
-    /// [`RewardError::missing`] if the dataset row has none.
+    /// [`RewardError::missing`] if the dataset row has no reference answer.
     pub fn truth(&self) -> Result<&str, RewardError> {
         let missing = || RewardError::missing("ground_truth", &self.data_source);
         self.ground_truth.as_deref().ok_or_else(missing)
@@ -128,9 +128,9 @@ impl Sample {
 /// A reward that scores responses as they arrive, concurrently with the rollout.
 ///
 /// # Contract
-/// Called concurrently from several threads. The future is dropped when the score is no longer needed, and must then leave nothing running.
-/// It must not block its thread: code that computes for long or blocks uses [`from_fn`]. A response that is merely wrong gets a low score
-/// and is not an error.
+/// The method is called concurrently from several threads. The future is dropped when the score is no longer needed, and must then leave
+/// nothing running. It must not block its thread: code that computes for long or blocks uses [`from_fn`]. A response that is merely wrong
+/// gets a low score and is not an error.
 ///
 /// # Example
 /// ```
@@ -161,14 +161,17 @@ impl Sample {
 /// ```
 pub trait Reward: Send + Sync + 'static {
     /// Scores one response.
+    ///
+    /// # Errors
+    /// If the response could not be scored.
     fn score(
         &self,
         sample: &Sample,
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
 
-    /// Returns the cost of a call against the budgets of a [`Limited`], in requests and tokens. By default one request with the texts of
-    /// the sample.
+    /// Returns the cost of a call against the budgets of a [`Limited`], in requests and tokens. The default is one request with the texts
+    /// of the sample.
     fn cost(&self, sample: &Sample) -> Cost {
         Cost::of_sample(sample)
     }

@@ -8,7 +8,8 @@ use super::{Context, GroupReward, OnError, Reward, RewardError, Sample, Score, S
 
 /// Routes responses to rewards by their data source. Clones share routes and rewards.
 ///
-/// A pattern is an exact data source, a prefix that ends in `*`, or `*` for everything else. The longest match wins.
+/// A pattern is an exact data source, a prefix that ends in `*`, or `*` for everything else. An exact pattern takes precedence over
+/// prefixes, and a longer prefix over a shorter prefix.
 #[derive(Clone, Default)]
 pub struct Router {
     routes: Arc<BTreeMap<String, Route>>,
@@ -49,7 +50,8 @@ impl Router {
         self
     }
 
-    /// Adds a group reward to the route of a pattern, in addition to the samples' own reward or without one.
+    /// Adds a group reward to the route of a pattern. The route may also have a reward for samples, but does not need one. Errors of the
+    /// group reward use `name`. Replaces an earlier group reward for the same pattern.
     #[must_use]
     pub fn route_groups(mut self, pattern: &str, name: &str, reward: impl GroupReward) -> Self {
         self.entry(pattern).group = Some((name.to_owned(), SharedGroupReward::new(reward)));
@@ -71,7 +73,7 @@ impl Router {
     /// Checks that a data source has a reward.
     ///
     /// # Errors
-    /// [`NoRoute`] if it has none.
+    /// [`NoRoute`] if the data source has no reward.
     pub fn check(&self, data_source: &str) -> Result<(), NoRoute> {
         self.find(data_source).map(drop)
     }
@@ -79,7 +81,7 @@ impl Router {
     /// Scores a response by the reward of its data source. The score is 0 if the data source only has a group reward.
     ///
     /// # Errors
-    /// If there is no route, or the error of the reward.
+    /// If there is no route, the reward returns an error, or its score is invalid.
     pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
@@ -87,10 +89,10 @@ impl Router {
         score.map(Score::redacted).map_err(|error| error.named(&route.name))
     }
 
-    /// Returns `true` if a data source has a reward for samples, `false` if only for groups.
+    /// Returns `true` if a data source has a reward for samples, and `false` if it only has a group reward.
     ///
     /// # Errors
-    /// [`NoRoute`] if it has neither.
+    /// [`NoRoute`] if the data source has neither.
     pub fn scores_samples(&self, data_source: &str) -> Result<bool, NoRoute> {
         self.find(data_source).map(|route| route.reward.is_some())
     }
@@ -98,7 +100,7 @@ impl Router {
     /// Returns the name of the reward that scores the responses of a data source, if there is one.
     ///
     /// # Errors
-    /// [`NoRoute`] if it has no reward at all.
+    /// [`NoRoute`] if the data source has no reward at all.
     pub fn reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
         self.find(data_source).map(|route| route.reward.as_ref().map(|_| route.name.as_str()))
     }
@@ -106,7 +108,7 @@ impl Router {
     /// Returns the name of the reward that scores the groups of a data source, if there is one.
     ///
     /// # Errors
-    /// [`NoRoute`] if it has no reward at all.
+    /// [`NoRoute`] if the data source has no reward at all.
     pub fn group_reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
         let group = self.find(data_source)?.group.as_ref();
         Ok(group.map(|(name, _)| name.as_str()))
@@ -118,10 +120,11 @@ impl Router {
         self.routes.values().any(|route| route.group.is_some())
     }
 
-    /// Scores a complete group by the group reward of its data source. Returns `None` if it has none.
+    /// Scores a complete group by the group reward of its data source. Returns `None` if the data source has no group reward or the group
+    /// is empty.
     ///
     /// # Errors
-    /// If there is no route, or the error of the reward.
+    /// If there is no route, the reward returns an error, or a score is invalid.
     pub async fn score_group(
         &self,
         group: &[Sample],
@@ -164,7 +167,8 @@ impl Router {
         })
     }
 
-    /// Returns the routes that have a reward, with their patterns. A call of [`on_error`](Self::on_error) alone leaves a route without one.
+    /// Returns the routes that have a reward, with their patterns. A call of [`on_error`](Self::on_error) alone leaves a route without a
+    /// reward.
     fn rewarded_routes(&self) -> impl Iterator<Item = (&str, &Route)> {
         let all = self.routes.iter().map(|(pattern, route)| (pattern.as_str(), route));
         all.filter(|(_, route)| route.reward.is_some() || route.group.is_some())
@@ -302,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_secret_in_a_label_or_a_name_is_replaced() {
-        crate::secret::keep("key-of-the-router");
+        crate::secret::register("key-of-the-router");
         let score = |text: &str| {
             let router = Router::default().route("*", Repeats(text.to_owned()));
             block_on(router.score(&sample("x"), &Context::detached())).expect("scores")

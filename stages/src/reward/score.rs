@@ -9,13 +9,13 @@ use crate::secret::redact_known;
 /// The score of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
-    /// The reward.
+    /// The score, without the rewards of single tokens.
     pub value: f64,
-    /// The components of the reward by name. The metrics `reward/<name>` are their means.
+    /// The components of the score by name. The metrics `reward/<name>` are their means.
     pub components: BTreeMap<String, f64>,
     /// Labels by name, such as the outcome or the extracted answer. They are written with the response.
     pub labels: BTreeMap<String, String>,
-    /// A reward for each token of the response, in addition to `value`; empty for none.
+    /// A reward for each token of the response, in addition to `value`; empty if there are no token rewards.
     pub token_values: Vec<f32>,
     /// Executions of test cases, from which later limits are learned.
     pub executions: Vec<Execution>,
@@ -35,11 +35,11 @@ impl From<bool> for Score {
 }
 
 impl Score {
-    /// The maximum magnitude of a score. With it, sums over groups and sums of squares stay finite, including in single precision where
-    /// they are divided.
-    pub const LARGEST: f64 = 1e30;
+    /// The maximum magnitude of a score. With this bound, sums and sums of squares over groups stay finite, and so do their quotients in
+    /// single precision.
+    pub const MAX_MAGNITUDE: f64 = 1e30;
 
-    /// Returns the reward including the token rewards.
+    /// Returns the score including the token rewards.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
@@ -63,7 +63,7 @@ impl Score {
     /// Returns the score, if its values are usable for training.
     ///
     /// # Errors
-    /// If a component is not finite, or the magnitude of the total exceeds [`LARGEST`](Self::LARGEST).
+    /// If the total or a component is not finite, or the magnitude of the total exceeds [`MAX_MAGNITUDE`](Self::MAX_MAGNITUDE).
     pub fn finite(self) -> Result<Self, RewardError> {
         let total = self.total();
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
@@ -72,10 +72,10 @@ impl Score {
             let reason = format_args!("`{name}`: expected a finite number, found {found}");
             return Err(RewardError::fatal(reason));
         }
-        if total.abs() > Self::LARGEST {
-            let largest = Self::LARGEST;
+        if total.abs() > Self::MAX_MAGNITUDE {
+            let max = Self::MAX_MAGNITUDE;
             let reason = format_args!(
-                "`score`: expected a number from -{largest:e} to {largest:e}, found {total:e}"
+                "`score`: expected a number from -{max:e} to {max:e}, found {total:e}"
             );
             return Err(RewardError::fatal(reason));
         }
@@ -90,7 +90,8 @@ impl Score {
         Self { components: components.collect(), labels: labels.collect(), ..self }
     }
 
-    /// Returns the score, if it is [finite](Self::finite) and has either no token rewards or one for each token of the response.
+    /// Returns the score, if it is [finite](Self::finite) and has either no token rewards or one token reward for each token of the
+    /// response. The number of token rewards is not checked if the number of tokens is unknown.
     pub(crate) fn checked(self, sample: &Sample) -> Result<Self, RewardError> {
         let (values, tokens) = (self.token_values.len(), sample.tokens());
         if values > 0 && tokens > 0 && values != tokens as usize {

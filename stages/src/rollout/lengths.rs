@@ -6,10 +6,11 @@ use rollpacker_dataflow::step::{SampleId, Step};
 
 /// Lengths of responses by step and launch order, including the end-of-sequence token.
 ///
-/// An engine that replays them ends each response exactly there and never earlier, so that two systems or schedules can be compared on the
-/// same work. The `k`-th response launched in a step has the step's `k`-th length: if whole groups are launched prompt by prompt, that is
-/// `prompt_index_in_step * samples + sample`. Steps beyond the last start again at the first, and so do the launches of a step. Resuming a
-/// response is not a launch: the response keeps the length that it was launched with, which includes the tokens that it was resumed with.
+/// An engine that replays these lengths ends each response exactly at its length and never earlier, so that two systems or schedules can be
+/// compared on the same work. The `k`-th response launched in a step has the step's `k`-th length: if whole groups are launched prompt by
+/// prompt, that is `prompt_index_in_step * samples + sample`. After the last step, the lengths start again with the first step. After the
+/// last length of a step, the launches start again with its first length. Resuming a response is not a launch: the response keeps the
+/// length that it was launched with, which includes the tokens that it was resumed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<Vec<u32>>);
 
@@ -74,7 +75,7 @@ impl Lengths {
     /// Reads a JSON file: a list of steps, each a list of lengths in launch order.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or is not such a list, and the errors of [`new`](Self::new).
+    /// Returns an error if the file cannot be read or is not a list of this form, and the errors of [`new`](Self::new).
     pub fn read(path: &Path) -> Result<Self, LengthsError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| LengthsError::Read { path: path.to_owned(), error })?;
@@ -83,30 +84,30 @@ impl Lengths {
         Self::new(steps)
     }
 
-    /// Returns the tokens of the `launch`-th response, from 0, that is launched in `step`.
+    /// Returns the length, in tokens, of the `launch`-th response, from 0, that is launched in `step`.
     #[must_use]
     pub fn get(&self, step: Step, launch: u64) -> u32 {
-        let lengths = at(&self.0, step.0);
-        *at(lengths, launch)
+        let lengths = get_cyclic(&self.0, step.0);
+        *get_cyclic(lengths, launch)
     }
 
-    /// Returns the tokens of a response by its id: a length of its step that is drawn by prompt and sample, independent of where and in
-    /// which order responses are launched. Some lengths of a step are drawn twice and some not at all.
+    /// Returns the length, in tokens, of a response by its id. The length is drawn by prompt and sample from the lengths of the step,
+    /// independent of where and in which order responses are launched. Some lengths of a step are drawn twice and some not at all.
     #[must_use]
     pub fn of(&self, launched: SampleId) -> u32 {
         let SampleId { step, prompt, sample } = launched;
-        self.get(step, mixed(mixed(prompt.0) ^ u64::from(sample)))
+        self.get(step, mix_bits(mix_bits(prompt.0) ^ u64::from(sample)))
     }
 }
 
 /// Mixes the bits of a number, so that close numbers become unrelated (the finalizer of MurmurHash3).
-fn mixed(number: u64) -> u64 {
+fn mix_bits(number: u64) -> u64 {
     let folded = (number ^ (number >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let folded = (folded ^ (folded >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     folded ^ (folded >> 33)
 }
 
-fn at<T>(cycle: &[T], index: u64) -> &T {
+fn get_cyclic<T>(cycle: &[T], index: u64) -> &T {
     &cycle[(index % cycle.len() as u64) as usize]
 }
 

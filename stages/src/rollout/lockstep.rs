@@ -3,9 +3,9 @@
 //! Which responses end first depends on the machines, on their load, and on how requests were distributed. In lockstep all responses are
 //! treated as gaining one token per tick, wherever they run and however long they wait for a slot: a response that is launched at tick `t`
 //! and has `n` tokens ends at `t + n`. Engines compute as fast as they can, and report which responses have ended and how far the slowest
-//! one is. The scheduler receives the ends in the order of ticks. A response that it drops is cut to the tokens that it had at the tick of
-//! the decision. The same prompts are therefore admitted with any number of instances and workers. The cost is that a decision waits until
-//! the slowest response has reached its tick.
+//! response is. The scheduler receives the ends in the order of ticks. A response that it drops is cut to the tokens that the response had
+//! at the tick of the decision. The same prompts are therefore admitted with any number of instances and workers. The cost is that a
+//! decision waits until the slowest response has reached its tick.
 
 use rollpacker_dataflow::step::{SampleId, Tick};
 
@@ -14,11 +14,11 @@ use super::FinishReason;
 /// A response that has ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
-    /// The tick of the end: the launch tick plus its tokens, without those that it was resumed with.
+    /// The tick of the end: the launch tick plus the tokens of the response, without the tokens with which it was resumed.
     pub tick: Tick,
     /// The response.
     pub id: SampleId,
-    /// Number of tokens of the response, including those that it was resumed with.
+    /// Number of tokens of the response, including the tokens with which it was resumed.
     pub tokens: u32,
     /// The finish reason; always [whole](FinishReason::is_whole).
     pub finish_reason: FinishReason,
@@ -31,8 +31,8 @@ pub struct Reached {
     pub ended: Vec<End>,
     /// A tick before the end of every other response that was requested and not aborted; [`Tick::MAX`] if there is none.
     ///
-    /// The floor may lag: until an instance reports that it dropped an aborted response, the floor may be that of this response. A caller
-    /// that expects no response must treat it as [`Tick::MAX`].
+    /// The floor may lag: until an instance reports that it dropped an aborted response, this response may still limit the floor. A caller
+    /// that expects no response must treat the floor as [`Tick::MAX`].
     pub floor: Tick,
 }
 
@@ -40,8 +40,8 @@ pub struct Reached {
 ///
 /// # Contract
 /// - If this interface was requested before the first [`Request`](super::Request), [`poll`](super::RolloutEngine::poll) returns only
-///   responses that ended up to the tick of the last [`advance`](Self::advance), and aborted responses. It returns ends up to that tick
-///   that [`reached`](Self::reached) has reported without another wake.
+///   responses that ended up to the tick of the last [`advance`](Self::advance), and aborted responses. If [`reached`](Self::reached) has
+///   reported an end up to that tick, `poll` returns its response without another wake.
 /// - The tokens and log-probabilities of a response are bit-identical, independent of the rest of the batch and of the instance that
 ///   generates it.
 /// - The waker is called when [`reached`](Self::reached) has something new.

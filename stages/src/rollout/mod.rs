@@ -38,7 +38,7 @@ pub struct Request {
     pub step: Step,
     /// The prompt to answer.
     pub prompt: PromptId,
-    /// The samples of the prompt to generate.
+    /// The indices of the samples of the prompt to generate.
     pub samples: std::ops::Range<u32>,
     /// The prompt as token ids; never empty.
     pub prompt_ids: Arc<[i32]>,
@@ -49,14 +49,14 @@ pub struct Request {
 /// The tokens of a response that was stopped to be continued later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partial {
-    /// The sample of the prompt.
+    /// The index of the sample of the prompt.
     pub sample: u32,
     /// The step whose request launched the response. With prompt and sample it determines the random numbers of the response, in whichever
-    /// step it continues.
+    /// step the response is continued.
     pub launched: Step,
     /// Number of sampled tokens, also for engines that count tokens without sampling them.
     pub response_length: u32,
-    /// The tokens.
+    /// The sampled tokens. Like the two lists below, empty for engines that count tokens without sampling them.
     pub response_ids: Vec<i32>,
     /// Log-probability of each token under the policy that sampled it, in nats.
     pub logprobs: Vec<f32>,
@@ -67,7 +67,7 @@ pub struct Partial {
 /// The resources of a rollout: `instances` engine instances, each sharded over `tensor_parallel` devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
-    /// Number of engine instances in use, the first of those that the engine has. With 0, all devices are lent out.
+    /// Number of engine instances in use, which are the first instances of the engine. With 0, all devices are lent out.
     pub instances: u32,
     /// Number of devices of an instance.
     pub tensor_parallel: u32,
@@ -153,9 +153,9 @@ pub struct Completion {
     pub text: String,
     /// The reason why the response ended.
     pub finish_reason: FinishReason,
-    /// The time at which the engine admitted it.
+    /// The time at which the engine admitted the response.
     pub started: Nanos,
-    /// The time at which the last token was sampled.
+    /// The time at which the last token was sampled, or at which the response was dropped.
     pub finished: Nanos,
     /// The number of times the KV cache of the response was dropped and computed again.
     pub preemptions: u32,
@@ -236,7 +236,7 @@ pub enum RolloutError {
     /// The engine violates its contract.
     #[error("the rollout engine violates its contract: {0}")]
     Violation(Box<EngineViolation>),
-    /// No instance of the engine was available for too long. The run can be resumed when one is.
+    /// No instance of the engine was available within the time limit. The run can be resumed when an instance is available.
     #[error("no inference server was in rotation for {seconds} s; the last fault: {reason}")]
     Unavailable {
         /// The limit of the wait, in whole seconds.
@@ -244,7 +244,7 @@ pub enum RolloutError {
         /// The last fault of an instance.
         reason: String,
     },
-    /// A log-probability is not finite, because the weights or the activations are not.
+    /// A log-probability is not finite, because the weights or the activations are not finite.
     #[error(
         "the log-probability of a token of {id} is not finite under policy {version}: check the weights of the model, or lower the learning rate"
     )]
@@ -257,7 +257,7 @@ pub enum RolloutError {
     /// An engine instance failed while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {
-        /// The instance.
+        /// The index of the instance, from 0.
         instance: u32,
         /// The cause of the error.
         reason: String,
@@ -278,11 +278,11 @@ pub type Work = Box<dyn Fn() -> u64>;
 /// - Every sample of every [`Request`] is reported exactly once as [`Completed`](RolloutEvent::Completed), with [`FinishReason::Abort`] if
 ///   it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) no reports are outstanding.
 /// - Commands take effect in the order in which they are issued. Requests may be delayed until the next command of another kind or the next
-///   [`poll`](Self::poll), so that they start together; the waker is called for them.
-/// - Responses requested after [`load`](Self::load) are sampled by the loaded policy from their first token on, resumed ones from the first
-///   new token on. The completion of a resumed response includes the tokens that it was resumed with.
+///   [`poll`](Self::poll), so that they start together; the waker is called for delayed requests.
+/// - Responses requested after [`load`](Self::load) are sampled by the loaded policy from their first token on. Resumed responses are
+///   sampled by it from their first new token on, and their completion includes the tokens with which they were resumed.
 /// - The tokens of a response depend on the seed of the engine, the step that launched it, prompt, sample and weights. They do not depend
-///   on the other responses, on when those arrive, or on how often the response was stopped and resumed.
+///   on the other responses, on when the other responses arrive, or on how often the response was stopped and resumed.
 /// - Aborting a response that has ended, or that was never requested, has no effect.
 ///
 /// # Example
@@ -372,28 +372,28 @@ pub trait RolloutEngine {
     /// Aborts a response. Its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
 
-    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again. So do
-    /// all responses if `tensor_parallel` changes.
+    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again. If
+    /// `tensor_parallel` changes, this applies to all responses.
     ///
     /// The default implementation, for engines of a fixed size, does nothing.
     fn place(&mut self, placement: Placement) {
         let _ = placement;
     }
 
-    /// Returns the time, by the engine's clock, at which the weights of `version`, the last that were loaded, are in use on every instance.
-    /// The time may be in the future. Returns `None` while it is unknown, and for engines that cannot report it.
+    /// Returns the time, by the engine's clock, at which every instance uses the weights of `version`, which must be the version that was
+    /// loaded last. The time may be in the future. Returns `None` while it is unknown, and for engines that cannot report it.
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let _ = version;
         None
     }
 
-    /// Returns a counter of the engine's work, such as tokens sampled or iterations run, by which a caller detects progress while nothing
-    /// is reported. Returns `None` for engines without one.
+    /// Returns a function that counts the engine's work, such as tokens sampled or iterations run. A caller uses the count to detect
+    /// progress while nothing is reported. Returns `None`, the default, for engines without a counter.
     fn work(&self) -> Option<Work> {
         None
     }
 
-    /// Returns the interface for races in [lockstep]; `None` for engines that do not support it.
+    /// Returns the interface for races in [lockstep]; `None`, the default, for engines that do not support it.
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
         None
     }

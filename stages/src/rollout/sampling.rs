@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rollpacker_dataflow::step::SampleId;
 
-/// The options for sampling the tokens of a response, and their number.
+/// The options for sampling the tokens of a response, and the bounds of its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divisor of the logits; finite and at least 0. With 0 the most likely token is chosen. (verl: `rollout.temperature`)
@@ -12,23 +12,24 @@ pub struct Sampling {
     /// Nucleus sampling: the most likely tokens whose probabilities sum to at least this are kept. In (0, 1]; 1 turns it off. Applied after
     /// `top_k`. (verl: `rollout.top_p`)
     pub top_p: f64,
-    /// The number of most likely tokens that are kept; 0 turns it off. Tokens with the same probability as the last one are kept too.
-    /// (verl: `rollout.top_k`, where -1 turns it off)
+    /// The number of most likely tokens that are kept; 0 turns it off. Tokens with the same probability as the last kept token are kept
+    /// too. (verl: `rollout.top_k`, where -1 turns it off)
     pub top_k: u32,
     /// Number of tokens before which no end-of-sequence token is sampled; at most `max_new_tokens`.
     pub min_new_tokens: u32,
-    /// Number of tokens after which a response is cut; at least 1. (verl: `data.max_response_length`; TRL: `max_completion_length`)
+    /// Maximum number of tokens of a response, at which it is cut; at least 1. (verl: `data.max_response_length`; TRL:
+    /// `max_completion_length`)
     pub max_new_tokens: u32,
 }
 
 impl Sampling {
-    /// Samples from the policy's own distribution, up to `max_new_tokens`.
+    /// Returns options that sample from the policy's own distribution, up to `max_new_tokens`.
     #[must_use]
     pub fn unrestricted(max_new_tokens: u32) -> Self {
         Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_new_tokens: 0, max_new_tokens }
     }
 
-    /// Chooses the most likely token each time, up to `max_new_tokens`.
+    /// Returns options that choose the most likely token each time, up to `max_new_tokens`.
     #[must_use]
     pub fn greedy(max_new_tokens: u32) -> Self {
         Self { temperature: 0.0, ..Self::unrestricted(max_new_tokens) }
@@ -36,13 +37,13 @@ impl Sampling {
 
     /// Returns `true` if both sample a token from the same distribution; lengths are ignored.
     #[must_use]
-    pub fn draws_like(&self, other: &Self) -> bool {
+    pub fn has_same_distribution(&self, other: &Self) -> bool {
         (self.temperature, self.top_p, self.top_k) == (other.temperature, other.top_p, other.top_k)
     }
 
-    /// Returns the first option that is out of bounds: its name, the bounds and its value.
+    /// Returns the first option that is out of bounds: its name, the bounds and its value. Returns `None` if all options are valid.
     #[must_use]
-    pub fn defect(&self) -> Option<(&'static str, &'static str, String)> {
+    pub fn invalid_option(&self) -> Option<(&'static str, &'static str, String)> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return Some((
                 "temperature",
@@ -62,7 +63,7 @@ impl Sampling {
 }
 
 /// Number of 32-bit words that the generator uses for a number.
-const WORDS_OF_A_NUMBER: u128 = 2;
+const WORDS_PER_NUMBER: u128 = 2;
 
 /// The random numbers of one response.
 ///
@@ -82,19 +83,19 @@ impl RandomStream {
         {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        Self::keyed(key)
+        Self::from_key(key)
     }
 
     /// Returns the stream of a key, for sequences that do not belong to a step.
     #[must_use]
-    pub fn keyed(key: [u8; 32]) -> Self {
+    pub fn from_key(key: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(key))
     }
 
     /// Skips the first `drawn` numbers of a new stream.
     #[must_use]
-    pub fn after(mut self, drawn: u32) -> Self {
-        self.0.set_word_pos(WORDS_OF_A_NUMBER * u128::from(drawn));
+    pub fn skip(mut self, drawn: u32) -> Self {
+        self.0.set_word_pos(WORDS_PER_NUMBER * u128::from(drawn));
         self
     }
 
@@ -134,7 +135,7 @@ mod tests {
     fn a_stream_continues_where_it_stopped() {
         let mut stream = RandomStream::new(0, SampleId::default());
         for drawn in 0..100 {
-            let mut again = RandomStream::new(0, SampleId::default()).after(drawn);
+            let mut again = RandomStream::new(0, SampleId::default()).skip(drawn);
             assert_eq!(again.uniform(), stream.uniform(), "number {drawn}");
         }
     }
@@ -151,8 +152,8 @@ mod tests {
     #[test]
     fn options_out_of_bounds_are_named() {
         let good = Sampling::unrestricted(8);
-        assert_eq!(good.defect(), None);
-        let name = |bad: Sampling| bad.defect().map(|(name, _, _)| name);
+        assert_eq!(good.invalid_option(), None);
+        let name = |bad: Sampling| bad.invalid_option().map(|(name, _, _)| name);
         assert_eq!(name(Sampling { temperature: f64::NAN, ..good }), Some("temperature"));
         assert_eq!(name(Sampling { top_p: 0.0, ..good }), Some("top_p"));
         assert_eq!(name(Sampling { max_new_tokens: 0, ..good }), Some("max_new_tokens"));

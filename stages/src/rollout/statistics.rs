@@ -22,14 +22,15 @@ pub struct InstanceStatistics {
     pub busy_ns: u64,
     /// Running responses times the time that they ran, in nanoseconds: `sum_k r_k * dt_k`.
     pub running_slot_ns: u64,
-    /// Number of tokens that colocated models processed, decoded and prefilled.
+    /// Number of tokens that colocated models decoded or prefilled.
     pub colocated_tokens: u64,
     /// Time that colocated models took between iterations with a response running, in nanoseconds; not part of `busy_ns`.
     pub colocated_ns: u64,
 }
 
 impl InstanceStatistics {
-    /// Returns the idle share of slot time over the `time` between `earlier` and this reading (SortedRL, eq. 4); 0 if no time passed.
+    /// Returns the idle share of slot time over the `time` between `earlier` and this reading (SortedRL, eq. 4); 0 if no time passed or
+    /// there are no slots.
     #[must_use]
     pub fn bubble_ratio(&self, earlier: &Self, time: Nanos) -> f64 {
         let available = self.slots as f64 * time.0 as f64;

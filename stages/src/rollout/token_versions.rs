@@ -44,7 +44,7 @@ impl TokenVersions {
         self.runs.is_empty()
     }
 
-    /// Returns the version of the first token.
+    /// Returns the version of the first token; `None` if there are no tokens.
     #[must_use]
     pub fn first(&self) -> Option<PolicyVersion> {
         self.runs.first().map(|&(version, _)| version)
@@ -83,7 +83,7 @@ impl TokenVersions {
         }
     }
 
-    /// Keeps the first `tokens` tokens.
+    /// Keeps the first `tokens` tokens, or all tokens if there are fewer.
     pub fn truncate(&mut self, tokens: usize) {
         *self = self.prefix(tokens);
     }

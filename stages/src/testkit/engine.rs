@@ -30,7 +30,7 @@ pub struct EngineWorld {
     pub prompts: Vec<Arc<[i32]>>,
     /// The number of responses to each prompt.
     pub samples: u32,
-    /// The longest time to wait for a report.
+    /// The maximum time to wait for a report.
     pub timeout: Duration,
     /// `true` if the tokens of a response depend on seed, step, prompt, sample and weights alone, as the contract requires. `false` leaves
     /// out the checks of this rule, for engines that cannot guarantee it, such as a server that batches the requests of other clients.
@@ -39,7 +39,8 @@ pub struct EngineWorld {
     pub virtual_time: Option<VirtualClock>,
 }
 
-/// Checks a rollout engine against its [contract](RolloutEngine). `start` starts an engine without requests; each check has its own.
+/// Checks a rollout engine against its [contract](RolloutEngine). `start` starts an engine without requests; each check starts its own
+/// engine.
 ///
 /// The checks request responses, abort some, resume some, and load every policy.
 ///
@@ -83,7 +84,7 @@ impl<'a> Session<'a> {
         Self { world, engine, woken }
     }
 
-    /// Requests all responses together. Returns them all.
+    /// Requests all responses together and returns them.
     fn all_at_once(mut self) -> Result<BTreeMap<SampleId, Completion>, Nonconformance> {
         for prompt in 0..self.world.prompts.len() {
             self.request(Step(0), prompt, 0..self.world.samples, Vec::new());
@@ -98,7 +99,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Requests the responses one by one in the opposite order, and compares them with those that were requested together.
+    /// Requests the responses one by one in the opposite order, and compares them with the responses that were requested together.
     fn one_by_one(
         mut self,
         together: &BTreeMap<SampleId, Completion>,
@@ -182,7 +183,7 @@ impl<'a> Session<'a> {
         Ok(responses)
     }
 
-    /// Waits until the engine calls its waker.
+    /// Waits until the engine calls its waker, or advances the virtual time.
     fn wait(&mut self, missing: usize) -> Result<(), Nonconformance> {
         let is_woken = match &self.world.virtual_time {
             Some(clock) => self.woken.try_recv().is_ok() || clock.advance(),

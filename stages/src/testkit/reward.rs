@@ -20,7 +20,7 @@ const PANICS: &str = "a reward does not panic";
 pub struct RewardWorld {
     /// Samples with everything that the reward needs, such as a reference answer. At least one is needed.
     pub samples: Vec<Sample>,
-    /// The longest time that a call may take.
+    /// The maximum time that a call may take.
     pub timeout: Duration,
     /// `true` if a sample always gets the same score. `false` for a judge that samples its answers.
     pub is_deterministic: bool,
@@ -28,8 +28,8 @@ pub struct RewardWorld {
 
 /// Checks a reward against its [contract](Reward). Runs in a tokio runtime.
 ///
-/// Besides the samples themselves, the checks score them with responses that models write: an empty one, a long one, one of control
-/// characters, and one in several scripts.
+/// Besides the samples themselves, the checks score them with responses that models write: an empty response, a long response, a response
+/// of control characters, and a response in several scripts.
 ///
 /// # Errors
 /// The first rule that does not hold, with the response at fault.

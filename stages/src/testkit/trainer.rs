@@ -22,10 +22,10 @@ const WORKS: &str = "a trainer accepts sequences of its model";
 pub struct TrainerWorld<'a> {
     /// The sequences of a step, by prompt; at least two groups are needed.
     pub groups: &'a [Vec<Sequence<'a>>],
-    /// The largest difference of a metric between two ways to compute the same update, relative to its magnitude or absolute below 1.
-    /// With 0 the trainer is deterministic: weights must be equal to the bit, too.
+    /// The maximum difference of a metric between two ways to compute the same update: relative if the metric's magnitude is above 1,
+    /// otherwise absolute. With 0 the trainer is deterministic: weights must be bit-identical, too.
     pub tolerance: f64,
-    /// `true` if the digest of a policy is that of its weights. `false` leaves out the checks that compare weights.
+    /// `true` if the digest of a policy is the digest of its weights. `false` leaves out the checks that compare weights.
     pub has_digests: bool,
     /// `true` if the same calls give the same bits. Then the update of a restored trainer is compared to the bit, otherwise within
     /// `tolerance`, for trainers on devices whose kernels add in no fixed order.
@@ -117,7 +117,7 @@ fn check_state<T: Trainer>(
     check_same(STATE, &TrainerWorld { tolerance, ..world.clone() }, &expected, &found)
 }
 
-/// Splits the groups over two replicas, and compares their updates with that of a single trainer.
+/// Splits the groups over two replicas, and compares their updates with the update of a single trainer.
 fn check_replicas<T: Trainer>(
     start: &mut impl FnMut() -> T,
     world: &TrainerWorld<'_>,
@@ -170,7 +170,7 @@ fn check_version(policy: Policy, expected: PolicyVersion) -> Result<Policy, Nonc
     Err(Nonconformance::new(PUBLISHES, found))
 }
 
-/// Compares two updates by their metrics, and by their weights if the trainer is deterministic.
+/// Compares two updates by their metrics, and by the digests of their weights if `tolerance` is 0 and the policies have digests.
 fn check_same(
     rule: &'static str,
     world: &TrainerWorld<'_>,

@@ -49,11 +49,11 @@ impl Default for OptimizerConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// Factors and sums are float32.
+    /// Factors are float32, and products are accumulated in float32.
     #[default]
     Float32,
-    /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and sums are float32. The result is rounded to bfloat16.
-    /// CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
+    /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and products are accumulated in float32. The result is
+    /// rounded to bfloat16. CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
     Bfloat16,
 }
 
@@ -76,49 +76,49 @@ pub struct TrainerConfig {
     /// The aggregation of token losses, unless the policy loss fixes it. Default: `token-mean`. (verl: `actor.loss_agg_mode`)
     pub loss_agg_mode: Aggregation,
     /// The divisor of [`Aggregation::SeqMeanTokenSumNorm`], in tokens: the maximum response length. Must be positive; unused otherwise.
-    /// Default:
-    /// 512. (verl: `actor.loss_scale_factor`)
+    /// Default: 512. (verl: `actor.loss_scale_factor`)
     pub loss_scale_factor: f64,
-    /// The source of the old log-probabilities, against which ratios are computed.
+    /// The source of the old log-probabilities, against which ratios are computed. Default: `engine`.
     pub old_logprobs: OldLogprobs,
-    /// Importance sampling between the engine's policy and that of the trainer at the start of the step, whatever `old_logprobs` is.
+    /// Importance sampling between the engine's policy and the trainer's policy at the start of the step, whatever `old_logprobs` is.
     /// Default: none. (verl: `algorithm.rollout_correction.rollout_is`)
     pub rollout_is: Option<RolloutIs>,
-    /// Rules that reject tokens or sequences by the difference of the same two policies; a token is kept if every rule keeps it. Default:
-    /// none. (verl: `algorithm.rollout_correction.rollout_rs`)
+    /// Rules that reject tokens or sequences by the difference between the engine's policy and the trainer's policy at the start of the
+    /// step. A token is kept if every rule keeps it. Default: none. (verl: `algorithm.rollout_correction.rollout_rs`)
     #[serde(default)]
     pub rollout_rs: Vec<RolloutRs>,
     /// Coefficient of the KL divergence from the initial weights in the loss. At least 0; default 0. At 0, the loss needs no reference
     /// model. (verl: `actor.kl_loss_coef`)
     pub kl_loss_coef: f64,
-    /// Estimator of that divergence, from `loss::kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
+    /// Estimator of the KL divergence in the loss, from `loss::kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
     pub kl_loss_type: Choice,
-    /// `true` to multiply that estimate by the ratio, so that it estimates the divergence of the policy instead of the old policy. Default:
-    /// `false`. (TRL: `use_bias_correction_kl`)
+    /// `true` to multiply the estimate of the KL divergence in the loss by the probability ratio, so that it estimates the divergence of
+    /// the current policy instead of the old policy. Default: `false`. (TRL: `use_bias_correction_kl`)
     pub use_bias_correction_kl: bool,
-    /// Estimator of the KL penalty in rewards, if there is one. It is computed in `inference`. (verl: `algorithm.kl_penalty`)
+    /// Estimator of the KL penalty in rewards, which the trainer computes before advantages are estimated. Default: `None`, no penalty.
+    /// (verl: `algorithm.kl_penalty`)
     pub reward_kl: Option<Choice>,
     /// Coefficient of the entropy bonus. At least 0; default 0. (verl: `actor.entropy_coeff`)
     pub entropy_coeff: f64,
-    /// Sampling temperature. Logits are divided by it before the log-softmax. Must be positive, and equal to the engine's. Default: 1.
-    /// (verl: `rollout.temperature`)
+    /// Sampling temperature. Logits are divided by it before the log-softmax. Must be positive, and equal to the temperature of the engine.
+    /// Default: 1. (verl: `rollout.temperature`)
     pub temperature: f64,
-    /// A second model that predicts returns, if the advantage estimator needs one.
+    /// A second model that predicts returns, for an advantage estimator that needs one. Default: `None`.
     pub critic: Option<CriticConfig>,
     /// Several updates per step. Default: `None`, one update per step, whose gradient is accumulated while the round still runs.
     #[serde(default)]
     pub mini_batches: Option<MiniBatches>,
-    /// The number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a micro-batch of its
-    /// own.
+    /// The maximum number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a
+    /// micro-batch of its own.
     pub micro_batch_tokens: usize,
     /// The precision of the matrix products of the layers. Default: float32.
     #[serde(default)]
     pub dtype: Precision,
     /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
-    /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on it.
+    /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on the number of threads.
     pub threads: usize,
-    /// `true` to make an update identical to the bit for any order of arrival and any number of replicas. Each prompt's responses then form
-    /// their own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.
+    /// `true` to make updates bit-identical for any order of arrival and any number of replicas. Each prompt's responses then form their
+    /// own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.
     pub deterministic: bool,
 }
 
@@ -198,7 +198,7 @@ impl Default for CriticConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OldLogprobs {
-    /// The policy that sampled, with the log-probabilities of the engine (verl's `bypass_mode`).
+    /// The policy that sampled the tokens, with the log-probabilities of the engine (verl's `bypass_mode`).
     #[default]
     Engine,
     /// The policy at the start of the step, with the log-probabilities of the trainer. In the first update of a step, these equal the
@@ -228,7 +228,7 @@ pub enum Aggregation {
     SeqMeanTokenSum,
     /// Every response has the same weight (GRPO as first published).
     SeqMeanTokenMean,
-    /// The weight of a response is its length over a constant (Dr. GRPO).
+    /// The weight of a response is its length divided by a constant (Dr. GRPO).
     SeqMeanTokenSumNorm,
 }
 

@@ -4,8 +4,8 @@
 //! multiples of one step are integers, whose sum does not depend on the order. The step is 2^-40. It follows that
 //!
 //! - the error of a term is at most 2^-41 (4.5e-13). For a parameter's gradient, divided by the tokens or responses of a step, the error is
-//!   this bound over the number of tokens or responses per term. It is far below the `eps` of AdamW (1e-8), under which gradients have no
-//!   effect. A float32 above 2^-17 (7.6e-6) loses less by this rounding than by its own;
+//!   this bound divided by the number of tokens or responses per term. It is far below the `eps` of AdamW (1e-8), under which gradients
+//!   have no effect. A float32 above 2^-17 (7.6e-6) loses less by this rounding than by the rounding to float32;
 //! - a sum can reach 2^23 (8.4 million). The sum is over the tokens of a step, before division, for one parameter. A step of a million
 //!   tokens has room for a mean of 8, where norms over all parameters are around 1. A sum outside of the range is an error.
 //!
@@ -13,13 +13,14 @@
 
 use super::partial::PartialError;
 
-/// The number of steps in 1: 2^40.
-pub const STEPS: f64 = (1_u64 << 40) as f64;
+/// The number of fixed-point steps in 1: 2^40.
+pub const STEPS_PER_UNIT: f64 = (1_u64 << 40) as f64;
 
-/// The bound of a term, in steps. It is far enough from the end of the range for the check to be exact in float64.
-const LARGEST: f64 = (1_u64 << 62) as f64;
+/// The bound of the magnitude of a term, in steps; a term must be below it. The bound is far enough from the end of the range for the check
+/// to be exact in float64.
+const MAX_MAGNITUDE_STEPS: f64 = (1_u64 << 62) as f64;
 
-/// Adds the terms of one unit, each rounded to the nearest multiple of the step; halves are rounded away from 0.
+/// Adds each term to the sum at its index, rounded to the nearest multiple of the step; halves are rounded away from 0.
 ///
 /// # Errors
 /// If a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
@@ -27,8 +28,8 @@ pub fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> 
     let mut outside = false;
     let mut wrapped = 0;
     for (sum, &term) in sums.iter_mut().zip(terms) {
-        let steps = f64::from(term) * STEPS;
-        let inside = steps.abs() < LARGEST;
+        let steps = f64::from(term) * STEPS_PER_UNIT;
+        let inside = steps.abs() < MAX_MAGNITUDE_STEPS;
         outside |= !inside;
         // A float32 above 2^24 steps is a whole number of steps, which adding a half does not change.
         let term = (steps + 0.5_f64.copysign(steps)) as i64;
@@ -49,7 +50,7 @@ pub fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
 
 /// Returns the sums as numbers, divided by `denominator`.
 pub fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
-    let by = STEPS * denominator;
+    let by = STEPS_PER_UNIT * denominator;
     sums.iter().map(move |&sum| sum as f64 / by)
 }
 
@@ -92,14 +93,14 @@ mod tests {
             // The error bound stated in the module documentation.
             let exact: f64 = terms.iter().copied().map(f64::from).sum();
             let off = divided(&[whole], 1.0).next().unwrap() - exact;
-            prop_assert!(off.abs() <= terms.len() as f64 / (2.0 * STEPS) + 1e-12, "{off}");
+            prop_assert!(off.abs() <= terms.len() as f64 / (2.0 * STEPS_PER_UNIT) + 1e-12, "{off}");
         }
 
         #[test]
         fn a_term_is_rounded_to_the_next_step(bits in any::<u32>()) {
             let term = f32::from_bits(bits);
-            let steps = f64::from(term) * STEPS;
-            let expect = (steps.abs() < LARGEST).then(|| steps.round() as i64);
+            let steps = f64::from(term) * STEPS_PER_UNIT;
+            let expect = (steps.abs() < MAX_MAGNITUDE_STEPS).then(|| steps.round() as i64);
             prop_assert_eq!(sum_of([&term]).ok(), expect);
         }
     }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 /// Linear warm-up to a peak, then [`Decay`]. The default is a constant rate of 1e-6.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
-    /// The largest learning rate. Must be positive. (verl: `actor.optim.lr`)
+    /// The maximum learning rate. Must be positive; default 1e-6. (verl: `actor.optim.lr`)
     pub peak: f64,
-    /// The number of steps over which the rate rises. The first step already uses the rate `peak / warmup_steps`. (verl:
+    /// The number of steps over which the rate rises; default 0. The first step already uses the rate `peak / warmup_steps`. (verl:
     /// `actor.optim.lr_warmup_steps`)
     pub warmup_steps: u64,
-    /// The schedule after the warm-up. (verl: `actor.optim.lr_scheduler_type`)
+    /// The schedule after the warm-up; default `constant`. (verl: `actor.optim.lr_scheduler_type`)
     pub decay: Decay,
 }
 
@@ -42,7 +42,7 @@ pub enum Decay {
 }
 
 impl LearningRate {
-    /// Returns the rate of the step that follows `steps` others.
+    /// Returns the rate of the step that follows `steps` other steps; `at(0)` is the rate of the first step.
     #[must_use]
     pub fn at(&self, steps: u64) -> f64 {
         if steps < self.warmup_steps {

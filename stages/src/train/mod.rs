@@ -1,4 +1,4 @@
-//! Trainers: turn complete groups into a better policy.
+//! Trainers, which update the policy from complete groups.
 
 pub mod config;
 pub mod fixed;
@@ -24,7 +24,7 @@ pub use partial::{Numbers, Partial, PartialError, Total};
 pub struct Sequence<'a> {
     /// The prompt of the response.
     pub prompt: PromptId,
-    /// The index of the response among those to the prompt, from 0.
+    /// The index of the response among the responses to the prompt, from 0.
     pub sample: u32,
     /// Prompt tokens. They carry no loss.
     pub prompt_ids: &'a [i32],
@@ -174,8 +174,8 @@ impl TrainError {
 /// - The update depends on the set of sequences of the step. It does not depend on their order, nor on how they are split over calls of
 ///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: [`update`](Self::update) divides accumulated sums by the totals
 ///   of the step (tokens or sequences, depending on the aggregation of the loss).
-/// - The update of a deterministic trainer does not depend on order and splitting at all: it is identical to the bit. The responses of a
-///   prompt must then come in one call.
+/// - The update of a deterministic trainer does not depend on order and splitting at all: it is bit-identical. The responses of a prompt
+///   must then come in one call.
 /// - A trainer may be one of several replicas that accumulate different responses. The gradient of each replica is [taken
 ///   out](Self::take_partial), once or several times per step, and the sum over all replicas is [put into](Self::put_sum) each. When
 ///   nothing is left to take, each replica [updates](Self::update).
@@ -247,7 +247,7 @@ pub trait Trainer: Send {
     fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError>;
 
     /// Returns the outputs of the trainer's models for sequences of the current step that have no advantages yet: one per sequence, in
-    /// order. The outputs are those of the models at the start of the step, whenever the call comes before the update.
+    /// order. The outputs are computed with the models as they were at the start of the step. The default returns empty outputs.
     ///
     /// # Errors
     /// If a value is not finite or the backend fails. The step is lost then.
@@ -276,7 +276,7 @@ pub trait Trainer: Send {
     /// Removes and returns the gradient that was accumulated since the last call. It is empty if nothing was accumulated.
     ///
     /// # Errors
-    /// If the backend fails, or the trainer does not support replicas.
+    /// If the backend fails, or the trainer does not support replicas, which is the default.
     fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
         let _ = step;
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
@@ -285,7 +285,8 @@ pub trait Trainer: Send {
     /// Sets the sum of the partial gradients of all replicas, including this one. All replicas receive identical bits.
     ///
     /// # Errors
-    /// If the sum does not match this trainer's model and mode, or a value leaves the fixed-point range.
+    /// If the sum does not match this trainer's model and mode, a value leaves the fixed-point range, or the trainer does not support
+    /// replicas, which is the default.
     fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
         let _ = (step, sum);
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
@@ -299,27 +300,28 @@ pub trait Trainer: Send {
     /// Writes the weights as a Hugging Face model folder.
     ///
     /// # Errors
-    /// If a file cannot be written; the error names it.
+    /// If a file cannot be written; the error names the file.
     fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
 
     /// Writes the state that later updates depend on, as of the last [`update`](Self::update). The configuration, the initial model, and
     /// gradients accumulated since that update are not included.
     ///
     /// # Errors
-    /// If the file cannot be written, or the trainer does not support saving its state.
+    /// If the file cannot be written, or the trainer does not support saving its state, which is the default.
     fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "save its state" })
     }
 
-    /// Restores a state in place of the initial weights. Later updates are identical to the bit to those of the trainer that saved it.
+    /// Restores a state in place of the initial weights. Later updates equal the updates of the trainer that saved the state; on a device
+    /// that adds in a fixed order, they are bit-identical.
     ///
-    /// Returns the policies that are published again under their versions: the oldest first, the current one last. There is at least the
-    /// current one. With staleness, the engines of the next steps may request any of them.
+    /// Returns the policies that are published again under their versions: the oldest first, the current policy last. There is at least the
+    /// current policy. With staleness, the engines of the next steps may request any of them.
     ///
     /// # Errors
     /// If the file cannot be read, or belongs to another model or algorithm. Nothing is overwritten then. The error names the file and the
-    /// tensor.
+    /// tensor. Also if the trainer does not support loading a state, which is the default.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

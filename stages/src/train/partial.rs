@@ -12,7 +12,8 @@ use super::fixed;
 /// The accumulated sums of a step. They can be added over replicas.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partial {
-    /// The numerator of the gradient: the policy's parameters in their order, then the critic's. Empty if nothing was accumulated.
+    /// The numerator of the gradient: the policy's parameters in their order, then the critic's parameters. Empty if nothing was
+    /// accumulated.
     pub gradient: Numbers,
     /// Sums of the loss and of metrics.
     pub totals: Vec<Total>,
@@ -21,7 +22,7 @@ pub struct Partial {
 /// A vector of numbers that are added element by element, 8 bytes each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
-    /// Multiples of 2^-40. Their sums do not depend on the order: they are identical to the bit for any number of replicas.
+    /// Multiples of 2^-40. Their sums do not depend on the order: they are bit-identical for any number of replicas.
     Fixed(Vec<i64>),
     /// Floating-point numbers. The rounding of their sums depends on the order of the replicas.
     Float(Vec<f64>),
@@ -49,23 +50,23 @@ pub enum PartialError {
     /// The partials belong to different models.
     #[error("a gradient of {found} numbers, expected {expected}")]
     Length {
-        /// The length of the first.
+        /// The length of the first gradient.
         expected: usize,
-        /// The length of the second.
+        /// The length of the second gradient.
         found: usize,
     },
     /// One partial is deterministic, the other is not.
     #[error("a gradient of {found}, expected {expected}")]
     Kind {
-        /// The kind of the first.
+        /// The kind of the first gradient.
         expected: &'static str,
-        /// The kind of the second.
+        /// The kind of the second gradient.
         found: &'static str,
     },
     /// The name of a total is unknown to the trainer.
     #[error("unknown total `{name}` in a partial gradient")]
     Total {
-        /// The name.
+        /// The name of the total.
         name: String,
     },
     /// A replica was about to update although a part of its gradient is missing from the sum.
@@ -113,7 +114,7 @@ impl Numbers {
         self.len() == 0
     }
 
-    /// Adds others of the same kind, element by element. An empty vector on either side counts as zeros.
+    /// Adds numbers of the same kind, element by element. An empty vector, `self` or `others`, counts as zeros.
     ///
     /// # Errors
     /// If the lengths or kinds differ, or a fixed-point sum leaves its range.
@@ -139,7 +140,7 @@ impl Numbers {
     /// Checks that this vector has `expected` elements of the kind of `like`.
     ///
     /// # Errors
-    /// If it does not.
+    /// If the number or the kind of the elements differs.
     pub fn check(&self, like: &Self, expected: usize) -> Result<(), PartialError> {
         if std::mem::discriminant(self) != std::mem::discriminant(like) {
             return Err(like.unlike(self));

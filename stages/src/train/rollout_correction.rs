@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The bound to which log-ratios are clamped before they are exponentiated, as in verl.
+/// The magnitude to which log-ratios are clamped before they are exponentiated, in nats, as in verl.
 pub const LOG_RATIO_LIMIT: f64 = 20.0;
 
 /// Importance sampling between the engine's log-probabilities and the trainer's.
@@ -13,7 +13,7 @@ pub struct RolloutIs {
     /// The treatment of large and small weights. (verl: `algorithm.rollout_correction.rollout_is_threshold`)
     pub threshold: Threshold,
     /// `true` to divide the weights by their mean over the step, after the threshold. The policy loss of the step is divided once, before
-    /// the update, so this excludes other terms in the loss. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
+    /// the update, so the loss must have no other terms. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
     #[serde(default)]
     pub batch_normalize: bool,
 }
@@ -38,12 +38,13 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// Returns the bounds below and above which a weight counts as extreme: those of the band, or the largest weight and its inverse.
+    /// Returns the bounds below and above which a weight counts as extreme: the bounds of the band, or the inverse of the truncation value
+    /// and the truncation value.
     #[must_use]
     pub fn bounds(self) -> (f64, f64) {
         match self {
-            Self::Above(most) => (1.0 / most, most),
-            Self::Outside(least, most) => (least, most),
+            Self::Above(max) => (1.0 / max, max),
+            Self::Outside(min, max) => (min, max),
         }
     }
 }
@@ -58,7 +59,7 @@ impl Threshold {
 /// use rollpacker_stages::train::config::{Divergence, RejectionUnit, RolloutRs};
 ///
 /// let log_ratios = [0.0, -0.7, 0.1];
-/// let rule = |unit| RolloutRs { unit, divergence: Divergence::K2 { most: 0.2 } };
+/// let rule = |unit| RolloutRs { unit, divergence: Divergence::K2 { max: 0.2 } };
 /// let keeps = |unit| {
 ///     let mut kept = [true; 3];
 ///     rule(unit).reject(&log_ratios, &mut kept);
@@ -87,30 +88,31 @@ pub enum RejectionUnit {
     SequenceSum,
     /// A sequence, by the mean of the estimates of its tokens.
     SequenceMean,
-    /// A sequence, by the largest estimate of its tokens.
+    /// A sequence, by the maximum of the estimates of its tokens.
     SequenceMax,
 }
 
-/// An estimator of the divergence at a token from the log-ratio `x`, with the bounds of what is kept.
+/// An estimator of the divergence at a token from the log-ratio `x`, with the bounds within which tokens or sequences are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
-    /// `-x`. It is kept from the logarithm of `least` to that of `most`, which are ratios of the engine's to the trainer's probability.
+    /// The estimate `-x`. Estimates from `ln(min)` to `ln(max)` are kept. The bounds `min` and `max` are ratios of the engine's to the
+    /// trainer's probability.
     K1 {
-        /// The smallest ratio. Positive.
-        least: f64,
-        /// The largest ratio. At least `least`.
-        most: f64,
+        /// The minimum ratio. Positive.
+        min: f64,
+        /// The maximum ratio. At least `min`.
+        max: f64,
     },
-    /// `x^2 / 2`.
+    /// The estimate `x^2 / 2`.
     K2 {
-        /// The largest estimate. Positive.
-        most: f64,
+        /// The maximum estimate. Positive.
+        max: f64,
     },
-    /// `exp(x) - 1 - x`.
+    /// The estimate `exp(x) - 1 - x`.
     K3 {
-        /// The largest estimate. Positive.
-        most: f64,
+        /// The maximum estimate. Positive.
+        max: f64,
     },
 }
 
@@ -128,8 +130,8 @@ impl Divergence {
 
     fn keeps(self, estimate: f64) -> bool {
         match self {
-            Self::K1 { least, most } => (least.ln()..=most.ln()).contains(&estimate),
-            Self::K2 { most } | Self::K3 { most } => estimate <= most,
+            Self::K1 { min, max } => (min.ln()..=max.ln()).contains(&estimate),
+            Self::K2 { max } | Self::K3 { max } => estimate <= max,
         }
     }
 
@@ -157,7 +159,7 @@ impl RejectionUnit {
 }
 
 impl RolloutRs {
-    /// The names of all rules, as recipes write them. As in verl, the largest `-x` of a sequence is none of them.
+    /// The names of all rules, as recipes write them. As in verl, there is no `seq_max_k1`.
     pub const NAMES: [&'static str; 11] = [
         "token_k1",
         "token_k2",
@@ -172,14 +174,14 @@ impl RolloutRs {
         "seq_max_k3",
     ];
 
-    /// Returns the name of the rule: that of the unit and of the estimator.
+    /// Returns the name of the rule: the name of the unit and the name of the estimator, joined by `_`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}_{}", self.unit.name(), self.divergence.name())
     }
 
-    /// Sets the flags of the tokens of one sequence that this rule rejects to `false`. Both slices are `[tokens]`; `log_ratios` are the
-    /// trainer's minus the engine's log-probabilities, in nats.
+    /// Sets the flags in `kept` to `false` for the tokens of one sequence that this rule rejects. Both slices are `[tokens]`; `log_ratios`
+    /// are the trainer's minus the engine's log-probabilities, in nats.
     pub fn reject(&self, log_ratios: &[f64], kept: &mut [bool]) {
         let estimates = log_ratios.iter().map(|&log_ratio| self.divergence.estimate(log_ratio));
         let of_sequence = match self.unit {
@@ -218,20 +220,20 @@ mod tests {
             found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-15)
         };
         let ln2 = std::f64::consts::LN_2;
-        assert!(close(found(Divergence::K1 { least: 1.0, most: 1.0 }), [0.0, -ln2, ln2, 0.0]));
+        assert!(close(found(Divergence::K1 { min: 1.0, max: 1.0 }), [0.0, -ln2, ln2, 0.0]));
         let half = ln2 * ln2 / 2.0;
-        assert!(close(found(Divergence::K2 { most: 1.0 }), [0.0, half, half, 0.0]));
+        assert!(close(found(Divergence::K2 { max: 1.0 }), [0.0, half, half, 0.0]));
         let k3 = [0.0, 1.0 - ln2, ln2 - 0.5, 0.0];
-        assert!(close(found(Divergence::K3 { most: 1.0 }), k3));
+        assert!(close(found(Divergence::K3 { max: 1.0 }), k3));
         // As in verl, a log-ratio counts as at most 20.
-        assert_eq!(Divergence::K2 { most: 1.0 }.estimate(-1e4), 200.0);
-        assert!(Divergence::K3 { most: 1.0 }.estimate(1e4).is_finite());
+        assert_eq!(Divergence::K2 { max: 1.0 }.estimate(-1e4), 200.0);
+        assert!(Divergence::K3 { max: 1.0 }.estimate(1e4).is_finite());
     }
 
     #[test]
     fn bounds_of_k1_are_ratios_of_the_engine_to_the_trainer() {
         // The token that the engine finds half as likely as the trainer is below the band, its opposite above it.
-        let band = |least, most| Divergence::K1 { least, most };
+        let band = |min, max| Divergence::K1 { min, max };
         check(RejectionUnit::Token, band(0.6, 2.5), [true, false, true, true]);
         check(RejectionUnit::Token, band(0.4, 1.6), [true, true, false, true]);
         check(RejectionUnit::Token, band(0.4, 2.5), [true; 4]);
@@ -249,19 +251,19 @@ mod tests {
             (RejectionUnit::SequenceMean, mean),
             (RejectionUnit::SequenceMax, max),
         ] {
-            check(unit, Divergence::K2 { most: estimate + 1e-12 }, [true; 4]);
-            check(unit, Divergence::K2 { most: estimate - 1e-12 }, [false; 4]);
+            check(unit, Divergence::K2 { max: estimate + 1e-12 }, [true; 4]);
+            check(unit, Divergence::K2 { max: estimate - 1e-12 }, [false; 4]);
         }
         // k3 of a ratio of 2 is 0.31, of 1/2 it is 0.19.
-        check(RejectionUnit::Token, Divergence::K3 { most: 0.25 }, [true, false, true, true]);
-        check(RejectionUnit::SequenceMax, Divergence::K3 { most: 0.25 }, [false; 4]);
+        check(RejectionUnit::Token, Divergence::K3 { max: 0.25 }, [true, false, true, true]);
+        check(RejectionUnit::SequenceMax, Divergence::K3 { max: 0.25 }, [false; 4]);
     }
 
     #[test]
     fn a_rule_keeps_what_another_rejected_rejected() {
         let mut kept = [false, true];
         let rule =
-            RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K2 { most: 1.0 } };
+            RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K2 { max: 1.0 } };
         rule.reject(&[0.0, 0.0], &mut kept);
         assert_eq!(kept, [false, true]);
     }
@@ -269,9 +271,9 @@ mod tests {
     #[test]
     fn each_name_is_that_of_a_rule() {
         let divergences = [
-            Divergence::K1 { least: 0.5, most: 2.0 },
-            Divergence::K2 { most: 1.0 },
-            Divergence::K3 { most: 1.0 },
+            Divergence::K1 { min: 0.5, max: 2.0 },
+            Divergence::K2 { max: 1.0 },
+            Divergence::K3 { max: 1.0 },
         ];
         let rules = RejectionUnit::ALL.iter().flat_map(|&(unit, _)| {
             divergences.map(|divergence| RolloutRs { unit, divergence }.name())

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls_platform_verifier::BuilderVerifierExt;
 
-/// Returns the TLS settings of a client, for `use_preconfigured_tls` of reqwest: ring as the crypto provider, and the certificates of the
-/// system, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Returns the TLS settings of a client, for `use_preconfigured_tls` of reqwest. The crypto provider is ring. The certificates are the
+/// certificates of the system, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 ///
-/// The provider is that of this client only. The default provider of the process belongs to the program.
+/// The provider applies to this client only. The default provider of the process is not changed.
 ///
 /// ```
 /// match rollpacker_tls::client() {

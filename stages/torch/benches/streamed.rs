@@ -17,7 +17,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_torch::model::device::set_threads_of_this_thread;
-use rollpacker_torch::model::streamed::{Demand, MemoryBudget, Need};
+use rollpacker_torch::model::streamed::{Demand, MemoryBudget, MemoryNeed};
 use rollpacker_torch::model::{Decoder, StreamedDecoder};
 use tch::{Device, Kind, Tensor};
 
@@ -101,7 +101,7 @@ fn measure<D>(
 fn streamed(bencher: Bencher<'_, '_>, tokens: i64, from: From, prefetch: bool) {
     let demand = Demand { cached: 0, pass: tokens as u64, rows: 0 };
     let unlimited = MemoryBudget { bytes: u64::MAX, prefetch };
-    let bytes = Need::of(&config(), unlimited, demand).with_layers(4);
+    let bytes = MemoryNeed::of(&config(), unlimited, demand).with_layers(4);
     let budget = MemoryBudget { bytes, prefetch };
     let decoder = StreamedDecoder::open(folder(), Device::Cpu, budget, demand).unwrap();
     measure(bencher, tokens, from, decoder, |decoder, ids, lengths| {

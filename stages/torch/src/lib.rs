@@ -1,4 +1,4 @@
-//! The stages on libtorch: the model, a rollout engine, a trainer, a judge in process, and an engine for servers.
+//! The stages on libtorch: the model, a rollout engine, a trainer, an in-process judge, and an engine for servers.
 //!
 //! Architecture invariant: no scheduling decisions.
 

@@ -22,7 +22,7 @@ use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEven
 use rollpacker_stages::testkit::{EngineWorld, TrainerWorld, check_engine, check_trainer};
 use rollpacker_stages::train::config::{CriticConfig, Precision, TrainerConfig};
 use rollpacker_stages::train::{Numbers, Partial, Sequence, Trainer};
-use rollpacker_torch::model::streamed::{Demand, MemoryBudget, Need, StreamedDecoder};
+use rollpacker_torch::model::streamed::{Demand, MemoryBudget, MemoryNeed, StreamedDecoder};
 use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::profile::TorchMeasure;
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
@@ -346,7 +346,8 @@ fn streamed_weights_give_the_bits_of_resident_ones() {
     let resident = Decoder::load(folder.path(), device()).unwrap();
     let demand = Demand { cached: 0, pass: 4096, rows: 4096 };
     for (layers, prefetch) in [(1, false), (2, false), (2, true), (5, true), (9, true)] {
-        let need = Need::of(&wide(LAYERS), MemoryBudget { bytes: u64::MAX, prefetch }, demand);
+        let need =
+            MemoryNeed::of(&wide(LAYERS), MemoryBudget { bytes: u64::MAX, prefetch }, demand);
         let budget = MemoryBudget { bytes: need.with_layers(layers), prefetch };
         let mut streamed = StreamedDecoder::open(folder.path(), device(), budget, demand).unwrap();
         // With many tokens the layers compute longer than their weights are copied, with few tokens shorter.

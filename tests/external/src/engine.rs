@@ -28,15 +28,15 @@ impl Prefix {
     /// Starts the engine.
     pub fn start(options: PrefixOptions, context: EngineContext) -> Result<Self, CatalogError> {
         if options.longer == 0 {
-            return Err(CatalogError::bound("longer", "at least 1", 0));
+            return Err(CatalogError::out_of_range("longer", "at least 1", 0));
         }
         let (longer, version) = (options.longer, PolicyVersion(0));
         Ok(Self { longer, context, version, ended: VecDeque::new(), waker: None })
     }
 
     fn respond(&self, id: SampleId, prompt: &[i32]) -> Completion {
-        let most = self.context.settings.sampling.max_new_tokens;
-        let length = ((id.sample + 1) * self.longer).min(most).min(prompt.len() as u32);
+        let max = self.context.settings.sampling.max_new_tokens;
+        let length = ((id.sample + 1) * self.longer).min(max).min(prompt.len() as u32);
         let ids = prompt[..length as usize].to_vec();
         let now = self.context.clock.now();
         Completion {

@@ -209,13 +209,13 @@ impl TestGraph {
                         outcome.ahead =
                             outcome.ahead.max(next.0.saturating_sub(done.map_or(0, |done| done.0)));
                     }
-                    parts.before(next, |_| state(next));
+                    parts.begin_step(next, |_| state(next));
                     capability.downgrade(&next);
                     let rows = (0..ROWS).filter(|row| row % workers == worker);
                     output.give(capability, batch(rows.map(|row| (row % KEYS, row * 13 + next.0))));
                     next = next.next();
                 }
-                parts.closed(open.as_ref().map(|_| next), |_| state(next));
+                parts.advance_to(open.as_ref().map(|_| next), |_| state(next));
                 if open.is_some() && !waits {
                     wake();
                 }
@@ -256,7 +256,7 @@ impl TestGraph {
                     .filter(|first| test_graph.is_ready(first.key(), frontiers))
                 {
                     let (step, (capability, mut rows)) = first.remove_entry();
-                    parts.before(step, |_| save(name, &state));
+                    parts.begin_step(step, |_| save(name, &state));
                     rows.sort_unstable();
                     apply(&mut state, &rows, step);
                     rows.dedup_by_key(|row| row.0);
@@ -266,7 +266,7 @@ impl TestGraph {
                     );
                     test_graph.on_step(step, &shared, &request);
                 }
-                parts.passed(frontiers, |_| save(name, &state));
+                parts.advance_to_earliest(frontiers, |_| save(name, &state));
                 if frontiers[0].is_empty() && stashed.is_empty() {
                     shared
                         .lock()

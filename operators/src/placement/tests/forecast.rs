@@ -7,7 +7,7 @@ use rollpacker_stages::rollout::{FinishReason, Placement};
 use super::{Cost, cost, job};
 use crate::placement::RoundLoad;
 use crate::placement::forecast::{Change, Forecast, Layout, projected};
-use crate::placement::round_progress::{Response, RoundProgress};
+use crate::placement::round_progress::{EndedResponse, RoundProgress};
 use crate::survival::{Curve, Survival};
 use crate::wire::decision::RoundKind;
 
@@ -39,7 +39,7 @@ fn surplus_responses_slow_a_round_without_extending_it() {
     let cost = Cost { response: 0.01, ..cost() };
     let curve = curve(&[10, 20, 40, 80]);
     let seconds = |completed, layout| {
-        Forecast::of_round(load(4, completed), &curve, job()).walk(
+        Forecast::of_round(load(4, completed), &curve, job()).simulate_rollout(
             &cost,
             always(layout),
             |_, _, _| {},
@@ -57,14 +57,14 @@ fn responses_that_do_not_fit_into_the_cache_wait() {
     let forecast = Forecast::of_round(load(4, 4), &curve(&[50]), job());
     let seconds = |capacity| {
         let cost = Cost { capacity, ..cost() };
-        forecast.walk(&cost, always(on(1, 1, 0)), |_, _, _| {})
+        forecast.simulate_rollout(&cost, always(on(1, 1, 0)), |_, _, _| {})
     };
     near(seconds(1000), 5.0);
     near(seconds(10), 50.0);
 }
 
-fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> Response {
-    Response { tokens, resumed, finish_reason, preemptions: 0 }
+fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> EndedResponse {
+    EndedResponse { tokens, resumed, finish_reason, preemptions: 0 }
 }
 
 /// One prompt with two responses. One response ended after 10 s with 10 tokens, in addition to 10 of the prompt. The other also has 10
@@ -134,7 +134,7 @@ fn a_paused_response_is_not_a_length_and_an_aborted_one_is_a_lower_bound() {
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     let now = Nanos::from_secs_f64(1.0);
     for reason in [FinishReason::Pause, FinishReason::Abort, FinishReason::Length] {
-        progress.end(now, PromptId(0), Response { preemptions: 1, ..response(10, 0, reason) });
+        progress.end(now, PromptId(0), EndedResponse { preemptions: 1, ..response(10, 0, reason) });
     }
     assert_eq!(progress.lengths.count(), 2);
     assert_eq!((progress.load().completed, progress.load().preemptions), (1, 3));

@@ -163,15 +163,15 @@ fn check_round(case: &Case, round: RoundKind, decisions: &[Decision]) {
     assert!(decisions[0].training_devices == 0, "a round starts on all devices");
     assert_eq!(decisions[0].rollout, job.rollout(decisions[0].rollout.tensor_parallel));
     let downs = decisions.iter().filter(|decision| decision.reason == Reason::ScaleDown);
-    let streams = case.options.streams(round);
+    let streams = case.options.allows_scale_down(round);
     assert!(downs.count() <= usize::from(streams));
     for pair in decisions.windows(2) {
         let [before, after] = [pair[0].rollout, pair[1].rollout];
         assert!(after.devices() <= before.devices(), "{before:?} {after:?}");
         match pair[1].reason {
             Reason::ScaleDown => {
-                let least = f64::from(before.instances) * case.options.keep;
-                assert!(f64::from(after.instances) >= least);
+                let min = f64::from(before.instances) * case.options.keep;
+                assert!(f64::from(after.instances) >= min);
                 assert_eq!(after.tensor_parallel, before.tensor_parallel);
                 let one_more = Placement { instances: after.instances + 1, ..after };
                 assert!(job.training_beside(one_more) < pair[1].training_devices, "idle devices");

@@ -99,7 +99,8 @@ fn a_change_costs_its_base_and_the_prefill_of_moved_responses() {
 #[test]
 fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
     let mut drift =
-        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 3 }).unwrap();
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 3 })
+            .unwrap();
     let slow =
         Cell { phase: Phase::Decode, instances: 1, tensor_parallel: 1, batch_size: 8, tokens: 100 };
     for count in 1..=3 {
@@ -116,14 +117,15 @@ fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
         serde_json::from_str::<DriftMonitor>(&text).unwrap().drifted().next().unwrap().0,
         slow
     );
-    drift.renew(slow);
+    drift.reset_cell(slow);
     assert_eq!(drift.drifted().next(), None);
 }
 
 #[test]
 fn a_faster_cell_is_drifted_until_it_returns_to_the_profile() {
     let mut drift =
-        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 1 }).unwrap();
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 1 })
+            .unwrap();
     drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0) / 2.0));
     near(drift.drifted().next().map(|(_, ratio)| ratio), 0.5);
     (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
@@ -134,7 +136,8 @@ fn a_faster_cell_is_drifted_until_it_returns_to_the_profile() {
 #[test]
 fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
     let mut drift =
-        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 2 })
+            .unwrap();
     let mut profile = profile();
     let slow = |batch: u32, tokens: u32, repeats| Row {
         repeats,
@@ -144,14 +147,14 @@ fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
     assert_eq!(drift.max_ratio(), None);
     drift.observe_step(&profile, &step);
     assert_eq!(
-        drift.renew_in(&mut profile),
+        drift.update_profile(&mut profile),
         Ok(0),
         "several iterations of a step count as one measurement"
     );
     near(drift.max_ratio(), 1.5);
     drift.observe_step(&profile, &step);
     let before = profile.clone();
-    assert_eq!(drift.renew_in(&mut profile), Ok(1));
+    assert_eq!(drift.update_profile(&mut profile), Ok(1));
     let changed: Vec<_> =
         profile.rows().iter().filter(|row| !before.rows().contains(row)).collect();
     assert_eq!(changed.len(), 1);

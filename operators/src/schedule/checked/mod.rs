@@ -20,9 +20,9 @@ pub use self::violation::Violation;
 
 /// A schedule whose decisions are checked against the [contract](Schedule).
 ///
-/// The first violation becomes [`Decision::Fail`]: the run ends with an error that names the rule, the prompt and the step. Without the
-/// check a violation would surface later, as a stall or as a step that trains on the wrong responses. The operator checks every schedule,
-/// built in or not; a test of a schedule can do the same without a graph.
+/// The first violation becomes [`Decision::Fail`]: the run ends with an error that states the violated rule, and the decision, step, prompt
+/// or response that violates it. Without the check a violation would surface later, as a stall or as a step that trains on the wrong
+/// responses. The operator checks every schedule, built in or not; a test of a schedule can do the same without a graph.
 pub struct Checked {
     schedule: Box<dyn Schedule>,
     log: RoundLog,
@@ -38,7 +38,8 @@ impl Checked {
         Self::with_held(schedule, [])
     }
 
-    /// Checks a schedule that was restored from a snapshot and holds these prompts, each with `true` if it was launched before.
+    /// Checks a schedule that was restored from a snapshot. `held` has the prompts that the schedule holds, each with `true` if the prompt
+    /// was launched before.
     #[must_use]
     pub fn with_held(
         schedule: Box<dyn Schedule>,

@@ -12,15 +12,15 @@ use crate::schedule::{Decision, Event, Schedule};
 /// The state of a response of the open round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SampleState {
+    /// The response was launched, and its end is not reported yet.
     Running,
-    /// An abort was decided, and the end is not reported yet.
+    /// The schedule decided to abort the response, and its end is not reported yet.
     Aborted,
-    /// A pause was decided, and the end is not reported yet.
+    /// The schedule decided to pause the response, and its end is not reported yet.
     Paused,
-    Whole {
-        is_scored: bool,
-    },
-    /// The response ended without being whole.
+    /// The response ended by itself. `is_scored` is `true` once its reward was reported.
+    Whole { is_scored: bool },
+    /// The response ended after an abort, or without being whole.
     Dropped,
 }
 
@@ -36,31 +36,33 @@ impl SampleState {
 }
 
 #[derive(Debug, Default)]
-struct LaunchedPrompt {
+struct CheckedPrompt {
     samples: BTreeMap<u32, SampleState>,
     is_decided: bool,
 }
 
 #[derive(Debug)]
-struct OpenRound {
+struct CheckedRound {
     step: Step,
-    prompts: BTreeMap<PromptId, LaunchedPrompt>,
+    prompts: BTreeMap<PromptId, CheckedPrompt>,
     /// The number of responses for which another event follows. Kept as a counter, because it is read after every event.
     expected: usize,
 }
 
-/// The facts about a run against which decisions are checked. A prompt is removed when it is admitted or rejected, a round when it closes.
+/// The facts about a run against which decisions are checked. A prompt is removed when it is admitted or rejected. A round is removed when
+/// it closes.
 #[derive(Debug)]
 pub(super) struct RoundLog {
     wants_scores: bool,
     pauses: bool,
-    /// Prompts that were offered and neither admitted nor rejected, with `true` if a round has launched them.
+    /// Prompts that were offered and neither admitted nor rejected, each with `true` if a round has launched it.
     held: BTreeMap<PromptId, bool>,
     has_all_prompts: bool,
-    /// Published steps whose round is not open yet.
+    /// Steps whose policy is published and whose round has not opened.
     published: BTreeSet<Step>,
+    /// The step of the last round that opened.
     last: Option<Step>,
-    open: Option<OpenRound>,
+    open: Option<CheckedRound>,
     is_finished: bool,
 }
 
@@ -115,7 +117,7 @@ impl RoundLog {
         }
     }
 
-    /// Returns the state of a response of the open round.
+    /// Returns the state of a response; `None` if the open round did not launch it.
     fn sample(&mut self, id: SampleId) -> Option<&mut SampleState> {
         let open = self.open.as_mut().filter(|open| open.step == id.step)?;
         open.prompts.get_mut(&id.prompt)?.samples.get_mut(&id.sample)
@@ -151,7 +153,7 @@ impl RoundLog {
             return Err(Violation::NoPolicy { step });
         }
         self.last = Some(step);
-        self.open = Some(OpenRound { step, prompts: BTreeMap::new(), expected: 0 });
+        self.open = Some(CheckedRound { step, prompts: BTreeMap::new(), expected: 0 });
         Ok(())
     }
 
@@ -246,7 +248,7 @@ impl RoundLog {
         &mut self,
         decision: &Decision,
         prompt: PromptId,
-    ) -> Result<&LaunchedPrompt, Violation> {
+    ) -> Result<&CheckedPrompt, Violation> {
         let open = self.open.as_mut().ok_or_else(|| not_open(decision))?;
         if !self.held.contains_key(&prompt) {
             return Err(unknown(decision, prompt));
@@ -277,7 +279,7 @@ impl RoundLog {
         Ok(())
     }
 
-    /// Records the end. Prompts that were never launched may remain, because the run may have reached its last step.
+    /// Records that the schedule finished. Prompts that were never launched may remain, because the run may have reached its last step.
     fn finish(&mut self) -> Result<(), Violation> {
         if let Some(open) = &self.open {
             return Err(Violation::OpenAtFinish { step: open.step });
@@ -292,8 +294,8 @@ impl RoundLog {
         if is_open { Ok(()) } else { Err(not_open(decision)) }
     }
 
-    /// Returns the violation of a schedule that has no decision although nothing more can happen in its open round. A schedule that
-    /// `wants_prompts` may wait for them, as long as there are any.
+    /// Returns the violation of a schedule that has no decision although its open round expects no further event. A schedule that
+    /// `wants_prompts` may wait until it has received all prompts.
     pub(super) fn stall(&self, wants_prompts: bool) -> Option<Violation> {
         let open = self.open.as_ref().filter(|_| !wants_prompts || self.has_all_prompts)?;
         (open.expected == 0).then_some(Violation::NeverCloses { step: open.step })

@@ -21,13 +21,13 @@ pub enum Violation {
         /// The step of the open round.
         open: Step,
     },
-    /// A round opens whose policy is not published, or whose step is not after the one before.
+    /// A round opens for a step whose policy is not published or was used before, or for a step before the previous round's step.
     #[error("it opens step {}, whose policy is not published or was used before", .step.ordinal())]
     NoPolicy {
         /// The step.
         step: Step,
     },
-    /// A decision that needs an open round comes without one, or names a step other than that of the open round.
+    /// A decision needs an open round, but no round is open, or the decision names another step than the step of the open round.
     #[error("it decides `{decision}`, and that round is not open")]
     NotOpen {
         /// The decision.
@@ -43,7 +43,7 @@ pub enum Violation {
         /// The prompt.
         prompt: PromptId,
     },
-    /// A prompt is admitted, deferred or rejected in a round that did not launch it.
+    /// A prompt is admitted or deferred in a round that did not launch it.
     #[error("it decides `{decision}`, and the round did not launch {prompt}")]
     NotLaunched {
         /// The decision.
@@ -51,7 +51,7 @@ pub enum Violation {
         /// The prompt.
         prompt: PromptId,
     },
-    /// A prompt was deferred in this round before.
+    /// A prompt is launched, admitted, deferred or rejected after it was deferred in the same round.
     #[error("it decides `{decision}`, and {prompt} was deferred in this round before")]
     DecidedTwice {
         /// The decision.
@@ -73,25 +73,26 @@ pub enum Violation {
         /// The response.
         id: SampleId,
     },
-    /// A response that does not run is stopped.
+    /// A response is aborted or paused although it is not in flight or was stopped before. Only a pause of a response that has ended by
+    /// itself is allowed.
     #[error("it stops {id}, which is not in flight")]
     NotRunning {
         /// The response.
         id: SampleId,
     },
-    /// A response is paused by a schedule that states that it does not pause.
+    /// A response is paused by a schedule whose [`pauses`](crate::schedule::Schedule::pauses) returns `false`.
     #[error("it pauses {id}, and its `pauses` returns false")]
     Pause {
         /// The response.
         id: SampleId,
     },
-    /// A group contains a response that is not whole.
+    /// A group contains a response that did not end by itself in the open round.
     #[error("it admits {id}, which has not ended by itself in this round")]
     NotWhole {
         /// The response.
         id: SampleId,
     },
-    /// A group is empty, is not ascending, or has another number of weights than of responses.
+    /// A group is empty or not in ascending order, or its weights are negative, not finite, or not as many as its responses.
     #[error(
         "it admits a group of {prompt} that is empty, not in ascending order, or has invalid weights"
     )]
@@ -119,13 +120,14 @@ pub enum Violation {
         /// The step of the open round.
         step: Step,
     },
-    /// The run finishes although a deferred prompt was not launched again.
+    /// The run finishes although a prompt that was launched is neither admitted nor rejected.
     #[error("it finishes, and the deferred prompt {prompt} was neither admitted nor rejected")]
     Lost {
         /// The prompt.
         prompt: PromptId,
     },
-    /// All responses of the open round have ended, and the schedule neither launches further ones nor closes the round.
+    /// All responses of the open round have ended and are scored if the schedule wants scores, and the schedule neither launches further
+    /// responses nor closes the round.
     #[error(
         "all responses of step {} have ended, and it neither launches a response nor closes the round",
         .step.ordinal()

@@ -1,4 +1,4 @@
-//! The curriculum of a driver: which prompts the schedule receives, and what is recorded of its groups.
+//! The curriculum of a driver: judges prompts before the schedule receives them, and records the outcomes of groups.
 
 use rollpacker_dataflow::fault::{Fault, Origin};
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -18,15 +18,16 @@ impl ScheduleDriver {
         skipped: SkippedPrompts,
     ) -> Self {
         let driver = Self { gate: Some(PromptGate::new(curriculum)), skipped, ..self };
-        driver.show_skipped();
+        driver.publish_skipped();
         driver
     }
 
-    /// Has the curriculum judge prompts until the schedule receives one or needs none. Returns `true` if the schedule received an event.
+    /// Has the curriculum judge prompts until the schedule receives a prompt or the end of the prompts, needs no prompt, or no prompt is
+    /// left to judge. Returns `true` if the schedule received an event. An error of the curriculum becomes the failure of the run.
     ///
-    /// Prompts are judged only once the policy of a step is delivered. The results that the step uses are then complete, however early its
-    /// prompts were read.
-    pub(super) fn draw(&mut self) -> bool {
+    /// Prompts are judged only once the policy of a step is delivered. The results of earlier steps that the curriculum uses are then
+    /// complete, however early the prompts were read.
+    pub(super) fn draw_prompt(&mut self) -> bool {
         while let Some(step) = self.drawing_step()
             && let Some(gate) = &mut self.gate
         {
@@ -56,16 +57,16 @@ impl ScheduleDriver {
         self.open.keys().next().copied().filter(|_| draws)
     }
 
-    /// Drops a prompt that the curriculum skipped. The reader may replace it.
+    /// Drops a prompt that the curriculum skipped, and lets the reader deliver another prompt.
     pub(super) fn skip(&mut self, prompt: PromptId) {
         if let Some((last, _)) = self.arrived.remove(&prompt) {
             self.prompts.last = Some(last);
         }
         self.release(1);
-        self.show_skipped();
+        self.publish_skipped();
     }
 
-    fn show_skipped(&self) {
+    fn publish_skipped(&self) {
         if let Some(gate) = &self.gate {
             self.skipped.set(gate.curriculum.totals());
         }
@@ -77,36 +78,37 @@ impl ScheduleDriver {
         self.schedule.wants_prompts() && self.gate.as_ref().is_none_or(is_judged)
     }
 
-    /// Records the groups of the open round in the curriculum.
+    /// Informs the curriculum that the open round has opened or closed, has admitted a group, or has rejected a group without reward
+    /// variance. Does nothing without a curriculum or an open round.
     pub(super) fn record(&mut self, decision: &Decision) {
         let (Some(gate), Some((step, _))) = (&mut self.gate, self.round) else { return };
         let row_of = |prompt: &PromptId| self.prompts.held[prompt].row.dataset_row();
         let curriculum = &mut gate.curriculum;
         match decision {
-            Decision::Open { .. } => curriculum.opened(step),
+            Decision::Open { .. } => curriculum.on_open(step),
             Decision::Admit { prompt, samples, .. } => {
-                curriculum.admitted(step, *prompt, row_of(prompt), samples.clone());
+                curriculum.on_admit(step, *prompt, row_of(prompt), samples.clone());
             }
             Decision::Reject { prompt, reason: Reason::ZeroVariance } => {
-                curriculum.rejected(step, *prompt, row_of(prompt));
+                curriculum.on_reject(step, *prompt, row_of(prompt));
             }
             Decision::Close { .. } => {
-                curriculum.closed(step);
+                curriculum.on_close(step);
                 let capability = self.open.get(&step).and_then(|open| open.metrics.clone());
                 let metrics = curriculum.take_metrics();
-                self.measured.extend(capability.map(|capability| (capability, metrics)));
+                self.unsent_metrics.extend(capability.map(|capability| (capability, metrics)));
             }
             _ => {}
         }
     }
 
-    /// Returns the metrics of the rounds that closed since the last call.
+    /// Removes and returns the metrics of the curriculum for the rounds that closed since the last call.
     pub(in crate::schedule) fn take_metrics(&mut self) -> Vec<(Capability<Step>, Metrics)> {
-        std::mem::take(&mut self.measured)
+        std::mem::take(&mut self.unsent_metrics)
     }
 
-    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by
-    /// them.
+    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges prompts
+    /// by them; `None` if there is none.
     pub(in crate::schedule) fn last_judged_by(&self, step: Step) -> Option<Step> {
         self.gate.as_ref()?.curriculum.last_used(step)
     }

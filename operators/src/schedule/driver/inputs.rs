@@ -13,7 +13,7 @@ use crate::wire::notice;
 use crate::wire::rows::Row;
 
 impl ScheduleDriver {
-    pub(in crate::schedule) fn offer(&mut self, batch: &Batch) {
+    pub(in crate::schedule) fn on_prompts(&mut self, batch: &Batch) {
         // Drop late prompts: the schedule has finished. A run that resumes from here reads them again.
         if self.finished {
             return;
@@ -39,23 +39,23 @@ impl ScheduleDriver {
         }
     }
 
-    /// Reports the end of prompts. A reader that stops because the run ends has not reached the end of its prompts: a run that resumes from
-    /// here reads further.
-    pub(in crate::schedule) fn end_of_prompts(&mut self) {
+    /// Reports the end of prompts, unless the schedule has finished. A reader that stops because the run ends has not reached the end of
+    /// its prompts: a run that resumes from here reads further.
+    pub(in crate::schedule) fn on_end_of_prompts(&mut self) {
         if !self.ended && !self.finished {
             self.ended = true;
             self.enqueue(Event::EndOfPrompts);
         }
     }
 
-    pub(in crate::schedule) fn notice(&mut self, batch: &Batch) {
+    pub(in crate::schedule) fn on_notice(&mut self, batch: &Batch) {
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.notice(notice::read(batch));
+            sequencer.on_notice(notice::read(batch));
         }
     }
 
     /// Reports ended responses to the schedule. In lockstep they arrive as notices instead.
-    pub(in crate::schedule) fn responses(&mut self, step: Step, batch: &Batch) {
+    pub(in crate::schedule) fn on_responses(&mut self, step: Step, batch: &Batch) {
         if self.sequencer.is_some() {
             return;
         }
@@ -64,13 +64,13 @@ impl ScheduleDriver {
         for (row, id) in sample_ids(step, batch).enumerate() {
             let finish_reason = finish_reason(reasons.value(row));
             self.enqueue(Event::Response { id, tokens: tokens.value(row), finish_reason });
-            if let Some(score) = self.scores.as_mut().and_then(|scores| scores.ended(id)) {
+            if let Some(score) = self.scores.as_mut().and_then(|scores| scores.on_end(id)) {
                 self.enqueue(Event::Scored { id, score });
             }
         }
     }
 
-    pub(in crate::schedule) fn scores(&mut self, step: Step, batch: &Batch) {
+    pub(in crate::schedule) fn on_scores(&mut self, step: Step, batch: &Batch) {
         let wants_scores = self.schedule.wants_scores();
         if !wants_scores && self.gate.is_none() {
             return;
@@ -80,11 +80,11 @@ impl ScheduleDriver {
             let score = scores.value(row);
             // If the schedule wants scores, the curriculum receives them with it, in the same order in every run.
             if let Some(gate) = self.gate.as_mut().filter(|_| !wants_scores) {
-                gate.curriculum.scored(id, score);
+                gate.curriculum.on_score(id, score);
                 continue;
             }
             let ready = match &mut self.scores {
-                Some(scores) => scores.scored(id, score),
+                Some(scores) => scores.on_score(id, score),
                 None => Some(score),
             };
             if let Some(score) = ready {

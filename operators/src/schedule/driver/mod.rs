@@ -40,9 +40,9 @@ pub(super) struct ScheduleDriver {
     sequencer: Option<Sequencer>,
     /// The queue that orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
     scores: Option<OrderedScores>,
-    /// A tick that has passed and that rollouts must still be informed of.
-    passed: Option<Tick>,
-    /// The capability with which rollouts are informed of ticks while no round is open.
+    /// A tick that has passed and that is not announced to the rollouts yet.
+    unannounced_tick: Option<Tick>,
+    /// The capability with which ticks are announced to the rollouts while no round is open.
     closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
@@ -51,22 +51,28 @@ pub(super) struct ScheduleDriver {
     lacks_prompts: Option<WaitGuard>,
     /// The prompts that were offered to the schedule and are neither admitted nor rejected.
     prompts: HeldPrompts,
-    /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
+    /// Prompts that were read but not passed to the schedule yet, because the sequencer or the curriculum holds them.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
     /// The curriculum, if there is one, with prompts that it has not judged.
     gate: Option<PromptGate>,
-    /// The handle that shows how many prompts the curriculum has skipped.
+    /// The handle that reports how many prompts the curriculum has skipped.
     skipped: SkippedPrompts,
     /// Metrics of the curriculum that the operator has not sent yet.
-    measured: Vec<(Capability<Step>, Metrics)>,
+    unsent_metrics: Vec<(Capability<Step>, Metrics)>,
     published: PublishedPolicies,
+    /// Steps whose policy was delivered to the schedule and whose round is not closed.
     open: BTreeMap<Step, OpenStep>,
+    /// `true` once the reader has no more prompts.
     ended: bool,
+    /// `true` once the schedule has finished, or the run has stopped.
     finished: bool,
+    /// `true` once the end of the run was requested: no further policy is delivered to the schedule.
     stopping: bool,
+    /// The step and the kind of the open round.
     round: Option<(Step, RoundKind)>,
     /// The step whose round opened, until the operator takes it.
     opened: Option<Step>,
+    /// Decisions that were not sent yet.
     decided: Vec<Decision>,
     /// The prompts whose texts were sent in the open round, with the workers that have them.
     texts_sent: BTreeSet<(PromptId, u32)>,
@@ -86,12 +92,12 @@ impl ScheduleDriver {
         let held = prompts.held.iter().map(|(prompt, held)| (*prompt, held.launched));
         let schedule = Checked::with_held(schedule, held);
         Self {
-            affinity: PromptAffinity::over(1),
+            affinity: PromptAffinity::new(1),
             sequencer: None,
             scores: schedule.wants_scores().then(OrderedScores::default),
             schedule: Box::new(schedule),
             clock,
-            passed: None,
+            unannounced_tick: None,
             closed: None,
             budget,
             stop,
@@ -100,7 +106,7 @@ impl ScheduleDriver {
             arrived: BTreeMap::new(),
             gate: None,
             skipped: SkippedPrompts::default(),
-            measured: Vec::new(),
+            unsent_metrics: Vec::new(),
             published: PublishedPolicies::default(),
             open: BTreeMap::new(),
             ended: false,
@@ -120,7 +126,7 @@ impl ScheduleDriver {
         Self { waiting, ..self }
     }
 
-    /// Sets the workers over which prompts are spread.
+    /// Sets the assignment of prompts to workers.
     pub(super) fn with_affinity(self, affinity: PromptAffinity) -> Self {
         Self { affinity, ..self }
     }
@@ -139,7 +145,7 @@ impl ScheduleDriver {
         self.scores = None;
     }
 
-    /// Passes an event to the schedule. In lockstep the sequencer holds it until its turn.
+    /// Passes an event to the schedule. In lockstep, passes the event to the sequencer, which releases it later.
     fn enqueue(&mut self, event: Event) {
         match &mut self.sequencer {
             Some(sequencer) => sequencer.take(event),
@@ -147,13 +153,14 @@ impl ScheduleDriver {
         }
     }
 
-    /// Delivers an event, unless it concerns prompts that a curriculum has to judge first.
+    /// Delivers an event to the schedule. With a curriculum, prompts and the end of the prompts go to the gate instead, and the curriculum
+    /// also records scores.
     fn deliver_through_gate(&mut self, event: Event) {
         if let Some(gate) = &mut self.gate {
             match event {
                 Event::Prompt(offer) => return gate.hold(offer),
                 Event::EndOfPrompts => return gate.end(),
-                Event::Scored { id, score } => gate.curriculum.scored(id, score),
+                Event::Scored { id, score } => gate.curriculum.on_score(id, score),
                 Event::Policy { .. } | Event::Response { .. } => {}
             }
         }
@@ -168,7 +175,7 @@ impl ScheduleDriver {
             self.prompts.held.insert(offer.prompt, HeldPrompt { row, launched: false });
         }
         if let Event::Response { id, .. } = &event {
-            self.affinity.ended(id.prompt);
+            self.affinity.on_end(id.prompt);
         }
         self.schedule.on(self.now(), event);
     }
@@ -180,7 +187,7 @@ impl ScheduleDriver {
     }
 
     /// Records that a worker has the policy of a step. The step may begin once all workers have it.
-    pub(super) fn announced(&mut self, step: Step, open: OpenStep) {
+    pub(super) fn on_policy(&mut self, step: Step, open: OpenStep) {
         self.published.announce(step, open, self.affinity.workers());
     }
 
@@ -194,13 +201,13 @@ impl ScheduleDriver {
     }
 
     /// Returns the first step whose policy can be delivered to the schedule.
-    pub(super) fn due(&self) -> Option<Step> {
-        let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
-        self.published.first().filter(|_| is_quiet)
+    pub(super) fn next_due_policy(&self) -> Option<Step> {
+        let can_deliver_policy = self.sequencer.as_ref().is_none_or(Sequencer::can_deliver_policy);
+        self.published.first().filter(|_| can_deliver_policy)
     }
 
     /// Delivers the policy of a step to the schedule, unless the schedule has finished or the run is to stop.
-    pub(super) fn policy(&mut self, step: Step) {
+    pub(super) fn deliver_policy(&mut self, step: Step) {
         let Some(open) = self.published.take(step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
         // Dropping the policy drops its capabilities. Once no policy is in flight, all frontiers are empty and the graph ends.
@@ -214,15 +221,16 @@ impl ScheduleDriver {
     /// next event is released, because they change which event is next.
     pub(super) fn decide(&mut self, mut give: impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         self.drain(&mut give);
-        while let Some(SequencedEvent { tick, event, passes }) = self.next_turn() {
-            self.passed = passes.then_some(tick).or(self.passed);
+        while let Some(SequencedEvent { tick, event, tick_passed }) = self.next_sequenced() {
+            self.unannounced_tick = tick_passed.then_some(tick).or(self.unannounced_tick);
             self.deliver_through_gate(event);
             self.drain(&mut give);
         }
     }
 
-    /// Returns the next event of the sequencer. `None` if events are delivered as they arrive, or if the run has failed or finished.
-    fn next_turn(&mut self) -> Option<SequencedEvent> {
+    /// Returns the next event of the sequencer. Returns `None` if there is no sequencer, if the sequencer has no event to release, if the
+    /// run has failed, or if the schedule has finished and no response is in flight.
+    fn next_sequenced(&mut self) -> Option<SequencedEvent> {
         let wants_prompts = self.wants_prompts();
         let sequencer = self.sequencer.as_mut()?;
         if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
@@ -231,11 +239,12 @@ impl ScheduleDriver {
         sequencer.next(wants_prompts, self.published.first().is_some())
     }
 
-    /// Returns the next decision of the schedule, which may first need further prompts.
+    /// Returns the next decision of the schedule. While the schedule has no decision and the curriculum can deliver a prompt, delivers
+    /// prompts first.
     fn next_decision(&mut self) -> Option<Decision> {
         loop {
             let decision = self.schedule.poll();
-            if decision.is_some() || !self.draw() {
+            if decision.is_some() || !self.draw_prompt() {
                 return decision;
             }
         }
@@ -243,9 +252,9 @@ impl ScheduleDriver {
 
     /// Drains the decisions of the schedule and carries them out.
     ///
-    /// The sequencer and the scores see each decision before the next event is released, because it changes which responses may still end.
-    /// A `Close` is sent before `close` releases the capabilities of its round. `pass` runs after `send`, which already informs rollouts of
-    /// a passed tick if a round is open.
+    /// The sequencer and the scores process each decision before the next event is released, because the decision changes which responses
+    /// may still end. A `Close` is sent before `close` releases the capabilities of its round. `announce_tick` runs after `send`, which
+    /// already announces a passed tick if a round is open.
     fn drain(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         while let Some(next) = self.next_decision() {
             match &next {
@@ -263,10 +272,10 @@ impl ScheduleDriver {
             }
             self.record(&next);
             if let Some(sequencer) = &mut self.sequencer {
-                sequencer.decided(&next);
+                sequencer.on_decision(&next);
             }
             if let Some(scores) = &mut self.scores {
-                scores.decided(&next);
+                scores.on_decision(&next);
             }
             let closed = matches!(next, Decision::Close { .. });
             self.decided.push(next);
@@ -276,61 +285,62 @@ impl ScheduleDriver {
             }
         }
         self.send(give);
-        self.pass(give);
+        self.announce_tick(give);
         if self.finished || (self.stopping && self.open.is_empty()) {
             self.finish();
         }
-        self.feed();
+        self.request_prompts();
     }
 
-    /// Sends the pending decisions. A rejection between two rounds waits for the next round.
+    /// Sends the pending decisions, and announces a passed tick, at the step of the open round. Decisions between two rounds wait for the
+    /// next round.
     fn send(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         let Some((step, round)) = self.round else { return };
-        if self.decided.is_empty() && self.passed.is_none() {
+        if self.decided.is_empty() && self.unannounced_tick.is_none() {
             return;
         }
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
         let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
-        let place =
-            |decision| self.affinity.place(decision, |prompt| row_of(prompt).prompt_length());
-        let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
+        let assign =
+            |decision| self.affinity.assign(decision, |prompt| row_of(prompt).prompt_length());
+        let workers: Vec<Option<u32>> = decided.iter().map(assign).collect();
         let texts = unsent_texts(&decided, &workers, &mut self.texts_sent, &row_of);
         give(SchedulePort::Texts, &open.texts, texts);
         // The tick goes first: requests that follow it are launched or stopped at that tick.
         let all = u32::try_from(self.affinity.workers()).unwrap_or(u32::MAX);
-        let passed = self.passed.take().map(|tick| encode::advance(tick, all));
+        let passed = self.unannounced_tick.take().map(|tick| encode::advance(tick, all));
         let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
         for batch in passed.into_iter().chain(requests) {
             if let Some(sequencer) = &mut self.sequencer {
                 let receivers = batch.values::<UInt32Type>(column::WORKER).values();
-                receivers.iter().for_each(|&worker| sequencer.sent(worker as usize, 1));
+                receivers.iter().for_each(|&worker| sequencer.record_sent(worker as usize, 1));
             }
             give(SchedulePort::Requests, &open.requests, batch);
         }
         let decisions = encode::decisions(&decided, &workers, round);
         give(SchedulePort::Decisions, &open.decisions, decisions);
-        decided.iter().for_each(|decision| self.account(step, decision));
+        decided.iter().for_each(|decision| self.update_bookkeeping(step, decision));
     }
 
-    /// Informs rollouts of a tick while no round is open, as long as responses of the last round are in flight.
-    fn pass(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
+    /// Announces a passed tick to the rollouts while no round is open, as long as responses of the last round are in flight.
+    fn announce_tick(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         let Some(sequencer) = &mut self.sequencer else { return };
-        if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
+        if let Some(tick) = self.unannounced_tick.take_if(|_| self.round.is_none())
             && let Some(capability) = &self.closed
         {
             let workers = self.affinity.workers();
-            (0..workers).for_each(|worker| sequencer.sent(worker, 1));
+            (0..workers).for_each(|worker| sequencer.record_sent(worker, 1));
             let advance = encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX));
             give(SchedulePort::Requests, capability, advance);
         }
         self.closed.take_if(|_| !sequencer.is_racing());
     }
 
-    /// Updates the bookkeeping for a decision: the reader may replace a prompt that is launched for the first time, and a prompt that will
-    /// not be launched again is dropped.
-    fn account(&mut self, step: Step, decision: &Decision) {
+    /// Updates the waits and the held prompts for a decision. Admitted and rejected prompts are dropped. The reader may deliver another
+    /// prompt for each prompt that is launched for the first time, or rejected before it was launched.
+    fn update_bookkeeping(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
                 self.waiting.begin((step, *prompt), "responses of its round");
@@ -358,8 +368,9 @@ impl ScheduleDriver {
         }
     }
 
-    /// Reports the failure of a schedule at the step of its open round, or at the first step whose policy it has. A failure before the
-    /// first policy is reported once that arrives. The step keeps its capabilities, so that no frontier marks it as complete.
+    /// Reports replicas whose weights differ, and the failure of the schedule. The failure is reported at the step of the open round or, if
+    /// no round is open, at the first step whose policy was delivered. A failure before the first policy is reported once that policy is
+    /// delivered. The step keeps its capabilities, so that no frontier marks it as complete.
     pub(super) fn fail(&mut self, mut report: impl FnMut(&OpenStep, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
             report(open, fault);
@@ -388,9 +399,9 @@ impl ScheduleDriver {
         self.published.clear();
     }
 
-    /// Widens the reader's budget if the schedule cannot open a round with all prompts that the budget allowed: the domain that it lacks
-    /// may be rare.
-    fn feed(&mut self) {
+    /// Holds the wait for prompts while no round can open without more of them. Widens the reader's budget if the schedule needs prompts
+    /// and has received all that the budget allowed, because the domain that it lacks may be rare.
+    fn request_prompts(&mut self) {
         let wants = !self.finished && self.wants_prompts();
         let lacking = wants && !self.ended && self.round.is_none();
         match self.open.keys().next().filter(|_| lacking) {
@@ -407,7 +418,7 @@ impl ScheduleDriver {
         };
         if wants && is_spent {
             let more = self.prompts.held.len().max(1);
-            self.prompts.widened += more;
+            self.prompts.extra_budget += more;
             self.release(more);
         }
     }

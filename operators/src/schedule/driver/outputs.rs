@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::PromptId;
 use crate::schedule::{Decision, encode};
 use crate::wire::rows::Row;
 
-/// An output of the operator to which decisions lead.
+/// An output of the operator that is derived from decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::schedule) enum SchedulePort {
     /// Batches of [`schema::TEXTS`](rollpacker_dataflow::schema::TEXTS).
@@ -19,8 +19,8 @@ pub(in crate::schedule) enum SchedulePort {
     Decisions,
 }
 
-/// Returns the texts of the launched prompts that are not in `sent`, and adds them to it. A round that launches a prompt again does not
-/// send its text again.
+/// Returns the texts of the launched prompts, except prompts that are in `sent` with the same worker, and adds the returned prompts to
+/// `sent`. `sent` holds the pairs of prompt and worker of the open round, so that a second launch in a round does not send the text again.
 pub(in crate::schedule) fn unsent_texts(
     decided: &[Decision],
     workers: &[Option<u32>],

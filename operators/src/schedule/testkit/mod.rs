@@ -38,11 +38,11 @@ const SAVES: &str = "a restored schedule decides as the one that was saved";
 
 /// Checks a schedule against its [contract](Schedule) in a scripted world. `start` makes a schedule in its initial state.
 ///
-/// The schedule runs with every decision [checked](Checked), a second time, with more prompts than it asks for, and, if it can be saved,
-/// restored from its saved state between its rounds.
+/// The schedule runs four times: with every decision [checked](Checked), a second time for comparison, with more prompts than it asks
+/// for, and restored from its saved state between rounds. A schedule that cannot be saved is not restored.
 ///
 /// # Errors
-/// The first rule that does not hold, with the decision at fault.
+/// If a rule of the contract does not hold. The error has the first such rule, with what was found instead.
 pub fn check_schedule<S: Schedule + 'static>(
     mut start: impl FnMut() -> S,
     world: &World,

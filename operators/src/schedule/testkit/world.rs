@@ -22,26 +22,28 @@ pub enum Entry {
 
 /// A scripted world around a schedule, in virtual time.
 ///
-/// All that happens in it follows from its seed: one response in seven takes up to ten times as long as the others, half of the aborts and
-/// pauses come too late, policies take their time, and rewards arrive after their responses.
+/// The seed determines all events: one response in seven takes about nine times as long as the others, half of the aborts and pauses come
+/// too late, policies are published with random delays, and rewards arrive after their responses.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The prompts of the run in the order of their ids.
     pub prompts: Vec<Offer>,
-    /// The seed of the durations and finish reasons of responses.
+    /// The seed of all random values: durations and finish reasons of responses, outcomes of aborts and pauses, rewards, and delays of
+    /// policies.
     pub seed: u64,
-    /// The number of policies that are published ahead of the last closed round, minus one.
+    /// The staleness of the run, in steps: `staleness + 1` policies are published ahead of the last closed round.
     pub staleness: u64,
     /// The number of prompts offered after each event without being requested.
     pub read_ahead: usize,
-    /// The factor by which all durations are stretched.
+    /// The factor by which the times that the schedule receives are multiplied.
     pub scale: u64,
     /// `true` to lose one response in 16, which ends as aborted although the schedule did not abort it.
     pub lossy: bool,
 }
 
 impl World {
-    /// Creates the prompts `0..` of `epochs`; each epoch is a list of domains.
+    /// Creates a world with one prompt for each domain in `epochs`, where each epoch is a list of domains. Ids and dataset rows of prompts
+    /// are counted from 0 over all epochs. The staleness and the read-ahead are 0, the scale is 1, and no response is lost.
     #[must_use]
     pub fn new(epochs: &[Vec<Arc<str>>], seed: u64) -> Self {
         let domains = (0..)
@@ -60,7 +62,7 @@ impl World {
     /// Runs until no event is left, and returns the log.
     ///
     /// # Errors
-    /// If the schedule decides without end.
+    /// If the run has more than 100,000 events and decisions, so that it does not seem to end.
     ///
     /// # Panics
     /// If the schedule launches a response that is running, or stops one that is not. [`Checked`](crate::schedule::Checked) finds both.
@@ -74,8 +76,8 @@ impl World {
         mut schedule: S,
         mut each: impl FnMut(S) -> S,
     ) -> Result<Vec<Entry>, Nonconformance> {
-        const MOST_ENTRIES: usize = 100_000;
-        let mut run = Run {
+        const MAX_ENTRIES: usize = 100_000;
+        let mut run = WorldRun {
             world: self,
             now: 0,
             agenda: BTreeMap::new(),
@@ -91,12 +93,12 @@ impl World {
         (0..=self.staleness).for_each(|step| run.publish(Step(step)));
         run.offer(&mut schedule);
         while let Some(((now, _), event)) = run.agenda.pop_first() {
-            if run.log.len() > MOST_ENTRIES {
-                let found = format!("more than {MOST_ENTRIES} events and decisions");
+            if run.log.len() > MAX_ENTRIES {
+                let found = format!("more than {MAX_ENTRIES} events and decisions");
                 return Err(Nonconformance::new("a run ends", found));
             }
             run.now = now;
-            run.happen(&mut schedule, event);
+            run.process_scheduled(&mut schedule, event);
             run.offer(&mut schedule);
             schedule = each(schedule);
         }
@@ -106,26 +108,26 @@ impl World {
 
 /// The outcome of a response.
 #[derive(Clone, Copy)]
-struct GroupOutcome {
+struct ResponseOutcome {
     tokens: u32,
-    /// The number of these tokens that are sampled in this step, one per tick.
+    /// The number of these tokens that earlier launches have sampled. The others are sampled at one per tick.
     sampled: u32,
     finish_reason: FinishReason,
 }
 
-struct Run<'a> {
+struct WorldRun<'a> {
     world: &'a World,
     now: u64,
     /// Future events, by time and then by a random tie-break.
     agenda: BTreeMap<(u64, u64), Event>,
-    /// Responses in flight: their outcomes, and when they were launched.
-    running: BTreeMap<SampleId, (GroupOutcome, u64)>,
+    /// Responses in flight: their outcomes, and the times at which they were launched.
+    running: BTreeMap<SampleId, (ResponseOutcome, u64)>,
     /// Responses that ended by themselves.
-    whole: BTreeMap<SampleId, GroupOutcome>,
-    /// Responses that were paused and have not answered.
+    whole: BTreeMap<SampleId, ResponseOutcome>,
+    /// Responses that were paused and have not ended.
     pausing: BTreeSet<SampleId>,
     /// The outcomes from which later launches resume.
-    kept: BTreeMap<(PromptId, u32), GroupOutcome>,
+    kept: BTreeMap<(PromptId, u32), ResponseOutcome>,
     /// The time at which the last policy is published; policies are published in order.
     published: u64,
     offered: usize,
@@ -133,7 +135,7 @@ struct Run<'a> {
     log: Vec<Entry>,
 }
 
-impl Run<'_> {
+impl WorldRun<'_> {
     fn offer(&mut self, schedule: &mut impl Schedule) {
         let mut extra_offers = self.world.read_ahead;
         while !self.ended && (schedule.wants_prompts() || extra_offers > 0) {
@@ -149,12 +151,12 @@ impl Run<'_> {
         self.log.push(Entry::Event(event.clone()));
         schedule.on(Nanos(self.now * self.world.scale), event);
         while let Some(decision) = schedule.poll() {
-            self.carry_out(&decision);
+            self.apply_decision(&decision);
             self.log.push(Entry::Decision(decision));
         }
     }
 
-    fn carry_out(&mut self, decision: &Decision) {
+    fn apply_decision(&mut self, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, samples, .. } => {
                 let step = self.log.iter().rev().find_map(opened).expect("a round is open");
@@ -170,10 +172,10 @@ impl Run<'_> {
     }
 
     /// Delivers an event of the agenda. A response is followed by its reward if the schedule wants it.
-    fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
+    fn process_scheduled(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
             let (outcome, _) = self.running.remove(&id).expect("only running responses end");
-            let outcome = GroupOutcome { sampled: tokens, ..outcome };
+            let outcome = ResponseOutcome { sampled: tokens, ..outcome };
             if self.pausing.remove(&id) && finish_reason != FinishReason::Abort {
                 self.kept.insert((id.prompt, id.sample), outcome);
             }
@@ -182,14 +184,14 @@ impl Run<'_> {
                 if schedule.wants_scores() {
                     let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 2]);
                     let score = ((random >> 8 & 7) / 3) as f64;
-                    self.later(1 + random % 16, random, Event::Scored { id, score });
+                    self.schedule_event(1 + random % 16, random, Event::Scored { id, score });
                 }
             }
         }
         self.deliver(schedule, event);
     }
 
-    /// Generates a response with a long-tailed duration, or the rest of a paused one. A response that had ended ends at once.
+    /// Generates a response with a long-tailed duration, or the rest of a paused response. A response that was kept whole ends at once.
     fn generate(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into()]);
         let duration = 1 + (random % 64) * if random.is_multiple_of(7) { 9 } else { 1 };
@@ -198,24 +200,24 @@ impl Run<'_> {
             1..4 => FinishReason::Length,
             _ => FinishReason::Stop,
         };
-        let fresh = GroupOutcome { tokens: duration as u32, sampled: 0, finish_reason };
+        let fresh = ResponseOutcome { tokens: duration as u32, sampled: 0, finish_reason };
         let outcome = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
-        let GroupOutcome { tokens, sampled, finish_reason } = outcome;
+        let ResponseOutcome { tokens, sampled, finish_reason } = outcome;
         let twice = self.running.insert(id, (outcome, self.now));
         assert!(twice.is_none(), "{id} runs already");
         let event = Event::Response { id, tokens, finish_reason };
-        self.later((tokens - sampled).into(), random, event);
+        self.schedule_event((tokens - sampled).into(), random, event);
     }
 
     /// Aborts a response. Half of the aborts come too late, and the response ends as it would have.
     fn abort(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 1]);
         if random.is_multiple_of(2) {
-            self.cut(id, 0, FinishReason::Abort);
+            self.replace_end(id, 0, FinishReason::Abort);
         }
     }
 
-    /// Pauses a response. Half of the pauses come too late.
+    /// Pauses a response. A response that has ended by itself is kept whole. Half of the other pauses come too late.
     fn pause(&mut self, id: SampleId) {
         if let Some(outcome) = self.whole.get(&id) {
             self.kept.insert((id.prompt, id.sample), *outcome);
@@ -226,32 +228,36 @@ impl Run<'_> {
         if random.is_multiple_of(2) {
             let (outcome, launched) = self.running[&id];
             let sampled = outcome.sampled + (self.now - launched) as u32;
-            self.cut(id, sampled, FinishReason::Pause);
+            self.replace_end(id, sampled, FinishReason::Pause);
         }
     }
 
     /// Replaces the scheduled end of a response.
-    fn cut(&mut self, id: SampleId, tokens: u32, finish_reason: FinishReason) {
+    fn replace_end(&mut self, id: SampleId, tokens: u32, finish_reason: FinishReason) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 3]);
         let is_it = |event: &Event| matches!(event, Event::Response { id: it, .. } if *it == id);
         let found = self.agenda.iter().find(|(_, event)| is_it(event)).map(|(&key, _)| key);
         self.agenda.remove(&found.expect("only running responses are stopped"));
-        self.later(random >> 8 & 63, random, Event::Response { id, tokens, finish_reason });
+        self.schedule_event(
+            random >> 8 & 63,
+            random,
+            Event::Response { id, tokens, finish_reason },
+        );
     }
 
     fn publish(&mut self, step: Step) {
         let random = self.random(&[step.0]);
         self.published = self.published.max(self.now) + 1 + random % 32;
-        self.later(self.published - self.now, random, Event::Policy { step });
+        self.schedule_event(self.published - self.now, random, Event::Policy { step });
     }
 
-    fn later(&mut self, duration: u64, tie: u64, event: Event) {
+    fn schedule_event(&mut self, duration: u64, tie: u64, event: Event) {
         let clash = self.agenda.insert((self.now + duration, tie), event);
         assert!(clash.is_none(), "ties are broken by 64 random bits");
     }
 
-    fn random(&self, words: &[u64]) -> u64 {
-        words.iter().fold(self.world.seed, |state, word| mix(state ^ mix(*word)))
+    fn random(&self, values: &[u64]) -> u64 {
+        values.iter().fold(self.world.seed, |state, value| mix(state ^ mix(*value)))
     }
 }
 

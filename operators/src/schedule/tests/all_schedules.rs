@@ -61,7 +61,7 @@ impl Case {
             places: self.prompts,
             responses: self.responses,
             samples: self.responses,
-            most: self.prompts,
+            max: self.prompts,
             slots: usize::MAX,
             filters: false,
             fails: false,
@@ -70,7 +70,7 @@ impl Case {
         };
         match &self.kind {
             Kind::Dynamic(config) => Contract {
-                most: config.max_generated_batches * config.prompts,
+                max: config.max_generated_batches * config.prompts,
                 filters: true,
                 fails: config.on_exhausted == OnExhausted::Fail,
                 ..plain
@@ -79,7 +79,7 @@ impl Case {
             Kind::FrontierGroup(config) => Contract { slots: config.slots, ..plain },
             Kind::LongestFirst(config) => Contract { slots: config.slots, ..plain },
             Kind::Partial(config) => Contract {
-                most: (config.oversubscription * config.prompts as f64).ceil() as usize,
+                max: (config.oversubscription * config.prompts as f64).ceil() as usize,
                 pauses: true,
                 max_rounds: config.max_versions,
                 ..plain
@@ -87,7 +87,7 @@ impl Case {
             Kind::Sorted(config) => {
                 let loads = 1 + usize::from(config.carry_over);
                 Contract {
-                    most: loads * config.group_size * config.prompts,
+                    max: loads * config.group_size * config.prompts,
                     slots: config.slots,
                     pauses: config.mode == sorted::Mode::Partial,
                     max_rounds: (loads * config.group_size) as u64,
@@ -101,7 +101,7 @@ impl Case {
                 let filter = config.filter_zero_variance;
                 Contract {
                     samples,
-                    most: filter.map_or(launched, |it| it.max_generated_batches * config.prompts),
+                    max: filter.map_or(launched, |it| it.max_generated_batches * config.prompts),
                     filters: filter.is_some(),
                     pauses: config.keep_partial,
                     fails: filter.is_some_and(|it| it.on_exhausted == OnExhausted::Fail),

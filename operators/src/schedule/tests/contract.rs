@@ -26,7 +26,7 @@ pub(super) struct Contract {
     /// The number of responses launched for a prompt.
     pub(super) samples: u32,
     /// The maximum number of prompts that a round may launch.
-    pub(super) most: usize,
+    pub(super) max: usize,
     pub(super) slots: usize,
     /// `true` if groups without variance are rejected.
     pub(super) filters: bool,
@@ -110,7 +110,7 @@ impl Contract {
             assert_eq!(reason == Reason::Queued, queued, "{prompt} is launched because {reason}");
         }
         let prompts: BTreeSet<_> = launches(round).into_iter().map(|(prompt, _)| prompt).collect();
-        assert!(prompts.contains(&prompt) || prompts.len() < self.most, "too many are launched");
+        assert!(prompts.contains(&prompt) || prompts.len() < self.max, "too many are launched");
     }
 
     fn admit(&self, past: &[Entry], prompt: PromptId, samples: &[u32]) {
@@ -196,7 +196,7 @@ impl Contract {
         let is_spent =
             |it: &&Offer| self.filters && is_short && first_launch(past, it.prompt).is_some();
         let is_over = self.undecided(past).iter().all(|it| it.epoch != epoch || is_spent(it));
-        let is_exhausted = self.filters && !self.fails && launched.len() == self.most;
+        let is_exhausted = self.filters && !self.fails && launched.len() == self.max;
         assert!(
             admitted(round).len() == self.places || is_over || is_exhausted,
             "round {step} admitted {} groups, and {left} prompts are left",
@@ -219,7 +219,7 @@ impl Contract {
         let launched: BTreeSet<_> = launches(round).into_iter().map(|(prompt, _)| prompt).collect();
         let rejected = launched.iter().filter(|prompt| is_rejected(round, **prompt)).count();
         assert!(self.fails, "the run failed");
-        assert_eq!(launched.len(), self.most, "prompts could be launched");
+        assert_eq!(launched.len(), self.max, "prompts could be launched");
         assert!(
             launched.len() - rejected < self.places,
             "the remaining prompts could still fill the round"

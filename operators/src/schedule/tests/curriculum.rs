@@ -79,17 +79,17 @@ impl Gated {
         match (decision, self.round) {
             (Decision::Open { step, .. }, _) => {
                 self.round = Some(*step);
-                curriculum.opened(*step);
+                curriculum.on_open(*step);
             }
             (Decision::Admit { prompt, samples, .. }, Some(step)) => {
-                curriculum.admitted(step, *prompt, self.rows[prompt], samples.clone());
+                curriculum.on_admit(step, *prompt, self.rows[prompt], samples.clone());
             }
             (Decision::Reject { prompt, reason: Reason::ZeroVariance }, Some(step)) => {
-                curriculum.rejected(step, *prompt, self.rows[prompt]);
+                curriculum.on_reject(step, *prompt, self.rows[prompt]);
             }
             (Decision::Close { step, .. }, _) => {
                 self.round = None;
-                curriculum.closed(*step);
+                curriculum.on_close(*step);
                 self.open.remove(step);
             }
             _ => {}
@@ -111,13 +111,13 @@ impl Schedule for Gated {
             }
             Event::Response { id, finish_reason, .. } => {
                 if finish_reason.is_whole() && !self.schedule.wants_scores() {
-                    self.gate.curriculum.scored(id, self.score(id));
+                    self.gate.curriculum.on_score(id, self.score(id));
                 }
                 event
             }
             Event::Scored { id, .. } => {
                 let score = self.score(id);
-                self.gate.curriculum.scored(id, score);
+                self.gate.curriculum.on_score(id, score);
                 Event::Scored { id, score }
             }
         };

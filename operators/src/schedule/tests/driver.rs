@@ -93,21 +93,21 @@ fn early_scores_are_delivered_after_the_ends_of_their_responses() {
                     }
                 });
             };
-            driver.announced(
+            driver.on_policy(
                 Step(0),
                 OpenStep { policy, requests, texts, decisions, errors, metrics: None },
             );
-            driver.policy(Step(0));
-            driver.offer(&prompt(7));
+            driver.deliver_policy(Step(0));
+            driver.on_prompts(&prompt(7));
             decide(&mut driver);
             let scores = Float64Array::from(vec![0.0, 1.0]);
-            driver.scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
+            driver.on_scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
             decide(&mut driver);
             let reasons = StringArray::from(vec!["stop", "stop"]);
-            driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
+            driver.on_responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
             decide(&mut driver);
             // Input that arrives after the schedule has ended the run is read again by a run that resumes.
-            driver.offer(&prompt(8));
+            driver.on_prompts(&prompt(8));
             let last = driver.state().prompts.last.expect("an offered prompt");
             assert_eq!(last.prompt, PromptId(7));
             |_| {}

@@ -96,7 +96,7 @@ impl Running {
 struct Worker {
     /// The requests that the worker has not processed.
     inbox: VecDeque<Command>,
-    taken_in: u64,
+    received: u64,
     tick: Tick,
     running: BTreeMap<SampleId, Running>,
     ends: Vec<End>,
@@ -177,15 +177,15 @@ impl Race {
             if play.finished {
                 return play.log;
             }
-            play.happen();
-            play.settle();
+            play.act_randomly();
+            play.drive();
         }
         panic!("the run does not end: {:?}", play.sequencer);
     }
 
     fn hash(&self, id: SampleId, what: u64) -> u64 {
-        let words = [id.step.0, id.prompt.0, u64::from(id.sample), what];
-        words.iter().fold(self.seed, |state, word| mix(state ^ mix(*word)))
+        let values = [id.step.0, id.prompt.0, u64::from(id.sample), what];
+        values.iter().fold(self.seed, |state, value| mix(state ^ mix(*value)))
     }
 
     /// Returns the length of a response, which is the same in every step. Many lengths are equal.
@@ -203,7 +203,7 @@ impl Play {
     }
 
     /// Lets a random actor act.
-    fn happen(&mut self) {
+    fn act_randomly(&mut self) {
         match self.roll(10) {
             0 => self.read(),
             1 => {
@@ -222,7 +222,7 @@ impl Play {
             4 | 5 => {
                 let worker = self.roll(self.workers.len());
                 let notice = self.workers[worker].outbox.pop_front();
-                notice.into_iter().for_each(|notice| self.sequencer.notice(notice));
+                notice.into_iter().for_each(|notice| self.sequencer.on_notice(notice));
             }
             6 => {
                 let worker = self.roll(self.workers.len());
@@ -231,7 +231,7 @@ impl Play {
             7 => {
                 let worker = self.roll(self.workers.len());
                 if let Some(command) = self.workers[worker].inbox.pop_front() {
-                    self.take_in(worker, command);
+                    self.receive_command(worker, command);
                 }
             }
             _ => self.decode(),
@@ -270,10 +270,10 @@ impl Play {
         }
     }
 
-    fn take_in(&mut self, worker: usize, command: Command) {
+    fn receive_command(&mut self, worker: usize, command: Command) {
         let race = self.race;
         let site = &mut self.workers[worker];
-        site.taken_in += 1;
+        site.received += 1;
         match command {
             Command::Advance(tick) => {
                 site.tick = tick;
@@ -281,13 +281,13 @@ impl Play {
                 let is_out =
                     |_: &SampleId, it: &mut Running| it.tokens == it.length && it.tick() <= tick;
                 let out: Vec<_> = site.running.extract_if(.., is_out).collect();
-                out.into_iter().for_each(|(id, running)| self.hand_out(id, running.length));
+                out.into_iter().for_each(|(id, running)| self.return_response(id, running.length));
             }
             Command::Launch(id) => match self.kept.remove(&(id.prompt, id.sample)) {
                 Some((tokens, true)) => {
                     let (tick, finish_reason) = (site.tick, FinishReason::Stop);
                     site.ends.push(End { tick, id, tokens, finish_reason });
-                    self.hand_out(id, tokens);
+                    self.return_response(id, tokens);
                 }
                 kept => {
                     let (resumed_tokens, length) =
@@ -303,7 +303,7 @@ impl Play {
     }
 
     /// Hands a response to its reward.
-    fn hand_out(&mut self, id: SampleId, tokens: u32) {
+    fn return_response(&mut self, id: SampleId, tokens: u32) {
         self.whole.insert(id, tokens);
         // After a round has closed, only its admitted responses are scored.
         if self.closed < Some(id.step) || self.admitted.contains(&id) {
@@ -338,17 +338,17 @@ impl Play {
         let mut ends = std::mem::take(&mut site.ends);
         let turn = usize::try_from(self.dice % 7).expect("small") % ends.len().max(1);
         ends.rotate_left(turn);
-        let notice = Notice { worker, taken_in: site.taken_in, floor, ends };
+        let notice = Notice { worker, received: site.received, floor, ends };
         site.outbox.push_back(notice);
     }
 
     /// Acts as the driver: releases events and sends requests for the decisions.
-    fn settle(&mut self) {
+    fn drive(&mut self) {
         self.drain(None);
         loop {
             self.race();
             // A schedule that has finished takes no further policy.
-            let is_due = self.sequencer.is_quiet() && !self.finished;
+            let is_due = self.sequencer.can_deliver_policy() && !self.finished;
             let Some(step) = self.published.front().filter(|_| is_due) else { return };
             let event = Event::Policy { step: *step };
             self.published.pop_front();
@@ -367,7 +367,7 @@ impl Play {
             assert!(turn.tick >= self.tick, "ticks do not go back");
             self.tick = turn.tick;
             self.deliver(turn.event);
-            self.drain(turn.passes.then_some(self.tick));
+            self.drain(turn.tick_passed.then_some(self.tick));
         }
     }
 
@@ -400,7 +400,7 @@ impl Play {
         let mut commands: Vec<Command> = passed.into_iter().map(Command::Advance).collect();
         while let Some(decision) = self.schedule.poll() {
             self.log.push((self.tick, decision.to_string()));
-            self.sequencer.decided(&decision);
+            self.sequencer.on_decision(&decision);
             self.decide(decision, &mut commands);
         }
         for command in commands {
@@ -413,7 +413,7 @@ impl Play {
                 }
             };
             for worker in to {
-                self.sequencer.sent(worker, 1);
+                self.sequencer.record_sent(worker, 1);
                 self.workers[worker].inbox.push_back(command);
             }
         }
@@ -514,13 +514,13 @@ fn a_response_that_ends_at_its_launch_tick_counts_as_ended_when_stopped() {
     let (step, prompt) = (Step(0), PromptId(3));
     let mut sequencer = Sequencer::new(false, 1);
     let reason = Reason::Queued;
-    sequencer.decided(&Decision::Open { step, round: RoundKind::Full, reason });
-    sequencer.decided(&Decision::Launch { prompt, samples: 0..2, reason });
-    sequencer.sent(0, 1);
+    sequencer.on_decision(&Decision::Open { step, round: RoundKind::Full, reason });
+    sequencer.on_decision(&Decision::Launch { prompt, samples: 0..2, reason });
+    sequencer.record_sent(0, 1);
     let id = |sample| SampleId { step, prompt, sample };
     let pause = |sample| Decision::Pause { id: id(sample), reason };
-    [pause(0), pause(1)].iter().for_each(|decision| sequencer.decided(decision));
-    sequencer.sent(0, 2);
+    [pause(0), pause(1)].iter().for_each(|decision| sequencer.on_decision(decision));
+    sequencer.record_sent(0, 2);
     let end = |sample, tick, finish_reason| End {
         tick: Tick(tick),
         id: id(sample),
@@ -528,14 +528,14 @@ fn a_response_that_ends_at_its_launch_tick_counts_as_ended_when_stopped() {
         finish_reason,
     };
     let ends = vec![end(0, 0, FinishReason::Stop), end(1, 4, FinishReason::Stop)];
-    sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
+    sequencer.on_notice(Notice { worker: 0, received: 3, floor: Tick::MAX, ends });
     assert_eq!(
         sequencer.next(false, false),
         None,
         "one stop is unanswered: the response had ended"
     );
     let ends = vec![end(1, 0, FinishReason::Pause)];
-    sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
+    sequencer.on_notice(Notice { worker: 0, received: 3, floor: Tick::MAX, ends });
     let events = std::iter::from_fn(|| sequencer.next(false, false)).map(|turn| turn.event);
     let events: Vec<_> = events.collect();
     let response =

@@ -176,7 +176,7 @@ impl Oracle {
 
     /// Returns the number of prompts of a lane that a short round of `step` launches, or `None` if the round must not be short.
     fn short(&self, queue: &[Waiting], rest: usize, quota: usize, step: u64) -> Option<usize> {
-        let most = usize::try_from(ceil(self.eta_prompts, quota as u64)).unwrap();
+        let max = usize::try_from(ceil(self.eta_prompts, quota as u64)).unwrap();
         let with = |launched: usize| {
             let deferred = (0..launched - quota).map(|_| (PromptId(u64::MAX), step));
             queue.iter().copied().chain(deferred).collect::<Vec<_>>()
@@ -185,7 +185,7 @@ impl Oracle {
             let queue = with(*launched);
             self.drains(&queue, quota, step + 1, self.total_steps)
         };
-        let launched = (quota..=most).rev().find(fits)?;
+        let launched = (quota..=max).rev().find(fits)?;
         Some(if rest < quota { 0 } else { launched.min(rest) })
     }
 
@@ -265,7 +265,7 @@ impl Oracle {
         let waiting = self.queue(past, None);
         let age = waiting.iter().map(|(_, deferred)| step.0 - deferred).max().unwrap_or(0);
         assert_eq!(queue, Queue { length: waiting.len(), age }, "the queue as round {step} closes");
-        assert!(self.max_queue_age.is_none_or(|most| age <= most), "a prompt waits for too long");
+        assert!(self.max_queue_age.is_none_or(|max| age <= max), "a prompt waits for too long");
     }
 
     fn finish(&self, past: &[Entry]) {

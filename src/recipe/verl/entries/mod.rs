@@ -3,43 +3,45 @@
 mod policy;
 mod run;
 
-/// The meaning of a key of verl here.
+/// The translation of a verl key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// The key with this name means the same.
+pub(crate) enum KeyMapping {
+    /// Translates to the key with this name.
     Key(&'static str),
-    /// One of these values is what happens here, and others are refused with the reason. `null` is always accepted.
+    /// Accepts these values and `null`, which match this program's behavior; rejects other values with the reason.
     Only(&'static [&'static str], &'static str),
-    /// The value of this key is what happens here, and others are refused with the reason.
+    /// Accepts the value that the key of this name has here, and `null`; rejects other values with the reason.
     SameAs(&'static str, &'static str),
-    /// One of these values is what happens here. Others are left out, with the reason as a note.
+    /// Ignores these values and `null`, which match this program's behavior. Leaves out other values, with the reason as a note.
     Noted(&'static [&'static str], &'static str),
-    /// The key is left out if the value is negative, and otherwise means the same as the one with this name.
+    /// Translates to the key with this name. A negative value is left out.
     NotNegative(&'static str),
-    /// The key with this name means the same, but `null` does not, and is left out with the reason as a note.
+    /// Translates to the key with this name. `null` is left out, with the reason as a note.
     NotNull(&'static str, &'static str),
-    /// The inner meaning, but only while another setting uses the key. It has no effect in verl otherwise, and is left out.
-    If(Condition, &'static Use),
-    /// The first meaning while another setting holds, and the second otherwise.
-    Switch(Condition, &'static Use, &'static Use),
-    /// The maximum number of tokens of a prompt with its response. One that the limits of the two reach is refused.
+    /// The inner translation applies if the condition holds. Otherwise the key has no effect in verl and is left out.
+    If(Condition, &'static KeyMapping),
+    /// The first translation applies if the condition holds, and the second translation otherwise.
+    Switch(Condition, &'static KeyMapping, &'static KeyMapping),
+    /// The maximum number of tokens of a prompt with its response. The key is ignored if its value is at least the sum of the prompt limit
+    /// and the response limit, and rejected otherwise.
     Context,
-    /// The file of a reward in Python.
+    /// The file with the Python function that scores responses.
     RewardFile,
-    /// The function in that file.
+    /// The name of the Python function that scores responses.
     RewardFunction,
-    /// The further arguments of the function, below this section.
+    /// An additional argument of the Python function that scores responses. The entry stands for all keys below this section.
     RewardArguments,
-    /// The rollout engine: that of the recipe, unless the run has servers.
+    /// The rollout engine. The key is translated if the run has servers. Otherwise it is left out with a note, and the recipe's engine
+    /// generates.
     Engine,
-    /// A setting of DAPO's penalty for long responses, which is the reward `soft_overlong`.
+    /// A setting of DAPO's penalty for long responses, which is the reward `soft_overlong` here.
     Overlong(OverlongPart),
-    /// The loggers, of which TensorBoard's event file has to be selected here. The console and a file are always written, and other loggers
-    /// are left out.
+    /// The loggers. Only TensorBoard's event file has to be selected here. The console and a file are always written, and other loggers are
+    /// left out.
     Loggers,
-    /// The key concerns something that does not exist here and does not change what a run computes.
+    /// The key is left out. It concerns something that does not exist here, and does not change what a run computes.
     Ignored,
-    /// Leaving the key out would mislead, for this reason.
+    /// The key is rejected with this reason, because leaving it out would mislead. `null` is ignored.
     Refused(&'static str),
 }
 
@@ -48,11 +50,11 @@ pub(crate) enum Use {
 pub(crate) enum OverlongPart {
     /// `true` to add the penalty to the scores.
     Enable,
-    /// The number of tokens over which it grows.
+    /// The number of tokens over which the penalty grows to its maximum.
     Len,
-    /// Its largest value.
+    /// The maximum of the penalty.
     Factor,
-    /// The length at which it is largest.
+    /// The response length in tokens at which the penalty reaches its maximum.
     MaxLength,
 }
 
@@ -61,7 +63,7 @@ pub(crate) enum OverlongPart {
 pub(crate) struct Condition {
     /// The key of the other setting.
     pub(crate) key: &'static str,
-    /// The values as TOML with which the condition holds. If there are none, it holds whenever the key is set.
+    /// The values, as TOML, with which the condition holds. If the list is empty, the condition holds whenever the key is set.
     pub(crate) values: &'static [&'static str],
 }
 
@@ -69,10 +71,10 @@ pub(crate) struct Condition {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) verl: &'static str,
-    pub(crate) meaning: Use,
+    pub(crate) meaning: KeyMapping,
 }
 
-pub(super) const fn entry(verl: &'static str, meaning: Use) -> Entry {
+pub(super) const fn entry(verl: &'static str, meaning: KeyMapping) -> Entry {
     Entry { verl, meaning }
 }
 
@@ -104,7 +106,7 @@ const LOSS: &str = "actor.policy_loss.loss_mode";
 pub(super) const CLIP: Condition =
     when(LOSS, &["\"vanilla\"", "\"dapo\"", "\"gspo\"", "\"geo_mean\"", "\"cispo\""]);
 pub(super) const DUAL_CLIP: Condition = when(LOSS, &["\"vanilla\"", "\"dapo\""]);
-/// The losses that have an aggregation of their own, whatever `loss_agg_mode` is.
+/// The losses that ignore `loss_agg_mode`, because they have an aggregation of their own.
 pub(super) const SEQUENCE_MEAN: Condition = when(LOSS, &["\"geo_mean\"", "\"sapo\""]);
 pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
 
@@ -141,13 +143,14 @@ pub(super) const ON: &[&str] = &["true"];
 pub(super) const ZERO: &[&str] = &["0", "0.0"];
 pub(super) const ONE: &[&str] = &["1", "1.0"];
 
-/// Returns all keys of verl that are known here. Of several that match, an exact name has precedence, and then the longest.
+/// Returns the entries of all known verl keys.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
     policy::POLICY.iter().chain(run::RUN)
 }
 
-/// Returns the meaning of verl's key, if it is known. `is_exact` limits the search to full names.
-pub(crate) fn find(key: &str, is_exact: bool) -> Option<Use> {
+/// Returns the translation of a verl key, or `None` if the key is not known. An exact name has precedence over sections, and a longer
+/// section over a shorter section. With `is_exact`, only an exact name matches.
+pub(crate) fn find(key: &str, is_exact: bool) -> Option<KeyMapping> {
     let exact = all().find(|entry| entry.verl == key);
     let below = |entry: &&Entry| {
         let section = entry.verl.strip_suffix('*');

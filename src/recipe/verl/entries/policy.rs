@@ -1,18 +1,19 @@
 //! Keys of the sections `data` and `actor_rollout_ref`.
 
-use super::Use::{
+use super::KeyMapping::{
     Context, Engine, If, Ignored, Key, NotNegative, Noted, Only, Refused, SameAs, Switch,
 };
 use super::{
     ADAMW, CLIP, CONSTANT, CONSTANT_DECAY, DECAY_END, DECAY_STEPS, DUAL_CLIP, DYNAMIC, Entry,
-    FILTERED, FLOAT32, FRACTION, KL_LOSS, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE, ONE_GREEDY,
-    OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED,
-    SAMPLED_VALIDATION, SAPO, SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, Use, WARM_UP,
+    FILTERED, FLOAT32, FRACTION, KL_LOSS, KeyMapping, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE,
+    ONE_GREEDY, OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED,
+    SAMPLED_VALIDATION, SAPO, SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, WARM_UP,
     WARM_UP_START, WHOLE_MODEL, ZERO, entry,
 };
 
-/// With the schedule of DAPO, the number of prompts that are launched until a batch has enough groups with variance.
-const LAUNCHED: Use = Switch(
+/// The translation of `data.gen_batch_size`. With DAPO's schedule it is the number of prompts that a round launches. With other schedules
+/// it must be `data.train_batch_size`.
+const LAUNCHED: KeyMapping = Switch(
     DYNAMIC,
     &Key("schedule.gen_prompts"),
     &SameAs(
@@ -139,7 +140,7 @@ pub(super) static POLICY: &[Entry] = &[
     entry("actor_rollout_ref.actor.kl_loss_coef", If(KL_LOSS, &Key("actor.kl_loss_coef"))),
     entry("actor_rollout_ref.actor.kl_loss_type", If(KL_LOSS, &Key("actor.kl_loss_type"))),
     entry("actor_rollout_ref.actor.policy_loss.loss_mode", Key("actor.policy_loss.loss_mode")),
-    // Options of losses that are not here: `loss_mode` rejects their names.
+    // Options of losses that do not exist here; `loss_mode` rejects the names of these losses.
     entry("actor_rollout_ref.actor.policy_loss.clip_cov_ratio", Ignored),
     entry("actor_rollout_ref.actor.policy_loss.clip_cov_lb", Ignored),
     entry("actor_rollout_ref.actor.policy_loss.clip_cov_ub", Ignored),

@@ -1,10 +1,10 @@
 //! Keys of all sections but `data` and `actor_rollout_ref`.
 
-use super::OverlongPart::{Enable, Factor, Len, MaxLength};
-use super::Use::{
+use super::KeyMapping::{
     If, Ignored, Key, Loggers, NotNull, Noted, Only, Overlong, Refused, RewardArguments,
     RewardFile, RewardFunction, SameAs, Switch,
 };
+use super::OverlongPart::{Enable, Factor, Len, MaxLength};
 use super::{
     ADAMW, ADAPTIVE, BYPASS, CONSTANT, CRITIC_WARM_UP, DISCOUNTED, DYNAMIC, Entry, GAE, GROUP_NORM,
     IMPORTANCE, KL_REWARD, MODEL_FOLDER, OFF, ON, OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM,
@@ -12,16 +12,17 @@ use super::{
     entry,
 };
 
-/// The managers that score each response by its data source. That of DAPO adds the penalty for long responses, which has keys of its own.
+/// The reward managers that score each response by its data source. DAPO's manager also adds the penalty for long responses, which other
+/// keys set.
 const MANAGERS: &[&str] = &["\"naive\"", "\"prime\"", "\"dapo\""];
 
-/// The numbers of warm-up steps that mean none.
+/// The numbers of warm-up steps that disable the warm-up.
 const NO_WARM_UP: &[&str] = &["-1", "0"];
 const CRITIC_RATE: &str = "the learning rate of the critic is constant after its warm-up";
 const CORRECTION: &str = "set `algorithm.rollout_correction.rollout_is` and its threshold";
 const REINFORCE: &str =
     "set algorithm.rollout_correction.bypass_mode=true and its loss_type=reinforce";
-/// The metrics of a response that are its score.
+/// The values of `filter_groups.metric` that stand for the score of a response.
 const SCORES: &[&str] = &["\"score\"", "\"seq_reward\"", "\"seq_final_reward\""];
 
 pub(super) static RUN: &[Entry] = &[

@@ -44,8 +44,8 @@ fn valid(pattern: &str) -> Regex {
     Regex::new(pattern).expect("invariant: the pattern is valid")
 }
 
-/// Returns the letter that a text consists of or begins with as a label, in upper case: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
-/// `\textbf{(B)} 5`.
+/// Returns the letter, in upper case, that is the whole text or the label at its beginning: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
+/// `\textbf{(B)} 5`. Returns `None` for any other text.
 #[must_use]
 pub fn letter(text: &str) -> Option<char> {
     let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
@@ -57,7 +57,8 @@ pub fn letter(text: &str) -> Option<char> {
         .or_else(|| labelled(bare).map(|(letter, _)| letter))
 }
 
-/// Returns the upper-case letter that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`.
+/// Returns the letter, in upper case, that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`. Returns `None` if
+/// there is no such label or nothing follows it.
 pub(crate) fn labelled(text: &str) -> Option<(char, &str)> {
     let group = LABELLED.captures(text)?;
     let letter = group[1].chars().next()?.to_ascii_uppercase();
@@ -65,7 +66,8 @@ pub(crate) fn labelled(text: &str) -> Option<(char, &str)> {
     (!choice.is_empty()).then_some((letter, choice))
 }
 
-/// Returns the text without markup that encloses all of it.
+/// Returns the text without up to 8 layers of markup that enclose all of it. Surrounding blanks, and punctuation after a closing bracket,
+/// are also removed.
 #[must_use]
 pub fn unwrapped(text: &str) -> &str {
     let mut text = trimmed(text);

@@ -5,7 +5,7 @@
 const MAX_NAME: usize = 120;
 
 /// Splits an equation that names a value. Returns the left-hand side in a canonical spelling without styling commands, and the right-hand
-/// side.
+/// side. Returns `None` for any other text.
 ///
 /// A name is a letter, a word or a command with its decorations, applied to something in brackets. A product such as `x(x + 1)` is not a
 /// name.
@@ -16,7 +16,8 @@ pub(super) fn definition(text: &str) -> Option<(String, &str)> {
     (name.chars().count() <= MAX_NAME && is_application(&name)).then_some((name, value))
 }
 
-/// Returns the byte offset of the first equality sign outside of brackets.
+/// Returns the byte offset of the first equality sign outside of brackets. Returns `None` if there is none, or if it is part of another
+/// sign such as `<=`, `!=` or `:=`.
 fn equality_sign(text: &str) -> Option<usize> {
     let mut depth = 0_i32;
     let mut before = ' ';
@@ -89,7 +90,7 @@ fn is_application(name: &str) -> bool {
     named && !letters.is_empty() && closes_at_end(arguments) && !is_product(head, arguments)
 }
 
-/// Returns `true` if the text consists of bracketed groups with only primes and stars between them.
+/// Returns `true` if the text consists of bracketed groups, none of them empty, with only primes and stars between and after the groups.
 fn closes_at_end(arguments: &str) -> bool {
     let mut depth = 0_i32;
     let fits = arguments.chars().all(|c| {
@@ -104,8 +105,8 @@ fn closes_at_end(arguments: &str) -> bool {
     fits && depth == 0 && !arguments.contains("()")
 }
 
-/// Returns `true` if a letter before brackets is more likely a factor: the letter also occurs within the brackets, or is a variable before
-/// a sum.
+/// Returns `true` if a letter before brackets is more likely a factor: the letter also occurs within the brackets, or is a lower-case
+/// letter other than `f`, `g` and `h` before an expression with an operator.
 fn is_product(head: &str, arguments: &str) -> bool {
     let mut letters = head.chars();
     let (Some(letter), None) = (letters.next(), letters.next()) else { return false };

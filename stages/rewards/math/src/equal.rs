@@ -7,15 +7,16 @@ use super::expr::{Constant, Expr, Function, Number};
 use super::normal::{self, normal};
 use super::number::{self, Rational};
 use super::parse::UNNAMED;
-use super::work::Work;
+use super::work::WorkBudget;
 use super::{matrix, relation, set};
 
 /// The maximum number of steps of a comparison: a few hundred milliseconds at worst.
-const STEPS: u32 = 1_000_000;
-/// The number of points at which expressions with variables are compared, and the number of points at which both must be defined.
-const POINTS: u64 = 12;
-const DEFINED: usize = 3;
-/// The maximum number of elements of collections that are compared pairwise.
+const MAX_STEPS: u32 = 1_000_000;
+/// The number of points at which expressions with variables are compared.
+const SAMPLE_POINTS: u64 = 12;
+/// The minimum number of these points at which both expressions must be defined.
+const MIN_DEFINED_POINTS: usize = 3;
+/// The maximum number of elements of collections that are compared pairwise. Larger collections are equal only if they are identical.
 const MAX_ELEMENTS: usize = 200;
 
 /// The options of a comparison.
@@ -25,21 +26,22 @@ pub(super) struct Rules {
     pub(super) precision: u32,
     /// `true` if the names of variables matter and sets differ from tuples.
     pub(super) strict: bool,
-    /// `true` if a relation may answer a truth that is a set.
+    /// `true` if an inequality may answer a truth that is a set.
     pub(super) relation_for_set: bool,
 }
 
 /// Returns `true` if an answer equals the truth. The comparison is not symmetric: `1` answers `x = 1`, but does not answer `x + y = 1`.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
-    let comparer = Comparer { rules, work: Work::steps(STEPS) };
+    let comparer = Comparer { rules, work: WorkBudget::new(MAX_STEPS) };
     let same = match rules.strict && truth.symbols() != [UNNAMED] && answer.symbols() != [UNNAMED] {
-        true => comparer.answers(truth, answer),
-        false => comparer.answers(truth, &renamed(truth, answer)),
+        true => comparer.same_answers(truth, answer),
+        false => comparer.same_answers(truth, &renamed(truth, answer)),
     };
     truth == answer || (same && !comparer.work.is_exhausted())
 }
 
-/// Returns the answer with its variables renamed to those of the truth, in order of appearance.
+/// Returns the answer with its variables renamed to the variables of the truth, in order of appearance. If the answer and the truth have
+/// different numbers of variables, the answer is returned unchanged.
 fn renamed(truth: &Expr, answer: &Expr) -> Expr {
     let (to, from) = (truth.symbols(), answer.symbols());
     if to.len() != from.len() {
@@ -61,25 +63,25 @@ fn rename(expr: &Expr, from: &[&str], to: &[&str]) -> Expr {
 /// The options of a comparison and its remaining work.
 pub(super) struct Comparer {
     pub(super) rules: Rules,
-    pub(super) work: Work,
+    pub(super) work: WorkBudget,
 }
 
 impl Comparer {
-    /// Returns `true` if an answer, or a part of one, equals the truth.
-    pub(super) fn answers(&self, truth: &Expr, answer: &Expr) -> bool {
+    /// Returns `true` if an answer equals the truth; both may be elements of collections. Returns `false` once the work is exhausted.
+    pub(super) fn same_answers(&self, truth: &Expr, answer: &Expr) -> bool {
         if self.work.spend(1).is_none() {
             return false;
         }
-        let (truth, answer) = relation::unwrapped(truth, answer);
-        truth == answer || self.relations(&truth, &answer) || self.values(&truth, &answer)
+        let (truth, answer) = relation::strip_names(truth, answer);
+        truth == answer || self.same_relations(&truth, &answer) || self.same_values(&truth, &answer)
     }
 
     // Compares relations in three ways. Two relations may be the same as written. Otherwise, inequalities are compared by the sets of their
-    // solutions, which requires the same variables. Finally, an inequality in the truth may be answered by a set, and with
-    // `relation_for_set` also the other way round.
-    fn relations(&self, truth: &Expr, answer: &Expr) -> bool {
+    // solutions, which requires the same variables. Finally, an inequality in the truth may be answered by a set and, with
+    // `relation_for_set`, a set in the truth by an inequality.
+    fn same_relations(&self, truth: &Expr, answer: &Expr) -> bool {
         if let (Expr::Relation(truth), Expr::Relation(answer)) = (truth, answer)
-            && relation::same(self, truth, answer)
+            && relation::are_equivalent(self, truth, answer)
         {
             return true;
         }
@@ -101,39 +103,41 @@ impl Comparer {
 
     // The kind of collection of the truth decides whether order matters. A tuple keeps its order, a list of answers does not, and in strict
     // mode a set and a tuple are never equal. Everything that is not a collection is compared as an interval, a matrix or a scalar.
-    fn values(&self, truth: &Expr, answer: &Expr) -> bool {
+    fn same_values(&self, truth: &Expr, answer: &Expr) -> bool {
         match (truth, answer) {
             (Expr::Relation(_), _) | (_, Expr::Relation(_)) => false,
             (Expr::Tuple(truth), Expr::Tuple(answer) | Expr::List(answer)) => {
-                self.ordered(truth, answer)
+                self.same_ordered(truth, answer)
             }
             (Expr::Tuple(truth), Expr::Set(answer)) => {
-                !self.rules.strict && self.ordered(truth, answer)
+                !self.rules.strict && self.same_ordered(truth, answer)
             }
             (Expr::Set(truth), Expr::Tuple(answer)) => {
-                !self.rules.strict && self.unordered(truth, answer)
+                !self.rules.strict && self.same_unordered(truth, answer)
             }
-            (Expr::List(truth), Expr::Tuple(answer)) => self.unordered(truth, answer),
+            (Expr::List(truth), Expr::Tuple(answer)) => self.same_unordered(truth, answer),
             (Expr::List(_) | Expr::Set(_), _) | (_, Expr::List(_) | Expr::Set(_))
                 if elements(truth).is_some() && elements(answer).is_some() =>
             {
                 let (truth, answer) = (elements(truth), elements(answer));
-                truth.zip(answer).is_some_and(|(truth, answer)| self.unordered(truth, answer))
+                truth.zip(answer).is_some_and(|(truth, answer)| self.same_unordered(truth, answer))
             }
             _ if set::is_interval(truth) || set::is_interval(answer) => {
                 set::same(self, truth, answer)
             }
-            _ => self.matrices(truth, answer).unwrap_or_else(|| self.scalars(truth, answer)),
+            _ => self
+                .same_matrices(truth, answer)
+                .unwrap_or_else(|| self.same_scalars(truth, answer)),
         }
     }
 
-    fn ordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
+    fn same_ordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
         truth.len() == answer.len()
-            && truth.iter().zip(answer).all(|(truth, answer)| self.answers(truth, answer))
+            && truth.iter().zip(answer).all(|(truth, answer)| self.same_answers(truth, answer))
     }
 
     /// Returns `true` if both have the same elements, regardless of order and repetition.
-    fn unordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
+    fn same_unordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
         if truth.len().max(answer.len()) > MAX_ELEMENTS {
             return truth == answer;
         }
@@ -141,7 +145,7 @@ impl Comparer {
         let mut left: Vec<&Expr> = answer;
         truth.len() == left.len()
             && truth.iter().all(|truth| {
-                let found = left.iter().position(|answer| self.answers(truth, answer));
+                let found = left.iter().position(|answer| self.same_answers(truth, answer));
                 found.map(|at| left.remove(at)).is_some()
             })
     }
@@ -151,7 +155,7 @@ impl Comparer {
         for element in elements {
             if !distinct
                 .iter()
-                .any(|other| self.answers(other, element) && self.answers(element, other))
+                .any(|other| self.same_answers(other, element) && self.same_answers(element, other))
             {
                 distinct.push(element);
             }
@@ -159,41 +163,46 @@ impl Comparer {
         distinct
     }
 
-    fn matrices(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
+    fn same_matrices(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
         match (matrix::matrix(truth), matrix::matrix(answer)) {
             (None, None) => None,
             (Some(truth), Some(answer)) => Some(
                 truth.len() == answer.len()
-                    && truth.iter().zip(&answer).all(|(truth, answer)| self.ordered(truth, answer)),
+                    && truth
+                        .iter()
+                        .zip(&answer)
+                        .all(|(truth, answer)| self.same_ordered(truth, answer)),
             ),
             (Some(only), None) => Some(
-                matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(&row[0], answer)),
+                matches!(only.as_slice(), [row] if row.len() == 1 && self.same_scalars(&row[0], answer)),
             ),
             (None, Some(only)) => Some(
-                matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(truth, &row[0])),
+                matches!(only.as_slice(), [row] if row.len() == 1 && self.same_scalars(truth, &row[0])),
             ),
         }
     }
 
     /// Returns `true` if two expressions have the same value wherever they are defined.
     ///
-    /// The tests go from certain and cheap to approximate: the same word or digits; equality after rounding, which alone decides if a side
-    /// is a decimal number; the normal forms, which decide if both exist; and finally the values at several points.
-    pub(super) fn scalars(&self, truth: &Expr, answer: &Expr) -> bool {
+    /// The tests go from certain and cheap to approximate: the same word or digits; equality after rounding, which alone decides if one of
+    /// the two is a decimal number and both have a real value; the normal forms, which decide if both exist; and finally the values at
+    /// several points.
+    pub(super) fn same_scalars(&self, truth: &Expr, answer: &Expr) -> bool {
         if same_words(truth, answer) || same_digits(truth, answer) {
             return true;
         }
-        if let Some(same) = self.rounded(truth, answer) {
+        if let Some(same) = self.same_rounded(truth, answer) {
             return same;
         }
-        match self.exact(truth, answer) {
+        match self.same_exactly(truth, answer) {
             Some(same) => same,
-            None => self.sampled(truth, answer),
+            None => self.same_at_points(truth, answer),
         }
     }
 
-    /// Compares after rounding, if one side is a number with a decimal point. Returns `None` otherwise.
-    fn rounded(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
+    /// Compares after rounding if `truth` or `answer` is a number with a decimal point. Returns `None` if neither of them is such a number,
+    /// or if one of them has no real value.
+    fn same_rounded(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
         if !(is_decimal(truth) || is_decimal(answer)) {
             return None;
         }
@@ -203,7 +212,8 @@ impl Comparer {
         Some(same(&self.number(truth)?, &self.number(answer)?))
     }
 
-    /// Returns the value of an expression without variables: exact if possible, otherwise as precise as floating point.
+    /// Returns the value of an expression without variables: exact if possible, otherwise as precise as floating point. `None` if there is
+    /// no real value.
     fn number(&self, expr: &Expr) -> Option<Rational> {
         if let Some(exact) = normal::rational(expr, &self.work) {
             return Some(exact);
@@ -216,26 +226,26 @@ impl Comparer {
         number::from_f64(value.re)
     }
 
-    fn exact(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
+    fn same_exactly(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
         normal(truth, &self.work)?.same(&normal(answer, &self.work)?, &self.work)
     }
 
     /// Compares the values at several points. A logarithm without a base is tried as natural and as decimal.
-    fn sampled(&self, truth: &Expr, answer: &Expr) -> bool {
+    fn same_at_points(&self, truth: &Expr, answer: &Expr) -> bool {
         let bare = |part: &Expr| matches!(part, Expr::Apply(Function::Log, _));
         let bases: &[f64] = if truth.any(&bare) || answer.any(&bare) {
             &[std::f64::consts::E, 10.0]
         } else {
             &[std::f64::consts::E]
         };
-        bases.iter().any(|base| self.agree(truth, answer, *base).unwrap_or(false))
+        bases.iter().any(|base| self.agree_at_points(truth, answer, *base).unwrap_or(false))
     }
 
-    fn agree(&self, truth: &Expr, answer: &Expr, log_base: f64) -> Option<bool> {
+    fn agree_at_points(&self, truth: &Expr, answer: &Expr, log_base: f64) -> Option<bool> {
         let constant = is_constant(truth) && is_constant(answer);
         let cost = truth.size() + answer.size();
         let mut defined = 0;
-        for seed in 0..if constant { 1 } else { POINTS } {
+        for seed in 0..if constant { 1 } else { SAMPLE_POINTS } {
             self.work.spend(cost)?;
             let point = Point { log_base, ..Point::seeded(seed) };
             match (evaluate(truth, &point), evaluate(answer, &point)) {
@@ -244,11 +254,12 @@ impl Comparer {
                 _ => return Some(false),
             }
         }
-        Some(defined >= if constant { 1 } else { DEFINED })
+        Some(defined >= if constant { 1 } else { MIN_DEFINED_POINTS })
     }
 }
 
-/// Returns the elements of a list or a set. A single value is its own element.
+/// Returns the elements of a list or a set. A single value is its own element. `None` for a set that does not list its elements, such as an
+/// interval.
 fn elements(expr: &Expr) -> Option<&[Expr]> {
     match expr {
         Expr::List(items) | Expr::Set(items) => Some(items),
@@ -257,7 +268,7 @@ fn elements(expr: &Expr) -> Option<&[Expr]> {
     }
 }
 
-/// Returns `true` if an expression is a number written with a decimal point, or a percentage of one.
+/// Returns `true` if an expression is a number that was written with a decimal point or an exponent, or was computed from such a number.
 fn is_decimal(expr: &Expr) -> bool {
     matches!(expr, Expr::Number(Number { decimal: true, .. }))
 }
@@ -266,7 +277,7 @@ fn is_constant(expr: &Expr) -> bool {
     !expr.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Apply(Function::Named(_), _)))
 }
 
-/// Returns `true` if one side is a number in a base, the other a bare number, and both have the same digits.
+/// Returns `true` if one expression is a number in a base, the other a bare number, and both have the same digits.
 fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     let written = |expr: &Expr| match expr {
         Expr::Based(digits, _) => number::decimal(digits),
@@ -279,7 +290,8 @@ fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     one && written(truth).is_some() && written(truth) == written(answer)
 }
 
-/// Returns `true` if two answers are the same word. Case is ignored, except for single letters, which are variables.
+/// Returns `true` if two answers are the same word and at least one of them is a symbol. Case is ignored if the word has several letters or
+/// one of the answers is a constant. It matters for any other single letter, which is a variable.
 fn same_words(truth: &Expr, answer: &Expr) -> bool {
     let (Some(truth_word), Some(answer_word)) = (word(truth), word(answer)) else { return false };
     let written = |expr: &Expr| matches!(expr, Expr::Symbol(_));
@@ -293,7 +305,8 @@ fn same_words(truth: &Expr, answer: &Expr) -> bool {
     truth_word == answer_word
 }
 
-/// Returns the letters of a word, which may have been written as text or parsed as a product of variables.
+/// Returns the letters of a word, which may have been written as text or parsed as a product of variables. Returns `None` for any other
+/// expression.
 fn word(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Symbol(name) => {

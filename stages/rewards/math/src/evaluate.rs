@@ -12,7 +12,7 @@ use super::number;
 /// A point at which an expression is evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point<'a> {
-    /// The seed of the values of variables. Odd seeds make some of them negative.
+    /// The seed of the values of variables. Odd seeds make some of the values negative.
     pub(super) seed: u64,
     /// The base of logarithms without an explicit base.
     pub(super) log_base: f64,
@@ -27,7 +27,8 @@ impl Point<'_> {
     }
 }
 
-/// Returns the value of an expression, or `None` if it is undefined or not finite.
+/// Returns the value of an expression. Returns `None` if the value is undefined or not finite, or if the expression is not a number, such
+/// as a set.
 pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     let value = match expr {
         Expr::Number(number) => real(number::to_f64(&number.value)),
@@ -44,7 +45,7 @@ pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     (value.re.is_finite() && value.im.is_finite()).then_some(value)
 }
 
-/// Returns the value of an expression, or `None` if it is not real.
+/// Returns the value of an expression, which may be infinite. Returns `None` if the value is undefined or not real.
 pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     if let Some(infinite) = infinity(expr) {
         return Some(infinite);
@@ -53,7 +54,7 @@ pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     (value.im.abs() <= 1e-9 * value.re.abs().max(1.0)).then_some(value.re)
 }
 
-/// Returns plus or minus infinity if the expression is that.
+/// Returns positive or negative infinity if the expression is one of them, otherwise `None`.
 pub(super) fn infinity(expr: &Expr) -> Option<f64> {
     match expr {
         Expr::Constant(Constant::Infinity) => Some(f64::INFINITY),
@@ -67,7 +68,7 @@ pub(super) fn infinity(expr: &Expr) -> Option<f64> {
     }
 }
 
-/// Returns `true` if two values are equal up to rounding: a tolerance of 1e-9 of the larger one plus 1e-12.
+/// Returns `true` if two values are equal up to rounding: a tolerance of 1e-12 plus 1e-9 times the larger magnitude.
 pub(super) fn close(left: Complex64, right: Complex64) -> bool {
     (left - right).norm() <= 1e-12 + 1e-9 * left.norm().max(right.norm())
 }
@@ -94,7 +95,8 @@ fn named(constant: Constant) -> Option<Complex64> {
     })
 }
 
-/// Returns the value of a variable: 0.2 to 2.8 in magnitude, and no simple fraction.
+/// Returns the value that the point gives to a variable. If the point gives none, the name and the seed determine a value that is no simple
+/// fraction, with a magnitude from 0.2 to 2.8.
 fn variable(name: &str, point: &Point<'_>) -> f64 {
     if let Some((_, value)) = point.given.filter(|(given, _)| *given == name) {
         return value;
@@ -104,7 +106,7 @@ fn variable(name: &str, point: &Point<'_>) -> f64 {
     if point.seed % 2 == 1 && bits & 1 == 1 { -size } else { size }
 }
 
-/// FNV-1a over the name and the seed, with a final mix of the bits.
+/// Returns the FNV-1a hash of the name and the seed, with a final mix of the bits.
 fn hash(name: &str, seed: u64) -> u64 {
     let bytes = name.bytes().chain(seed.to_le_bytes());
     let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -184,7 +186,7 @@ fn logarithm(value: Complex64) -> Option<Complex64> {
     (value.norm() > 0.0).then(|| value.ln())
 }
 
-/// Returns a real value, rounded to the nearest integer if it differs from it only by rounding errors.
+/// Returns a value if it is real, and rounds it if it is an integer up to rounding errors.
 fn whole_nearby(value: Complex64) -> Option<f64> {
     let near = value.re.round();
     (value.im == 0.0).then(|| if (value.re - near).abs() < 1e-9 { near } else { value.re })
@@ -217,7 +219,8 @@ fn of_reals(function: &Function, values: &[Complex64]) -> Option<f64> {
     }
 }
 
-/// Euclid's algorithm. The number of steps is bounded for integers and cut off for other numbers.
+/// Returns the greatest common divisor by Euclid's algorithm. For numbers that are not integers, the algorithm may not end; the result is
+/// NaN after 2000 steps.
 fn gcd(left: f64, right: f64) -> f64 {
     let (mut left, mut right) = (left.abs(), right.abs());
     for _ in 0..2000 {
@@ -229,7 +232,7 @@ fn gcd(left: f64, right: f64) -> f64 {
     f64::NAN
 }
 
-/// Returns a smooth function of the arguments, determined by its name and the point.
+/// Returns the value of an unknown function: a smooth function of the arguments, which the name and the seed of the point determine.
 fn unknown(name: &str, values: &[Complex64], point: &Point<'_>) -> Complex64 {
     let weights = (0_u64..).map(|place| 0.3 + fraction(hash(name, point.seed ^ (place << 40))));
     let mixed: Complex64 = values.iter().zip(weights).map(|(value, weight)| value * weight).sum();

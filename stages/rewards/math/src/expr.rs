@@ -4,7 +4,8 @@ use num_traits::{One, Zero};
 
 use super::number::{self, Rational};
 
-/// An exact number. `decimal` is `true` if it was written with a decimal point; only such numbers are rounded before they are compared.
+/// An exact number. `decimal` is `true` if the number was written with a decimal point or an exponent, or was computed from such a number.
+/// Only decimal numbers are rounded before they are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Number {
     pub(super) value: Rational,
@@ -34,7 +35,7 @@ pub(super) enum Function {
     Min,
     Mod,
     Ln,
-    /// A logarithm without a base: natural or decimal, depending on the other side of the comparison.
+    /// A logarithm without a base, which a comparison tries as natural and as decimal.
     Log,
     Sin,
     Cos,
@@ -55,7 +56,7 @@ pub(super) enum Function {
     Named(String),
 }
 
-/// A comparison of two sides.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
@@ -89,7 +90,7 @@ impl Relation {
         self.rest.iter().all(|(comparison, _)| *comparison == Comparison::Equal)
     }
 
-    /// Returns the last side.
+    /// Returns the last expression of the chain.
     pub(super) fn last_side(&self) -> &Expr {
         self.rest.last().map_or(&self.first, |(_, side)| side)
     }
@@ -111,7 +112,7 @@ pub(super) enum Expr {
     /// A variable, or text.
     Symbol(String),
     Constant(Constant),
-    /// A factor with two values: first 1, then -1 (`\pm`), or the other way round (`\mp`).
+    /// A factor with two values: 1, then -1 if `true` (`\pm`); -1, then 1 if `false` (`\mp`).
     Sign(bool),
     Sum(Vec<Expr>),
     Product(Vec<Expr>),
@@ -130,6 +131,7 @@ pub(super) enum Expr {
     /// The set of all values for which a relation holds.
     Solutions(Box<Expr>),
     Interval(Box<Interval>),
+    /// A union, intersection or difference of sets, from left to right.
     Join(SetOperation, Vec<Expr>),
     /// A set of numbers by its letter: N, Z, Q, R, C.
     Domain(char),
@@ -261,7 +263,7 @@ impl Expr {
         }
     }
 
-    /// Returns `true` if `wanted` holds for this or a descendant.
+    /// Returns `true` if `wanted` holds for this node or a descendant.
     pub(super) fn any(&self, wanted: &impl Fn(&Expr) -> bool) -> bool {
         wanted(self) || self.children().into_iter().any(|part| part.any(wanted))
     }
@@ -287,7 +289,8 @@ impl Expr {
     }
 }
 
-/// Combines the numbers among the parts into one, which comes first. It is left out if it is neutral.
+/// Combines the numbers among the parts into one number, which comes first and is left out if it is neutral. A number that would exceed the
+/// limit on size stays a separate part. A single remaining part is returned alone.
 fn fold(
     parts: Vec<Expr>,
     neutral: Rational,

@@ -1,8 +1,9 @@
 //! Extraction of the answer from a text.
 //!
-//! Every place that may contain the answer is a candidate with a priority. In descending order of preference, these are an announced final
-//! answer, boxes and other markers, the text after the word `answer`, and any formula or number. Within a priority the last candidate wins;
-//! if it cannot be parsed, the next one is tried. The priorities are those of Math-Verify (Kydlíček, 2025,
+//! Every place that may contain the answer is a candidate with a priority; smaller numbers are preferred. The priority is 0 for "the final
+//! answer is ... I hope", 50 for "the final answer is", 100 for `answer:`, 200 for the word `answer`, and 300 for any other formula or
+//! number. The priority of boxes and other markers is an option and 0 by default. Within a priority, candidates are tried from the last to
+//! the first until one can be parsed. The priorities are those of Math-Verify (Kydlíček, 2025,
 //! <https://github.com/huggingface/Math-Verify>).
 
 pub(crate) mod boxes;
@@ -20,26 +21,27 @@ use crate::choice;
 
 use boxes::Boxes;
 
-/// The number of bytes at the end of a text in which the answer is searched.
-const TAIL: usize = 64 * 1024;
+/// The number of bytes at the end of a text that are searched for the answer.
+const MAX_SEARCHED_BYTES: usize = 64 * 1024;
 
 /// A notation of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// LaTeX between dollars or in a box.
+    /// LaTeX in a box or between delimiters such as `$...$`, `\(...\)` and `\[...\]`.
     Latex,
     /// Numbers and arithmetic in plain text.
     Expr,
 }
 
-/// The places to search.
+/// The options of the search for an answer.
 #[derive(Clone, Debug)]
-pub(super) struct Places<'a> {
+pub(super) struct SearchOptions<'a> {
+    /// The notations in which formulas and numbers are searched.
     pub(super) targets: &'a [Target],
-    /// The priority of boxes and other markers; if negative, boxes are ignored.
+    /// The priority of boxes and other markers. If it is negative, boxes are ignored, and the other markers have the priority 0.
     pub(super) boxed: i32,
-    /// `true` if `####`, `<answer>` and lines that begin with `Answer:` are markers.
+    /// `true` if `####`, `<answer>`, `Answer:` and `A:` mark answers.
     pub(super) markers: bool,
     /// `true` if answers without a marker count.
     pub(super) unmarked: bool,
@@ -50,9 +52,9 @@ pub(super) struct Places<'a> {
 pub(super) enum Content {
     /// Formulas that make up one answer, each as written; the flag is `true` if a percent sign follows.
     Formulas(Vec<(String, bool)>),
-    /// The last box and the nearby boxes that belong to it.
+    /// The text from the first box to the last closing brace. The answer is the last box of this text, with the boxes that belong to it.
     Boxes(String),
-    /// A line after a marker.
+    /// The text after a marker, or a whole ground truth.
     Line(String),
     /// A number or arithmetic; the flag is `true` if a percent sign follows.
     Plain(String, bool),
@@ -61,6 +63,7 @@ pub(super) enum Content {
 /// A place that may contain the answer.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
+    /// The priority. Smaller numbers are preferred.
     pub(super) priority: i32,
     /// The byte range in the text.
     pub(super) span: (usize, usize),
@@ -79,7 +82,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Returns the possible meanings for a comparison with `truth`. Left-hand sides of boxes only count if the truth has the same ones.
+    /// Returns the possible meanings for a comparison with `truth`. The meanings without left-hand sides are included unless the truth has
+    /// the same left-hand sides as the answer.
     pub(super) fn readings_for(&self, truth: &Expr) -> impl Iterator<Item = &Expr> {
         let same_names = self.readings.iter().any(|answer| relation::same_names(truth, answer));
         self.readings.iter().chain(self.unnamed.iter().filter(move |_| !same_names))
@@ -88,12 +92,12 @@ impl Answer {
 
 /// Returns the answer of a text; empty if there is none.
 ///
-/// Candidates are tried by priority and, within a priority, from the last to the first. A number within a formula that could not be parsed
-/// is skipped, because it is only a part of that answer. The returned text is the first one that is not empty, even if a later candidate
-/// provides the meanings.
-pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
+/// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula
+/// that could not be parsed is skipped, because the number is only a part of the answer. The returned text is the first one that is not
+/// empty, even if a later candidate provides the meanings.
+pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
     let text = tail(text);
-    let mut candidates = candidates(text, places);
+    let mut candidates = candidates(text, options);
     candidates.sort_by_key(|candidate| {
         (candidate.priority, std::cmp::Reverse(candidate.span.1), candidate.span.0)
     });
@@ -105,7 +109,7 @@ pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
         {
             continue;
         }
-        let answer = read(&candidate.content);
+        let answer = parse_content(&candidate.content);
         if first.is_empty() {
             first.clone_from(&answer.text);
         }
@@ -123,62 +127,62 @@ pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
 const MAX_TRIED: usize = 100;
 
 /// Parses a text that consists of an answer only, as most ground truths do. A comma in it may be a decimal comma.
-pub(super) fn whole(text: &str) -> Answer {
-    let mut answer = read(&Content::Line(text.to_owned()));
+pub(super) fn parse_whole(text: &str) -> Answer {
+    let mut answer = parse_content(&Content::Line(text.to_owned()));
     let number = plain::anywhere(text.trim())
         .into_iter()
         .find(|number| number.span == (0, text.trim().len()));
     if let Some(number) = number {
-        answer.readings.extend(read(&number.content).readings);
+        answer.readings.extend(parse_content(&number.content).readings);
     }
     answer
 }
 
 fn tail(text: &str) -> &str {
-    let mut begin = text.len().saturating_sub(TAIL);
+    let mut begin = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(begin) {
         begin += 1;
     }
     &text[begin..]
 }
 
-fn candidates(text: &str, places: &Places<'_>) -> Vec<Candidate> {
+fn candidates(text: &str, options: &SearchOptions<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    if places.boxed >= 0 && places.targets.contains(&Target::Latex) {
-        found.extend(environment::boxed(text, places.boxed));
+    if options.boxed >= 0 && options.targets.contains(&Target::Latex) {
+        found.extend(environment::boxed(text, options.boxed));
     }
-    if places.markers {
-        found.extend(marker::marked(text, places.boxed.max(0)));
+    if options.markers {
+        found.extend(marker::marked(text, options.boxed.max(0)));
     }
-    if places.targets.contains(&Target::Latex) {
+    if options.targets.contains(&Target::Latex) {
         found.extend(environment::announced(text));
     }
-    if places.targets.contains(&Target::Expr) {
+    if options.targets.contains(&Target::Expr) {
         found.extend(plain::announced(text));
     }
-    if !places.unmarked {
-        found.retain(|candidate| candidate.priority <= places.boxed.max(50));
+    if !options.unmarked {
+        found.retain(|candidate| candidate.priority <= options.boxed.max(50));
         return found;
     }
-    if places.targets.contains(&Target::Latex) {
+    if options.targets.contains(&Target::Latex) {
         found.extend(environment::anywhere(text));
     }
-    if places.targets.contains(&Target::Expr) {
+    if options.targets.contains(&Target::Expr) {
         found.extend(plain::anywhere(text));
     }
     found
 }
 
-fn read(content: &Content) -> Answer {
+fn parse_content(content: &Content) -> Answer {
     match content {
-        Content::Formulas(formulas) => formulas_together(formulas),
+        Content::Formulas(formulas) => parse_formulas(formulas),
         Content::Boxes(text) => match Boxes::last(text) {
-            Some(boxes) => named(&boxes, read_one(&boxes.bare(), false)),
-            None => read_one(text, false),
+            Some(boxes) => with_left_sides(&boxes, parse_text(&boxes.bare(), false)),
+            None => parse_text(text, false),
         },
         Content::Line(line) if marker::is_sentence(line) => Answer::default(),
-        Content::Line(line) => read_one(&without_boxes(line), false),
-        Content::Plain(text, percent) => read_one(text, *percent),
+        Content::Line(line) => parse_text(&without_boxes(line), false),
+        Content::Plain(text, percent) => parse_text(text, *percent),
     }
 }
 
@@ -187,22 +191,23 @@ fn without_boxes(text: &str) -> String {
     Boxes::all(text).map_or_else(|| text.to_owned(), |boxes| boxes.bare())
 }
 
-fn formulas_together(formulas: &[(String, bool)]) -> Answer {
-    let one = |(formula, percent): &(String, bool)| read_one(&without_boxes(formula), *percent);
-    let bare = together(formulas.iter().map(one).collect());
+fn parse_formulas(formulas: &[(String, bool)]) -> Answer {
+    let one = |(formula, percent): &(String, bool)| parse_text(&without_boxes(formula), *percent);
+    let bare = combine(formulas.iter().map(one).collect());
     let boxes: Option<Vec<Boxes>> = formulas
         .iter()
         .map(|(formula, percent)| Boxes::all(formula).filter(|_| !percent))
         .collect();
     match boxes {
-        Some(boxes) => named(&Boxes::joined(boxes), bare),
+        Some(boxes) => with_left_sides(&Boxes::joined(boxes), bare),
         None => bare,
     }
 }
 
-/// Returns the answer of several boxes with their left-hand sides. `bare` is the answer without them.
-fn named(boxes: &Boxes, bare: Answer) -> Answer {
-    let readings = boxes.equations().map(|equations| read_one(&equations, false).readings);
+/// Returns the answer of several boxes with their left-hand sides. Returns `bare`, the answer without left-hand sides, if the boxes do not
+/// have different left-hand sides or the equations cannot be parsed.
+fn with_left_sides(boxes: &Boxes, bare: Answer) -> Answer {
+    let readings = boxes.equations().map(|equations| parse_text(&equations, false).readings);
     match readings {
         Some(readings) if !readings.is_empty() => {
             Answer { readings, unnamed: bare.readings, text: bare.text }
@@ -211,12 +216,12 @@ fn named(boxes: &Boxes, bare: Answer) -> Answer {
     }
 }
 
-fn read_one(text: &str, percent: bool) -> Answer {
+fn parse_text(text: &str, percent: bool) -> Answer {
     let text = text.trim();
     let grouped = parse(text, true);
     let separated = parse(text, false).filter(|separated| Some(separated) != grouped.as_ref());
     let mut readings: Vec<Expr> = grouped.into_iter().chain(separated).collect();
-    readings.extend(defined(text));
+    readings.extend(parse_definition(text));
     if readings.is_empty() {
         readings.extend(last_side(text).and_then(|side| parse(side, true)));
     }
@@ -233,7 +238,7 @@ fn read_one(text: &str, percent: bool) -> Answer {
 }
 
 /// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product.
-fn defined(text: &str) -> Option<Expr> {
+fn parse_definition(text: &str) -> Option<Expr> {
     let (name, value) = definition(text)?;
     let value = match parse(value, true)? {
         Expr::Relation(relation) if relation.is_equation() => relation.last_side().clone(),
@@ -248,7 +253,7 @@ fn hundredth() -> Expr {
     Expr::integer(1).over(Expr::integer(100))
 }
 
-/// Returns the text after the last of several equality signs.
+/// Returns the text after the last equality sign, if there are several and the text has no commas or semicolons.
 fn last_side(text: &str) -> Option<&str> {
     if text.contains([',', ';']) {
         return None;
@@ -258,8 +263,8 @@ fn last_side(text: &str) -> Option<&str> {
     (signs.len() > 1).then(|| signs.last().map(|at| &text[at + 1..]))?
 }
 
-/// Combines several formulas into one list. Returns the first alone if not all of them can be parsed.
-fn together(mut answers: Vec<Answer>) -> Answer {
+/// Combines the answers of several formulas into one list. Returns the first answer alone if a formula cannot be parsed.
+fn combine(mut answers: Vec<Answer>) -> Answer {
     if answers.len() > 1 && answers.iter().all(|answer| !answer.readings.is_empty()) {
         let text = answers.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>().join(",");
         let items = answers.into_iter().filter_map(|answer| answer.readings.into_iter().next());

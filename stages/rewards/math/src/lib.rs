@@ -14,15 +14,15 @@
 //! assert!(verifier.is_correct("Answer: (x+1)^2", "x^2 + 2x + 1"));
 //! ```
 //!
-//! [`Verifier`] has the options, which can be read with serde. There is no model, no Python and no network, and the same input always has
-//! the same result. This crate depends on no other crate of its workspace.
+//! [`Verifier`] has the options and can be read with serde. The crate needs no model, no Python and no network, and the same input always
+//! has the same result. This crate depends on no other crate of its workspace.
 //!
 //! # Answers
 //!
-//! The answer of a text is the one that it marks: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, "the final answer is".
-//! Without a mark it is the last formula or number. LaTeX and plain text are read: numbers with separators and units, fractions,
-//! percentages, roots, powers, logarithms, trigonometric functions, sets, intervals, tuples, matrices, equations, inequalities, expressions
-//! with variables, and the letters of multiple-choice questions ([`choice`]).
+//! The answer of a text is the one that a marker announces: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, `A: ...` or
+//! "the final answer is". Without a marker, the answer is the last formula or number. LaTeX and plain text are read: numbers with
+//! separators and units, fractions, percentages, roots, powers, logarithms, trigonometric functions, sets, intervals, tuples, matrices,
+//! equations, inequalities, expressions with variables, and the letters of multiple-choice questions ([`choice`]).
 //!
 //! # Method
 //!
@@ -64,27 +64,29 @@ pub use self::extract::boxes::contents as boxed;
 
 /// Compares the final answer of a text with the ground truth.
 ///
-/// The answer is the one that the response marks, where the last marker wins: `\boxed{...}`, `#### ...`, `<answer>...</answer>`,
-/// `Answer: ...`, `A:...`, "the final answer is". Without a marker, it is the last formula or number. Answers are compared by value:
-/// numbers, fractions, percentages, sets, intervals, tuples, matrices, equations, inequalities and expressions with variables. Units are
-/// ignored.
+/// The answer is the one that a marker announces: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, `A: ...` or "the final
+/// answer is". Of several markers with the same priority, the last one wins. Without a marker, the answer is the last formula or number.
+/// Answers are compared by value: numbers, fractions, percentages, sets, intervals, tuples, matrices, equations, inequalities and
+/// expressions with variables. Units are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Verifier {
     /// `true` (default) if the last formula or number of a response without a marker counts as its answer.
     pub last_number: bool,
-    /// The accepted notations of answers; all by default.
+    /// The notations in which answers are searched; both by default. The text after a marker such as `####` is read in both notations.
     #[serde(alias = "match_types")]
     pub targets: Vec<Target>,
-    /// Number of decimal places to which numbers with a decimal point are rounded before they are compared, at most 30; 6 by default.
+    /// Number of decimal places to which numbers with a decimal point are rounded before they are compared, from 0 to 30; 6 by default.
+    /// Larger values count as 30.
     pub precision: u32,
     /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,
     /// `true` if an inequality may answer a truth that is a set; `false` by default. A set may always answer an inequality.
     #[serde(alias = "allow_set_relation_comp")]
     pub relation_for_set: bool,
-    /// Priority of boxes and other markers; 0 by default. 0 is that of "the final answer is ... I hope", 50 that of "the final answer is".
-    /// Boxes are ignored if it is negative.
+    /// Priority of boxes and other markers; 0 by default. Smaller numbers are preferred. For comparison, "the final answer is ... I hope"
+    /// has the priority 0, and "the final answer is" has the priority 50. If the value is negative, boxes are ignored, and the other
+    /// markers have the priority 0.
     #[serde(alias = "boxed_match_priority")]
     pub boxed_priority: i32,
     /// `true` (default) if `####`, `<answer>`, `Answer:` and `A:` mark answers.
@@ -106,12 +108,12 @@ impl Default for Verifier {
 }
 
 impl Verifier {
-    /// Returns `true` if the answer of a response equals the truth.
+    /// Returns `true` if the answer of a response equals the truth, by value or as written apart from blanks.
     ///
-    /// The truth is either an answer by itself or a text that contains one, like a response.
+    /// `truth` is either an answer alone or a text that contains an answer, as a response does.
     #[must_use]
     pub fn is_correct(&self, response: &str, truth: &str) -> bool {
-        let answer = extract::extract(response, &self.places(false));
+        let answer = extract::extract(response, &self.search_options(false));
         if answer.readings.is_empty() && answer.text.is_empty() {
             return false;
         }
@@ -129,20 +131,21 @@ impl Verifier {
         })
     }
 
-    /// Returns the truth as written if it can be parsed as a whole, or if it is LaTeX that cannot be parsed; otherwise the answer extracted
-    /// from it.
+    /// Returns the answers that count as the truth. A text without delimiters, boxes and `####` is the answer itself if it can be parsed or
+    /// contains a backslash. Otherwise the answer is extracted from the text. If no answer can be extracted, the whole text is also
+    /// returned.
     fn truths(&self, truth: &str) -> Vec<extract::Answer> {
-        let whole = extract::whole(truth);
+        let whole = extract::parse_whole(truth);
         let within = ["$", "\\boxed", "\\(", "\\[", "####"].iter().any(|mark| truth.contains(mark));
         if !within && (!whole.readings.is_empty() || truth.contains('\\')) {
             return vec![whole];
         }
-        let extracted = extract::extract(truth, &self.places(true));
+        let extracted = extract::extract(truth, &self.search_options(true));
         if extracted.readings.is_empty() { vec![whole, extracted] } else { vec![extracted] }
     }
 
-    fn places(&self, truth: bool) -> extract::Places<'_> {
-        extract::Places {
+    fn search_options(&self, truth: bool) -> extract::SearchOptions<'_> {
+        extract::SearchOptions {
             targets: &self.targets,
             boxed: self.boxed_priority,
             markers: self.markers,
@@ -150,7 +153,8 @@ impl Verifier {
         }
     }
 
-    /// Returns these options with those of a JSON object in their place. The object may also use the names of Math-Verify.
+    /// Returns a copy in which the options of a JSON object replace the options of `self`. The keys are the names of the fields, or the
+    /// names that Math-Verify uses: `match_types`, `allow_set_relation_comp` and `boxed_match_priority`.
     ///
     /// ```
     /// use rollpacker_math::Verifier;
@@ -162,7 +166,7 @@ impl Verifier {
     /// ```
     ///
     /// # Errors
-    /// If there is no option of a name, or a value has the wrong type.
+    /// If `options` is not an object, or has an unknown key or a value of the wrong type.
     pub fn with(&self, options: &serde_json::Value) -> Result<Self, OptionsError> {
         let mut all = serde_json::to_value(self).map_err(OptionsError)?;
         let own = Self::deserialize(options).map_err(OptionsError)?;

@@ -8,7 +8,8 @@ const MAX_SIZE: usize = 5000;
 
 type Rows = Vec<Vec<Expr>>;
 
-/// Returns the matrix that an expression evaluates to, if any. Products, sums, powers and transposes are computed.
+/// Returns the matrix that an expression evaluates to. Sums, products, transposes and powers with an exponent from 1 to 16 are computed.
+/// Returns `None` if the value is not a matrix or has more than [`MAX_SIZE`] nodes.
 pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     let rows = match expr {
         Expr::Matrix(rows) => rows.clone(),
@@ -21,7 +22,7 @@ pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     (rows.iter().flatten().map(Expr::size).sum::<usize>() <= MAX_SIZE).then_some(rows)
 }
 
-/// Returns the determinant of a matrix of at most 5 rows, by expansion along its first row.
+/// Returns the determinant of a square matrix of 1 to 5 rows, by expansion along its first row. `None` for any other matrix.
 pub(super) fn determinant(rows: &[Vec<Expr>]) -> Option<Expr> {
     let side = rows.len();
     if side > 5 || rows.iter().any(|row| row.len() != side) {
@@ -57,7 +58,7 @@ fn add(left: &Rows, right: &Rows) -> Option<Rows> {
     same.then(|| left.iter().zip(right).map(row).collect())
 }
 
-/// Multiplies matrices and scalars. Returns `None` if there is no matrix among them.
+/// Multiplies matrices and scalars. Returns `None` if there is no matrix among the factors, or if two matrices cannot be multiplied.
 fn product(factors: &[Expr]) -> Option<Rows> {
     let mut scalars = Vec::new();
     let mut result: Option<Rows> = None;

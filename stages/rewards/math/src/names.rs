@@ -1,6 +1,6 @@
 //! Names of functions, commands that may run into letters, and characters that stand for commands.
 
-/// The names of functions that plain text writes without a backslash.
+/// The names of functions, constants and Greek letters that may be written without a backslash.
 pub(super) const FUNCTIONS: &[&str] = &[
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh",
     "cosh", "tanh", "log", "ln", "lg", "exp", "sqrt", "pi", "gcd", "lcm", "max", "min", "mod",
@@ -23,7 +23,8 @@ const PREFIXES: &[&str] = &[
     "Rightarrow",
 ];
 
-/// Returns the command at the start of a run of letters. It is a known prefix if there is one, otherwise the whole run.
+/// Returns the command at the start of a run of letters: the first entry of `PREFIXES` with which the run begins. Returns the whole run if
+/// there is no such entry, or if the run is `cdots`, `circle`, `pmod` or `pmb`, which are commands that begin like another command.
 pub(super) fn known_prefix(word: &str) -> &str {
     if ["cdots", "pmod", "pmb"].contains(&word) {
         return word;
@@ -31,13 +32,14 @@ pub(super) fn known_prefix(word: &str) -> &str {
     PREFIXES.iter().find(|prefix| word.starts_with(**prefix)).unwrap_or(&word)
 }
 
+/// Returns the digit that a superscript character stands for. Returns `None` for any other character.
 pub(super) fn superscript(character: char) -> Option<u32> {
     const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     let at = DIGITS.iter().position(|digit| *digit == character)?;
     u32::try_from(at).ok()
 }
 
-/// Returns the numerator and the denominator of a fraction that is one character.
+/// Returns the numerator and the denominator of a fraction that is one character. Returns `None` for any other character.
 pub(super) fn fraction(character: char) -> Option<(u32, u32)> {
     Some(match character {
         '½' => (1, 2),
@@ -62,6 +64,8 @@ pub(super) fn fraction(character: char) -> Option<(u32, u32)> {
     })
 }
 
+/// Returns the command that a character stands for, without its backslash. The command of a letter for a set of numbers is `mathbb:` and
+/// the letter. Returns `None` for any other character.
 pub(super) fn unicode(character: char) -> Option<&'static str> {
     Some(match character {
         '≤' | '⩽' | '≦' => "le",

@@ -10,10 +10,11 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::expr::{Constant, Expr, Function};
 use super::number::{self, Rational};
-use super::work::Work;
+use super::work::WorkBudget;
 
-/// The maximum number of terms of a polynomial, and the maximum degree of an unknown.
+/// The maximum number of terms of a polynomial.
 const MAX_TERMS: usize = 300;
+/// The maximum degree of an unknown in a monomial.
 const MAX_DEGREE: u32 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +38,9 @@ pub(super) struct Quotient {
     below: Polynomial,
 }
 
-/// Returns the normal form of an expression, or `None` if it has none or is undefined.
-pub(super) fn normal(expr: &Expr, work: &Work) -> Option<Quotient> {
+/// Returns the normal form of an expression. Returns `None` if the expression has no normal form, is undefined, or exceeds the limits on
+/// size or work.
+pub(super) fn normal(expr: &Expr, work: &WorkBudget) -> Option<Quotient> {
     match expr {
         Expr::Number(number) => Some(Polynomial::constant(number.value.clone()).into()),
         Expr::Based(digits, base) => {
@@ -56,21 +58,22 @@ pub(super) fn normal(expr: &Expr, work: &Work) -> Option<Quotient> {
     }
 }
 
-/// Returns the value of an expression if it is a rational number.
-pub(super) fn rational(expr: &Expr, work: &Work) -> Option<Rational> {
+/// Returns the value of an expression if its normal form is a quotient of two numbers, and `None` otherwise.
+pub(super) fn rational(expr: &Expr, work: &WorkBudget) -> Option<Rational> {
     let quotient = normal(expr, work)?;
     Some(quotient.above.as_constant()? / quotient.below.as_constant()?)
 }
 
 impl Quotient {
-    /// Returns `true` if two quotients are equal.
-    pub(super) fn same(&self, other: &Self, work: &Work) -> Option<bool> {
+    /// Returns `true` if two quotients are equal, and `None` if the comparison exceeds the limits on size or work.
+    pub(super) fn same(&self, other: &Self, work: &WorkBudget) -> Option<bool> {
         let (left, right) = self.crossed(other, work)?;
         Some(left == right)
     }
 
-    /// Returns the constant factor `c` with `self = c * other`, if there is one.
-    pub(super) fn ratio(&self, other: &Self, work: &Work) -> Option<Rational> {
+    /// Returns the constant factor `c` with `self = c * other`, if there is one and neither quotient is zero. Returns `None` otherwise, and
+    /// if the computation exceeds the limits on size or work.
+    pub(super) fn ratio(&self, other: &Self, work: &WorkBudget) -> Option<Rational> {
         let (left, right) = self.crossed(other, work)?;
         let first = |polynomial: &Polynomial| polynomial.0.values().next().cloned();
         let ratio = first(&left)? / first(&right)?;
@@ -82,17 +85,17 @@ impl Quotient {
         self.above.0.is_empty()
     }
 
-    fn crossed(&self, other: &Self, work: &Work) -> Option<(Polynomial, Polynomial)> {
+    fn crossed(&self, other: &Self, work: &WorkBudget) -> Option<(Polynomial, Polynomial)> {
         Some((self.above.multiply(&other.below, work)?, other.above.multiply(&self.below, work)?))
     }
 
-    fn add(&self, other: &Self, work: &Work) -> Option<Self> {
+    fn add(&self, other: &Self, work: &WorkBudget) -> Option<Self> {
         let below = self.below.multiply(&other.below, work)?;
         let (left, right) = self.crossed(other, work)?;
         Some(Self { above: left.add(&right)?, below })
     }
 
-    fn multiply(&self, other: &Self, work: &Work) -> Option<Self> {
+    fn multiply(&self, other: &Self, work: &WorkBudget) -> Option<Self> {
         Some(Self {
             above: self.above.multiply(&other.above, work)?,
             below: self.below.multiply(&other.below, work)?,
@@ -103,7 +106,7 @@ impl Quotient {
         (!self.is_zero()).then_some(Self { above: self.below, below: self.above })
     }
 
-    fn raised(&self, exponent: u32, work: &Work) -> Option<Self> {
+    fn raised(&self, exponent: u32, work: &WorkBudget) -> Option<Self> {
         let mut result = Self::from(Polynomial::constant(Rational::one()));
         for _ in 0..exponent {
             result = result.multiply(self, work)?;
@@ -161,11 +164,11 @@ impl Polynomial {
         Some(sum)
     }
 
-    fn scaled(&self, factor: &Rational, work: &Work) -> Option<Self> {
+    fn scaled(&self, factor: &Rational, work: &WorkBudget) -> Option<Self> {
         self.multiply(&Self::constant(factor.clone()), work)
     }
 
-    fn multiply(&self, other: &Self, work: &Work) -> Option<Self> {
+    fn multiply(&self, other: &Self, work: &WorkBudget) -> Option<Self> {
         work.spend(self.0.len() * other.0.len() + 1)?;
         let mut product = Self::default();
         for (left, left_value) in &self.0 {
@@ -215,8 +218,8 @@ fn whole(value: u32) -> Rational {
 fn reduce(
     parts: &[Expr],
     neutral: Rational,
-    join: fn(&Quotient, &Quotient, &Work) -> Option<Quotient>,
-    work: &Work,
+    join: fn(&Quotient, &Quotient, &WorkBudget) -> Option<Quotient>,
+    work: &WorkBudget,
 ) -> Option<Quotient> {
     let mut result = Quotient::from(Polynomial::constant(neutral));
     for part in parts {
@@ -225,7 +228,7 @@ fn reduce(
     Some(result)
 }
 
-fn power(base: &Expr, exponent: &Expr, work: &Work) -> Option<Quotient> {
+fn power(base: &Expr, exponent: &Expr, work: &WorkBudget) -> Option<Quotient> {
     let exponent = rational(exponent, work)?;
     let base = normal(base, work)?;
     if exponent.is_integer() {
@@ -239,15 +242,16 @@ fn power(base: &Expr, exponent: &Expr, work: &Work) -> Option<Quotient> {
     to_integer(square_root(&radicand, work)?, twice, work)
 }
 
-fn to_integer(base: Quotient, exponent: i64, work: &Work) -> Option<Quotient> {
+fn to_integer(base: Quotient, exponent: i64, work: &WorkBudget) -> Option<Quotient> {
     let size =
         u32::try_from(exponent.unsigned_abs()).ok().filter(|size| *size <= 4 * MAX_DEGREE)?;
     let raised = base.raised(size, work)?;
     if exponent < 0 { raised.inverse() } else { Some(raised) }
 }
 
-/// Returns the square root of a number in terms of the square roots of primes.
-fn square_root(value: &Rational, work: &Work) -> Option<Quotient> {
+/// Returns the square root of a number in terms of the square roots of primes and, for a negative number, of i. Returns `None` if the
+/// number cannot be factored.
+fn square_root(value: &Rational, work: &WorkBudget) -> Option<Quotient> {
     if value.is_zero() {
         return Some(Polynomial::default().into());
     }
@@ -264,8 +268,9 @@ fn square_root(value: &Rational, work: &Work) -> Option<Quotient> {
     Some(result.into())
 }
 
-/// Applies a function to rational arguments. Only functions with a rational result have a normal form.
-fn apply(function: &Function, arguments: &[Expr], work: &Work) -> Option<Quotient> {
+/// Applies a function to rational arguments. Only factorials, binomial coefficients, absolute values, rounding, remainders, maxima and
+/// minima have a normal form.
+fn apply(function: &Function, arguments: &[Expr], work: &WorkBudget) -> Option<Quotient> {
     let values: Vec<Rational> =
         arguments.iter().map(|argument| rational(argument, work)).collect::<Option<_>>()?;
     let value = match (function, values.as_slice()) {

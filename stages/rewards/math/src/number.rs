@@ -17,7 +17,8 @@ pub(super) fn integer(value: i64) -> Rational {
     Rational::from_integer(value.into())
 }
 
-/// Parses decimal digits such as `12`, `0.5` or `.5`, without sign and exponent.
+/// Parses decimal digits such as `12`, `0.5` or `.5`, without sign and exponent. Returns `None` for any other text and for more than 1000
+/// digits.
 pub(super) fn decimal(digits: &str) -> Option<Rational> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let all = format!("{whole}{fraction}");
@@ -36,7 +37,8 @@ pub(super) fn repeating(digits: &str, period: &str) -> Option<Rational> {
     checked(first + decimal(period)? / Rational::from_integer(nines * ten_to(places)))
 }
 
-/// Parses an integer in a base from 2 to 36.
+/// Parses an integer in a base from 2 to 36. Returns `None` for any other base, for a digit that the base does not have, and for more than
+/// 500 digits.
 pub(super) fn based(digits: &str, base: u32) -> Option<Rational> {
     let fits = (2..=36).contains(&base) && digits.len() <= 500;
     fits.then(|| BigInt::parse_bytes(digits.as_bytes(), base))?.map(Rational::from_integer)
@@ -52,7 +54,7 @@ pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left * right)
 }
 
-/// Returns the power with an integer exponent.
+/// Returns the power with an integer exponent. Returns `None` for any other exponent and for zero to a power that is not positive.
 pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     if !exponent.is_integer() {
         return None;
@@ -69,14 +71,14 @@ pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     fits.then(|| base.pow(exponent))
 }
 
-/// Returns the factorial of an integer from 0 to 400.
+/// Returns the factorial of an integer from 0 to 400, and `None` for any other number.
 pub(super) fn factorial(value: &Rational) -> Option<Rational> {
     let value = whole(value, 400)?;
     let product = (1..=value).fold(BigInt::one(), |product, factor| product * factor);
     checked(Rational::from_integer(product))
 }
 
-/// Returns the binomial coefficient of two integers from 0 to 400.
+/// Returns the binomial coefficient of two integers from 0 to 400, and `None` for any other numbers.
 pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
     let (from, chosen) = (whole(from, 400)?, whole(chosen, 400)?);
     if chosen > from {
@@ -94,8 +96,8 @@ pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
 
 /// Returns `true` if an answer equals the truth after rounding to `places` decimal places, with halves rounded to even.
 ///
-/// Rounding to decimal places would make 0 the answer to every small constant, such as the charge of an electron. A truth that it would round
-/// to 0 is rounded to that many significant digits instead, give or take one.
+/// Rounding to decimal places would make 0 the answer to every small constant, such as the charge of an electron. A truth other than 0 that
+/// would be rounded to 0 is therefore compared at about `places` significant digits, unless `places` is 0.
 pub(super) fn same_rounded(truth: &Rational, answer: &Rational, places: u32) -> bool {
     let zeros = if places > 0 && !truth.is_zero() && round(truth, places).is_zero() {
         leading_zeros(truth)
@@ -105,7 +107,7 @@ pub(super) fn same_rounded(truth: &Rational, answer: &Rational, places: u32) -> 
     truth == answer || round(truth, zeros + places) == round(answer, zeros + places)
 }
 
-/// Returns about the number of zeros after the point of a small number.
+/// Returns the approximate number of zeros after the decimal point of a number whose magnitude is below 1.
 fn leading_zeros(value: &Rational) -> u32 {
     let bits = value.denom().bits().saturating_sub(value.numer().bits());
     (bits as f64 * std::f64::consts::LOG10_2) as u32
@@ -128,13 +130,13 @@ pub(super) fn to_f64(value: &Rational) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// Returns the exact value of a finite floating-point number.
+/// Returns the exact value of a finite floating-point number, and `None` for any other one.
 pub(super) fn from_f64(value: f64) -> Option<Rational> {
     Rational::from_float(value)
 }
 
-/// Returns the largest `root` with `root² · rest = value`, and the primes of `rest`. Only factors up to 100000 are searched; returns `None`
-/// if that is not enough.
+/// Returns the largest `root` with `root^2 * rest = |value|`, and the prime factors of `rest`, which are distinct. Only factors up to
+/// 100000 are searched. Returns `None` if these do not suffice, if the value is 0, or if its magnitude exceeds 64 bits.
 pub(super) fn split_square(value: &BigInt) -> Option<(BigInt, Vec<u64>)> {
     let (mut rest, mut root, mut primes) = (value.abs().to_u64()?, BigInt::one(), Vec::new());
     let mut factor = 2_u64;

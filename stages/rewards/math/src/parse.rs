@@ -16,16 +16,18 @@ use super::token::{self, Token};
 
 use finish::{exact, expand, joined};
 
-/// The maximum nesting depth and number of tokens of an answer, which bound the stack and the work.
+/// The maximum nesting depth of an answer, which bounds the stack.
 const MAX_DEPTH: usize = 48;
+/// The maximum number of tokens of an answer, which bounds the work.
 const MAX_TOKENS: usize = 3000;
 /// The maximum number of suffixes and operators that put the value before them one level deeper, such as `!` and `\cup`.
 const MAX_WRAPS: usize = 200;
 
-/// The name of the variable that a comparison without a left side, such as `\geq 5`, is about.
+/// The name of the variable that replaces the missing left side of a comparison such as `\geq 5`.
 pub(super) const UNNAMED: &str = "";
 
-/// Parses an answer. Returns `None` if the text is not one.
+/// Parses an answer. Returns `None` if the text is not an answer. `1,234` is one number if `thousands` is `true`, and two numbers
+/// otherwise.
 pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if let Some(words) = prose(text) {
         return Some(Expr::Symbol(words));
@@ -40,7 +42,8 @@ pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     (parser.at == parser.tokens.len()).then(|| expand(expr))
 }
 
-/// Returns the text of an answer that consists of two or more words only.
+/// Returns the text of an answer that consists only of two or more words. Returns `None` for any other text, and if no word other than
+/// `and` and `or` has more than two letters.
 fn prose(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let word = |word: &&str| {
@@ -103,7 +106,7 @@ impl Parser {
         found
     }
 
-    /// Applies a rule one level deeper.
+    /// Applies a rule one level deeper. Returns `None` beyond [`MAX_DEPTH`].
     fn nested<T>(&mut self, rule: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= MAX_DEPTH {
             return None;
@@ -133,7 +136,7 @@ impl Parser {
         found
     }
 
-    /// Parses answers separated by semicolons. Several values between two semicolons become a tuple.
+    /// Parses answers separated by semicolons. If there are semicolons, several values between two of them become a tuple.
     fn list(&mut self) -> Option<Expr> {
         let mut groups = vec![self.items()?];
         while self.accept(';') {
@@ -183,7 +186,7 @@ impl Parser {
         }
     }
 
-    /// Skips an ellipsis.
+    /// Skips an ellipsis. Returns `true` if there was one.
     fn skip_words(&mut self) -> bool {
         let between = self.accept_command("ldots") || self.accept_command("dots");
         between || self.accept_command("cdots")
@@ -251,7 +254,7 @@ impl Parser {
         })
     }
 
-    /// Skips `(mod n)` after a value, which does not change the value.
+    /// Skips `\pmod{n}` after a value. The modulus does not change the value.
     fn modulus(&mut self) {
         if self.accept_command("pmod") {
             let _ = self.argument();

@@ -10,34 +10,35 @@ use super::number;
 /// Half the number of points at which solutions are searched. The outermost points are at about ±220,000.
 const GRID: i32 = 1300;
 
-/// Removes the left-hand sides of equations where the other side of the comparison has none.
+/// Removes the left-hand side of an equation if the other expression is not an equation.
 ///
-/// A chain `x = a = b` becomes `x = b`. If only the answer is an equation, its last side is compared with the truth. If only the truth is
-/// an equation, and its left-hand side only names something, its last side is compared with the answer.
-pub(super) fn unwrapped(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
-    let (truth_equation, answer_equation) = (equation(truth), equation(answer));
-    let (truth_names, answer_names) = (assignment(truth), assignment(answer));
+/// A chain `x = a = b` whose left-hand side only names something becomes `x = b`. If only the answer is an equation, its last side is
+/// compared with the truth. If only the truth is an equation, and its left-hand side only names something, its last side is compared with
+/// the answer.
+pub(super) fn strip_names(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
+    let (truth_equation, answer_equation) = (is_equation(truth), is_equation(answer));
+    let (truth_names, answer_names) = (is_assignment(truth), is_assignment(answer));
     let short = |expr: &Expr, named: bool| match expr {
-        Expr::Relation(relation) if named => shortened(relation),
+        Expr::Relation(relation) if named => first_and_last(relation),
         other => other.clone(),
     };
     if answer_equation && !truth_equation {
-        return (truth.clone(), last(answer).clone());
+        return (truth.clone(), last_side(answer).clone());
     }
     if truth_names && !answer_equation {
-        return (last(truth).clone(), answer.clone());
+        return (last_side(truth).clone(), answer.clone());
     }
     (short(truth, truth_names), short(answer, answer_names))
 }
 
 /// Returns `true` if an expression is an equation or a chain of equations.
-fn equation(expr: &Expr) -> bool {
+fn is_equation(expr: &Expr) -> bool {
     matches!(expr, Expr::Relation(relation) if relation.is_equation())
 }
 
 /// Returns `true` if an expression is an equation whose left-hand side only names something.
-fn assignment(expr: &Expr) -> bool {
-    equation(expr) && matches!(expr, Expr::Relation(relation) if only_names(&relation.first))
+fn is_assignment(expr: &Expr) -> bool {
+    is_equation(expr) && matches!(expr, Expr::Relation(relation) if only_names(&relation.first))
 }
 
 fn only_names(expr: &Expr) -> bool {
@@ -51,14 +52,14 @@ fn only_names(expr: &Expr) -> bool {
     }
 }
 
-fn last(expr: &Expr) -> &Expr {
+fn last_side(expr: &Expr) -> &Expr {
     match expr {
         Expr::Relation(relation) => relation.last_side(),
         other => other,
     }
 }
 
-fn shortened(relation: &Relation) -> Expr {
+fn first_and_last(relation: &Relation) -> Expr {
     let rest = relation.rest.last().cloned().into_iter().collect();
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
@@ -82,7 +83,7 @@ fn names(expr: &Expr) -> Vec<Expr> {
 }
 
 /// Returns `true` if two relations are equivalent: their sides agree, or the differences of their sides are proportional.
-pub(super) fn same(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
+pub(super) fn are_equivalent(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
     let (truth, answer) = (ascending(truth), ascending(answer));
     if sides_agree(comparer, &truth, &answer) {
         return true;
@@ -97,7 +98,8 @@ pub(super) fn same(comparer: &Comparer, truth: &Relation, answer: &Relation) -> 
     }
 }
 
-/// Returns the relation with its smaller side first.
+/// Returns the relation in the opposite order, such as `b < a` for `a > b`, if it contains falling comparisons and no rising ones. Returns
+/// any other relation unchanged.
 fn ascending(relation: &Relation) -> Relation {
     let flipped = |comparison: Comparison| match comparison {
         Comparison::Greater => Comparison::Less,
@@ -120,32 +122,32 @@ fn ascending(relation: &Relation) -> Relation {
 
 fn sides_agree(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
     truth.rest.len() == answer.rest.len()
-        && comparer.answers(&truth.first, &answer.first)
-        && truth
-            .rest
-            .iter()
-            .zip(&answer.rest)
-            .all(|((op, truth), (other, answer))| op == other && comparer.answers(truth, answer))
+        && comparer.same_answers(&truth.first, &answer.first)
+        && truth.rest.iter().zip(&answer.rest).all(|((op, truth), (other, answer))| {
+            op == other && comparer.same_answers(truth, answer)
+        })
 }
 
-/// Returns `true` if two differences are equal up to a factor that preserves their relation to zero: a positive one for inequalities, any
-/// for equations.
+/// Returns `true` if two differences are equal up to a factor that preserves their relation to zero: a positive factor for inequalities,
+/// and any factor for equations and for `\neq`. If no such factor can be computed, the differences must have equal values or, for equations
+/// and `\neq`, opposite values.
 fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison) -> bool {
     let work = &comparer.work;
     let ratio = || normal(truth, work)?.ratio(&normal(answer, work)?, work);
     match ratio() {
         Some(ratio) => ratio.is_positive() || matches!(op, Comparison::Equal | Comparison::Unequal),
         None if matches!(op, Comparison::Equal | Comparison::Unequal) => {
-            comparer.scalars(truth, answer) || comparer.scalars(truth, &answer.clone().negate())
+            comparer.same_scalars(truth, answer)
+                || comparer.same_scalars(truth, &answer.clone().negate())
         }
-        None => comparer.scalars(truth, answer),
+        None => comparer.same_scalars(truth, answer),
     }
 }
 
-/// Returns the possible meanings of one or several inequalities as sets. Several may be alternatives or hold together. Empty for anything
-/// else.
+/// Returns the possible meanings of inequalities as sets. One inequality means its solutions. A list of up to 16 inequalities has two
+/// meanings: the union of their solutions, and the intersection. Returns an empty list for any other expression.
 pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
-    let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !equation(expr) && !relation.rest.is_empty());
+    let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !is_equation(expr) && !relation.rest.is_empty());
     let solutions = |expr: &Expr| Expr::Solutions(Box::new(expr.clone()));
     match expr {
         Expr::List(items) if items.iter().all(bounds) && items.len() <= 16 => {
@@ -176,14 +178,14 @@ pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
 ///
 /// They are found on a grid that is fine near zero and coarse far away, and refined by bisection. Touching points do not change the sign;
 /// they are searched wherever the magnitude has a local minimum on the grid.
-pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
+pub(super) fn sign_changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
     let steps = GRID;
-    let place = |step: i32| (f64::from(step) * 0.01 + 0.001_234).sinh();
+    let point_at = |step: i32| (f64::from(step) * 0.01 + 0.001_234).sinh();
     let mut found = Vec::new();
-    let mut values = [None, gap(place(-steps)), gap(place(1 - steps))];
+    let mut values = [None, gap(point_at(-steps)), gap(point_at(1 - steps))];
     for step in 1 - steps..steps {
-        values = [values[1], values[2], gap(place(step + 1))];
-        let (low, high) = (place(step), place(step + 1));
+        values = [values[1], values[2], gap(point_at(step + 1))];
+        let (low, high) = (point_at(step), point_at(step + 1));
         match (values[1], values[2]) {
             (Some(left), Some(right)) if left == 0.0 || (left < 0.0) != (right < 0.0) => {
                 found.push(bisect(low, high, |x| {
@@ -200,13 +202,14 @@ pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
             && middle <= before
             && middle <= after
         {
-            found.extend(touching(place(step - 1), high, gap));
+            found.extend(touching_zero(point_at(step - 1), high, gap));
         }
     }
     found
 }
 
-/// Returns the point up to which `holds` is true, between `low`, where it is, and `high`, where it is not.
+/// Returns the point between `low` and `high` up to which `holds` returns `true`. `holds` must return `true` for `low` and `false` for
+/// `high`.
 fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..70 {
         let middle = f64::midpoint(low, high);
@@ -216,7 +219,7 @@ fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
 }
 
 /// Returns the point between `low` and `high` where the value is closest to zero, if it reaches zero there.
-fn touching(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Option<f64> {
+fn touching_zero(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Option<f64> {
     let size = |x: f64| gap(x).map_or(f64::INFINITY, f64::abs);
     for _ in 0..90 {
         let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);

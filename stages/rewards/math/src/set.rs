@@ -17,7 +17,7 @@ pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }
 
-/// Returns `true` if two answers are the same set.
+/// Returns `true` if two answers are the same set, and `false` if that cannot be decided.
 pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     let both = pieces(comparer, truth).zip(pieces(comparer, answer));
     both.is_some_and(|(truth, answer)| {
@@ -70,13 +70,14 @@ impl Bound {
             return self.value == other.value;
         }
         match (&self.exact, &other.exact) {
-            (Some(left), Some(right)) => comparer.scalars(left, right),
+            (Some(left), Some(right)) => comparer.same_scalars(left, right),
             _ => (self.value - other.value).abs() <= 1e-6 * (1.0 + self.value.abs()),
         }
     }
 }
 
-/// Returns the connected parts of a set in order, or `None` if it is not a set of reals or cannot be decided.
+/// Returns the connected parts of a set in ascending order. Returns `None` if `set` is not a set of reals, or if the points at which
+/// membership may change cannot be determined.
 fn pieces(comparer: &Comparer, set: &Expr) -> Option<Vec<Piece>> {
     let set = with_variable(set);
     let mut bounds = bounds(comparer, &set)?;
@@ -164,7 +165,8 @@ fn bounds(comparer: &Comparer, set: &Expr) -> Option<Vec<Bound>> {
     }
 }
 
-/// Returns the points at which neighboring sides of a relation in one variable meet.
+/// Returns the points at which neighboring sides of a relation in one variable meet or become undefined. `None` if there is not exactly one
+/// variable, or there are more than 500 points.
 fn solved(comparer: &Comparer, relation: &Relation) -> Option<Vec<Bound>> {
     let whole = Expr::Relation(Box::new(relation.clone()));
     let [name] = whole.symbols()[..] else { return None };
@@ -177,7 +179,7 @@ fn solved(comparer: &Comparer, relation: &Relation) -> Option<Vec<Bound>> {
             let point = Point { given: Some((name, x)), ..Point::seeded(0) };
             Some(evaluate_real(pair[0], &point)? - evaluate_real(pair[1], &point)?)
         };
-        found.extend(relation::changes(&gap));
+        found.extend(relation::sign_changes(&gap));
     }
     (found.len() <= 500).then(|| {
         found

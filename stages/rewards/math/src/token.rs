@@ -30,7 +30,7 @@ pub(super) enum Token {
 
 /// Returns the tokens of a text, or `None` if it is too long.
 ///
-/// `thousands` selects whether `1,234` is one number or two.
+/// If `thousands` is `true`, `1,234` is one number, otherwise two.
 pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
     let text = prepare(text);
     let characters: Vec<char> = text.chars().collect();
@@ -60,8 +60,8 @@ pub(super) fn value(digits: &str) -> Option<Rational> {
     }
 }
 
-/// Replaces doubled backslashes before commands by single ones, unless the text has rows to separate, and removes the braces around commas
-/// and colons. Narrow spaces become blanks, and fullwidth characters those of ASCII.
+/// Replaces doubled backslashes before commands by single backslashes, unless the text contains an environment with rows, such as a matrix.
+/// Removes `\!` and the braces around commas and colons. Replaces narrow spaces by blanks, and fullwidth characters by ASCII characters.
 fn prepare(text: &str) -> String {
     let text = text.replace("{,}", ",").replace("{:}", ":").replace("\\! ", "").replace("\\!", "");
     let text: String = text.chars().map(halfwidth).collect();
@@ -84,7 +84,7 @@ fn prepare(text: &str) -> String {
     single
 }
 
-/// Returns the ASCII character of a fullwidth one, and any other character as it is.
+/// Converts a fullwidth character to ASCII. Returns any other character unchanged.
 fn halfwidth(character: char) -> char {
     match character {
         '！'..='～' => char::from_u32(u32::from(character) - 0xFEE0).unwrap_or(character),
@@ -92,7 +92,8 @@ fn halfwidth(character: char) -> char {
     }
 }
 
-/// Returns the digits that repeat at the end of a decimal fraction, such as `18` in `2.1818`: the shortest ones that occur twice.
+/// Returns the digits that repeat at the end of a decimal fraction, such as `18` in `2.1818`: the shortest sequence that occurs twice in a
+/// row.
 fn repetition(digits: &str) -> Option<&str> {
     let (_, fraction) = digits.split_once('.')?;
     let ends = (1..=fraction.len() / 2).map(|length| fraction.split_at(fraction.len() - length));
@@ -122,7 +123,9 @@ fn is_number(text: &str) -> bool {
 struct Lexer {
     characters: Vec<char>,
     at: usize,
+    /// `true` if commas may separate groups of three digits.
     thousands: bool,
+    /// `true` if the text has no backslash. In such a text, `e` after a number begins an exponent.
     plain: bool,
     tokens: Vec<Token>,
 }
@@ -252,7 +255,7 @@ impl Lexer {
         }
     }
 
-    /// Reads the ellipsis after a decimal fraction that is not written to its end.
+    /// Skips the ellipsis after a decimal fraction that is not written to its end. Returns `true` if there was one.
     fn ellipsis(&mut self) -> bool {
         let marks = ["...", "…", "\\ldots", "\\dots", "\\cdots"];
         let Some(mark) = marks.into_iter().find(|mark| self.starts_with(mark)) else {
@@ -262,8 +265,9 @@ impl Lexer {
         true
     }
 
-    /// Reads groups of exactly three digits, all after the same separator, and returns it. A comma followed by a blank separates answers
-    /// instead. Points separate groups if there are several, because a number has one decimal point.
+    /// Reads groups of exactly three digits, all after the same separator. Returns the separator that follows the first digits, even if no
+    /// group follows it, and `None` if there is no separator or the first digits cannot begin groups. A comma followed by a blank separates
+    /// answers instead. Points separate groups if there are several, because a number has one decimal point.
     fn groups(&mut self, digits: &mut String) -> Option<&'static str> {
         if digits.len() > 3 || digits.is_empty() || digits.starts_with('0') {
             return None;
@@ -295,7 +299,7 @@ impl Lexer {
     }
 
     /// Returns the digits that repeat without end, as in `0.1\overline{6}`, `0.1\bar6` and `0.\dot{1}4285\dot{7}`, and the number of
-    /// characters that they take.
+    /// characters that they take. `offset` is relative to the current position.
     fn period(&self, offset: usize) -> Option<(String, usize)> {
         let marked = |mark| self.marked_digits(offset, mark);
         if let Some(found) = marked("\\overline").or_else(|| marked("\\bar")) {
@@ -433,7 +437,7 @@ impl Lexer {
         }
     }
 
-    /// Reads the contents of the braces that follow. Returns `None` if there are none.
+    /// Reads the contents of the braces that follow. Returns `None` if there are no braces or they are not closed.
     fn braced(&mut self) -> Option<String> {
         let mut end = self.at;
         while self.characters.get(end).is_some_and(|character| character.is_whitespace()) {

@@ -7,7 +7,7 @@ pub(super) fn is_unit(word: &str) -> bool {
     [word, singular, stem].iter().any(|form| WORDS.contains(form))
 }
 
-/// Returns `true` if a letter is a unit when it follows a number and a blank.
+/// Returns `true` if a letter may be a unit. The caller checks that it follows a value.
 pub(super) fn is_letter_unit(letter: &str) -> bool {
     ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"].contains(&letter)
 }

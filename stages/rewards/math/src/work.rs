@@ -5,11 +5,11 @@ use std::cell::Cell;
 /// The remaining steps of a comparison. A step is the evaluation of a node or the multiplication of a term. Counting steps bounds the time
 /// without a clock, so that results are reproducible.
 #[derive(Debug)]
-pub(super) struct Work(Cell<u32>);
+pub(super) struct WorkBudget(Cell<u32>);
 
-impl Work {
+impl WorkBudget {
     /// Returns a budget of `steps` steps.
-    pub(super) fn steps(steps: u32) -> Self {
+    pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
 
@@ -18,7 +18,7 @@ impl Work {
         self.0.get() == 0
     }
 
-    /// Takes steps. Returns `None`, and exhausts the budget, if not enough are left.
+    /// Takes `steps` steps from the budget. If fewer steps are left, exhausts the budget and returns `None`.
     pub(super) fn spend(&self, steps: usize) -> Option<()> {
         let left = self.0.get();
         let taken = u32::try_from(steps).ok().filter(|steps| *steps <= left);

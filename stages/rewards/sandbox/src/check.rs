@@ -12,7 +12,7 @@ pub enum Check {
     /// The solution runs to its end and exits with code 0.
     Runs,
     /// Python tests that import the module `solution` or use its names without an import: test functions and classes as pytest and unittest
-    /// run them, or bare assertions. Each of them is a case.
+    /// run them, or bare assertions. Each test function or assertion is a case.
     Tests {
         /// The texts, each a separate module.
         tests: Vec<String>,
@@ -27,14 +27,15 @@ pub enum Check {
         test: String,
         /// The name of the function to check.
         entry_point: String,
-        /// The code that the solution completes. The test may use the functions that it defines.
+        /// The code that the solution completes. The test may use the functions that the prompt defines. If `None`, the test may use the
+        /// names of the solution instead.
         prompt: Option<String>,
-        /// Code before the solution: imports.
+        /// Code before the solution, such as imports; may be empty.
         import_prefix: String,
     },
     /// A function, or a method of the class `Solution`, called with arguments.
     Calls {
-        /// The name of the function.
+        /// The name of the function or method.
         function: String,
         /// The calls.
         cases: Vec<Call>,
@@ -52,9 +53,10 @@ pub enum Check {
         /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
-    /// Python code that checks the text of a response, which replaces `{response}` as a literal.
+    /// Python code that checks the text of a response. The text replaces `{response}`, also within string literals, always as a value and
+    /// never as code.
     Text {
-        /// The checks.
+        /// The texts of the checks, one case each.
         tests: Vec<String>,
         /// The response.
         response: String,
@@ -68,7 +70,7 @@ pub enum Check {
 pub struct Call {
     /// The arguments, by position.
     pub arguments: Vec<Json>,
-    /// The accepted results.
+    /// The accepted results. The call must return one of them.
     pub expected: Vec<Json>,
 }
 
@@ -123,7 +125,7 @@ impl Check {
 
     /// Returns the minimum number of test cases. The exact number of Python tests is known only when they run.
     #[must_use]
-    pub fn least_cases(&self) -> usize {
+    pub fn min_cases(&self) -> usize {
         match self {
             Self::Runs | Self::Entry { .. } => 1,
             Self::Tests { tests, .. } | Self::Text { tests, .. } => tests.len(),
@@ -132,9 +134,9 @@ impl Check {
         }
     }
 
-    /// Sets `stop_at_failure`.
+    /// Sets `stop_at_failure`. Has no effect on checks with a single case.
     #[must_use]
-    pub fn stopping_at_failure(mut self) -> Self {
+    pub fn with_stop_at_failure(mut self) -> Self {
         if let Self::Tests { stop_at_failure, .. }
         | Self::Calls { stop_at_failure, .. }
         | Self::Stdio { stop_at_failure, .. }
@@ -163,7 +165,7 @@ mod tests {
             prelude: false,
             stop_at_failure: false,
         };
-        let text = serde_json::to_string(&check.stopping_at_failure()).expect("it is written");
+        let text = serde_json::to_string(&check.with_stop_at_failure()).expect("it is written");
         let expected = format!(
             r#"{{"kind":"calls","function":"f","cases":[{{"arguments":[{long}],"expected":["a\"b"]}}],"prelude":false,"stop_at_failure":true}}"#
         );

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::error::SandboxError;
 
 /// The minimum of `memory_bytes`. With less, an interpreter can run almost nothing.
-const LEAST_MEMORY: u64 = 1 << 20;
+const MIN_MEMORY: u64 = 1 << 20;
 
 /// The minimum of `open_files`: the three standard streams and one more.
-const LEAST_FILES: u64 = 4;
+const MIN_FILES: u64 = 4;
 
 /// The configuration of a sandbox, as written in a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct SandboxConfig {
     pub preload: Vec<String>,
     /// Files and folders that code may read in addition to the interpreter and the system's libraries; none by default.
     pub binds: Vec<PathBuf>,
-    /// Maximum memory of a process in bytes, in addition to that of the interpreter itself; at least 1 MiB, 512 MiB by default.
+    /// Maximum memory of a process in bytes, in addition to the memory of the interpreter itself; at least 1 MiB, 512 MiB by default.
     pub memory_bytes: u64,
     /// Maximum number of processes and threads of a run, at least 1; 32 by default.
     pub processes: u32,
@@ -63,18 +63,16 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Checks that the configuration can work.
+    /// Checks the ranges of the settings and the configurations of the languages.
     pub(super) fn check(&self) -> Result<(), SandboxError> {
         let bounds = [
             ("slots", 1, self.slots as u64),
-            ("memory_bytes", LEAST_MEMORY, self.memory_bytes),
+            ("memory_bytes", MIN_MEMORY, self.memory_bytes),
             ("processes", 1, u64::from(self.processes)),
-            ("open_files", LEAST_FILES, u64::from(self.open_files)),
+            ("open_files", MIN_FILES, u64::from(self.open_files)),
         ];
-        if let Some((field, least, found)) =
-            bounds.into_iter().find(|(_, least, found)| found < least)
-        {
-            return Err(SandboxError::Bound { field, least, found });
+        if let Some((field, min, found)) = bounds.into_iter().find(|(_, min, found)| found < min) {
+            return Err(SandboxError::Bound { field, min, found });
         }
         self.languages.iter().try_for_each(|(name, language)| language.check(name))
     }
@@ -86,23 +84,24 @@ impl SandboxConfig {
 pub enum Isolation {
     /// Namespaces, a read-only file system, seccomp and limits. The sandbox does not start if one of them is unavailable.
     Full,
-    /// Only seccomp and limits: code can read everything that this process can read. For machines without namespaces and trusted code.
+    /// Only seccomp and limits: code can read and write everything that this process can. For trusted code on machines without namespaces.
     None,
 }
 
 /// A language whose solutions are run by a separate program.
 ///
-/// Each run has a private folder as its home, and the sandbox's environment without any variables of the user. Programs outside of the
-/// system's folders must be listed in [`SandboxConfig::binds`].
+/// All runs of a job share a private folder, which is their home and working directory. Their environment consists of `HOME`, `LANG` and
+/// `PATH`. Programs outside of the system's folders must be listed in [`SandboxConfig::binds`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Language {
-    /// Names that fenced blocks use in addition to the language's name in the table, such as `c++`. Case is ignored.
+    /// Names that fenced blocks use in addition to the name of the language, such as `c++`; none by default. Case is ignored.
     #[serde(default)]
     pub fences: Vec<String>,
-    /// The name of the file to which a solution is written, without folders.
+    /// The name of the file to which a solution is written, without folders and without a leading period.
     pub file: String,
-    /// The command that compiles a solution, once for all test cases. If it fails, the outcome is a compile error.
+    /// The command that compiles a solution, once for all test cases; none by default. If it fails, the outcome of every case is a compile
+    /// error.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     /// The command that runs the program, for each test case.

@@ -11,15 +11,18 @@ use super::interpreter::Interpreter;
 /// The system's programs and libraries. Symbolic links are recreated as links.
 const SYSTEM: &[&str] =
     &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
+/// The devices that are visible in the container.
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
-/// The folder where each job mounts its own file system.
+/// The folder on which each checker, run or host mounts a private file system.
 const MOUNT_POINT: &str = "/tmp";
 /// The user database, so that programs which look up their user find a name.
 const PASSWD: &str = "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/false\n";
+/// The group database, so that programs which look up their group find a name.
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 
-/// Returns the container of a slot. Root needs no user namespace and changes to the user nobody in the zygote; any other user gets a user
-/// namespace.
+/// Returns the container of a slot. `privileged` is `true` if this process runs as root: the container then has no user namespace, and the
+/// zygote changes to the user nobody. For any other user, the container has a user namespace. `root` is the folder in which the root file
+/// system is set up.
 pub(super) fn container(
     config: &SandboxConfig,
     interpreter: &Interpreter,
@@ -35,13 +38,13 @@ pub(super) fn container(
     container.rootdir(root).procfsmount("/proc").hostname("sandbox").runctl(Runctl::MountFallback);
     let mut view = View { container, bound: Vec::new() };
     for path in SYSTEM {
-        view.show(Path::new(path));
+        view.bind(Path::new(path));
     }
     let mut folders: Vec<_> =
         interpreter.folders().chain(config.binds.iter().map(PathBuf::as_path)).collect();
     folders.sort_unstable();
     for folder in folders {
-        view.show(folder);
+        view.bind(folder);
     }
     let mut container = view.container;
     for device in DEVICES {
@@ -62,8 +65,9 @@ struct View {
 }
 
 impl View {
-    /// Makes a file or folder visible read-only at the same path. Paths that do not exist or are visible already are skipped.
-    fn show(&mut self, path: &Path) {
+    /// Makes a file or folder visible read-only at the same path. A symbolic link is recreated as a link. Paths that do not exist, are
+    /// already visible or are not valid UTF-8 are skipped.
+    fn bind(&mut self, path: &Path) {
         let Some(name) = path.to_str() else { return };
         if self.bound.iter().any(|bound| path.starts_with(bound)) {
             return;
@@ -80,7 +84,7 @@ impl View {
                     | MountOptions::NODEV;
                 self.container.mount(name, name, "", options, None);
                 self.bound.push(path.into());
-                self.open_the_way(path);
+                self.create_parents(path);
             }
             Err(_) => {}
         }
@@ -88,7 +92,7 @@ impl View {
 
     /// Makes the parent folders of `path` accessible, regardless of their permissions on this machine. They are new folders of the
     /// container without other contents.
-    fn open_the_way(&mut self, path: &Path) {
+    fn create_parents(&mut self, path: &Path) {
         for folder in
             path.ancestors().skip(1).filter_map(Path::to_str).filter(|folder| *folder != "/")
         {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use seccompiler::{SeccompAction, sock_filter};
 
 /// The offset of the call number in `struct seccomp_data`.
-const NUMBER: u32 = 0;
+const CALL_NUMBER_OFFSET: u32 = 0;
 
-/// The numbers from `from` up to the next range, and the filter's answer for them.
+/// A range of call numbers, from `from` up to the beginning of the next range, and the filter's answer for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     from: u32,
@@ -20,23 +20,24 @@ struct Range {
 
 /// Returns the program that answers the calls in `answers` as given, and all other calls with `others`.
 ///
-/// It does not check the architecture; a separate program must.
+/// The program does not check the architecture. Another program must check it.
 pub(super) fn program(
     answers: &BTreeMap<i64, SeccompAction>,
     others: SeccompAction,
 ) -> Vec<sock_filter> {
-    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER)];
-    program.extend(search(&ranges(answers, others)));
+    let mut program =
+        vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, CALL_NUMBER_OFFSET)];
+    program.extend(binary_search(&ranges(answers, others)));
     program
 }
 
-/// Returns the ranges. The first one begins at 0.
+/// Returns ranges that cover all numbers, in ascending order from 0.
 fn ranges(answers: &BTreeMap<i64, SeccompAction>, others: SeccompAction) -> Vec<Range> {
     let others = u32::from(others);
     let mut found = vec![Range { from: 0, answer: others }];
     for (call, answer) in answers {
         let call = u32::try_from(*call).expect("invariant: numbers of calls are small");
-        push(&mut found, Range { from: call, answer: u32::from(answer.clone()) });
+        push_range(&mut found, Range { from: call, answer: u32::from(answer.clone()) });
         found.push(Range { from: call + 1, answer: others });
     }
     found.dedup_by_key(|range| range.answer);
@@ -44,7 +45,7 @@ fn ranges(answers: &BTreeMap<i64, SeccompAction>, others: SeccompAction) -> Vec<
 }
 
 /// Appends a range. Replaces the last range if it is empty, that is, if both begin at the same number.
-fn push(ranges: &mut Vec<Range>, range: Range) {
+fn push_range(ranges: &mut Vec<Range>, range: Range) {
     if ranges.last().is_some_and(|last| last.from == range.from) {
         ranges.pop();
     }
@@ -52,18 +53,18 @@ fn push(ranges: &mut Vec<Range>, range: Range) {
 }
 
 /// Returns the instructions that find the range of the loaded number by binary search and return its answer.
-fn search(ranges: &[Range]) -> Vec<sock_filter> {
+fn binary_search(ranges: &[Range]) -> Vec<sock_filter> {
     if let [Range { answer, .. }] = ranges {
         return vec![statement(libc::BPF_RET | libc::BPF_K, *answer)];
     }
     let (low, high) = ranges.split_at(ranges.len() / 2);
-    let low = search(low);
+    let low = binary_search(low);
     let skip =
         u8::try_from(low.len()).expect("invariant: there are fewer than 128 ranges in a half");
     let code = opcode(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K);
     let mut program = vec![sock_filter { code, jt: skip, jf: 0, k: high[0].from }];
     program.extend(low);
-    program.extend(search(high));
+    program.extend(binary_search(high));
     program
 }
 

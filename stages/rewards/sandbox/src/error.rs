@@ -12,13 +12,13 @@ pub enum SandboxError {
         /// The missing parts.
         missing: String,
     },
-    /// The interpreter did not start.
+    /// The interpreter is missing, older than Python 3.8 or failed, or the sandbox could not create a process, a thread or a folder.
     #[error("the sandbox did not start: {reason}")]
     Start {
         /// The reason, such as the interpreter's error output.
         reason: String,
     },
-    /// A slot failed. It is restarted for the next job.
+    /// The sandbox failed while it ran a job, or the job was cancelled. If a slot failed, it is restarted for the next job.
     #[error("sandbox fault: {reason}")]
     Fault {
         /// The reason.
@@ -38,13 +38,13 @@ pub enum SandboxError {
         /// The known languages, separated by commas.
         known: String,
     },
-    /// A setting of the sandbox is too small to run anything.
-    #[error("`{field}`: expected at least {least}, found {found}")]
+    /// A setting of the sandbox is less than its minimum.
+    #[error("`{field}`: expected at least {min}, found {found}")]
     Bound {
         /// The name of the setting.
         field: &'static str,
         /// The minimum.
-        least: u64,
+        min: u64,
         /// The value found.
         found: u64,
     },
@@ -60,7 +60,7 @@ pub enum SandboxError {
         /// The value found.
         found: String,
     },
-    /// The time limits of the job are missing or not positive.
+    /// The time limits of the job are missing, or one of them is not positive and finite.
     #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
     Seconds {
         /// The value found.

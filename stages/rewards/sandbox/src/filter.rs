@@ -1,11 +1,11 @@
-//! The system calls that a run may make.
+//! The system calls that checkers and runs may make.
 //!
 //! Calls that only an attack makes kill the process, so that an attack can be distinguished from a mistake. Some calls are rejected
 //! depending on their arguments. Of all other calls, only the listed ones are allowed; the rest fail as if they did not exist (`ENOSYS`),
 //! as on an older kernel.
 //!
-//! There are several programs, of which the kernel applies the strictest answer: those that check arguments, and one that only checks the
-//! number of the call.
+//! The filter consists of three seccomp programs: two check the arguments of calls, and one checks only the number of the call. The kernel
+//! applies the strictest of their answers.
 
 use std::collections::BTreeMap;
 
@@ -264,7 +264,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// The equivalents of the above that newer architectures no longer have.
+/// Older equivalents of the allowed calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[i64] = &[
     libc::SYS_access,
@@ -306,22 +306,24 @@ const LEGACY: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[i64] = &[];
 
-/// Returns the programs for a run, in the order in which they are installed. `execute` allows the run to execute other programs.
+/// Returns the seccomp programs for a checker or a run, in the order in which they are installed. `execute` allows the process to execute
+/// other programs.
 pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
-    let compiled = [compiled(namespaces(), SeccompAction::KillProcess), compiled(others(), EPERM)];
-    let mut programs: Vec<_> = compiled.into_iter().collect::<Built<_>>().map_err(failed)?;
+    let compiled =
+        [compile(namespace_rules(), SeccompAction::KillProcess), compile(argument_rules(), EPERM)];
+    let mut programs: Vec<_> = compiled.into_iter().collect::<FilterResult<_>>().map_err(failed)?;
     programs.push(dispatch::program(
-        &answers(execute),
+        &actions_by_call(execute),
         SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
     ));
-    Ok(programs.iter().map(bytes).collect())
+    Ok(programs.iter().map(kernel_bytes).collect())
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
-type Built<T> = Result<T, seccompiler::BackendError>;
+type FilterResult<T> = Result<T, seccompiler::BackendError>;
 
-/// Returns the answers that do not depend on arguments.
-fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
+/// Returns the answers of the program that checks only the number of a call.
+fn actions_by_call(execute: bool) -> BTreeMap<i64, SeccompAction> {
     let listed = |calls: &'static [i64], action: SeccompAction| {
         calls.iter().map(move |call| (*call, action.clone()))
     };
@@ -334,8 +336,8 @@ fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
     answers
 }
 
-/// Matches `clone` with namespaces.
-fn namespaces() -> Built<Rules> {
+/// Returns the rules that match `clone` with a flag that creates a namespace.
+fn namespace_rules() -> FilterResult<Rules> {
     let with_flag = |flag: &i32| {
         let flag = u64::from(flag.unsigned_abs());
         SeccompRule::new(vec![SeccompCondition::new(
@@ -345,23 +347,26 @@ fn namespaces() -> Built<Rules> {
             flag,
         )?])
     };
-    Ok(Rules::from([(libc::SYS_clone, NAMESPACES.iter().map(with_flag).collect::<Built<_>>()?)]))
+    Ok(Rules::from([(
+        libc::SYS_clone,
+        NAMESPACES.iter().map(with_flag).collect::<FilterResult<_>>()?,
+    )]))
 }
 
-/// Matches arguments that are not permitted, of calls that are allowed otherwise.
-fn others() -> Built<Rules> {
+/// Returns the rules that match forbidden arguments of calls that are allowed otherwise.
+fn argument_rules() -> FilterResult<Rules> {
     let local = libc::AF_UNIX.unsigned_abs();
     Ok(Rules::from([
-        (libc::SYS_socket, vec![other_than(0, local)?]),
-        (libc::SYS_socketpair, vec![other_than(0, local)?]),
-        // Both only for the process itself: the first process of the side belongs to the same user.
-        (libc::SYS_prlimit64, vec![other_than(0, 0)?]),
-        (libc::SYS_sched_setaffinity, vec![other_than(0, 0)?]),
+        (libc::SYS_socket, vec![not_equal_to(0, local)?]),
+        (libc::SYS_socketpair, vec![not_equal_to(0, local)?]),
+        // Both calls are allowed only on the calling process: the first process of its namespaces belongs to the same user.
+        (libc::SYS_prlimit64, vec![not_equal_to(0, 0)?]),
+        (libc::SYS_sched_setaffinity, vec![not_equal_to(0, 0)?]),
         (libc::SYS_ioctl, vec![equal_to(1, libc::TIOCSTI)?]),
     ]))
 }
 
-fn other_than(argument: u8, value: u32) -> Built<SeccompRule> {
+fn not_equal_to(argument: u8, value: u32) -> FilterResult<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(
         argument,
         SeccompCmpArgLen::Dword,
@@ -370,7 +375,7 @@ fn other_than(argument: u8, value: u32) -> Built<SeccompRule> {
     )?])
 }
 
-fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
+fn equal_to(argument: u8, value: u64) -> FilterResult<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(
         argument,
         SeccompCmpArgLen::Dword,
@@ -380,13 +385,13 @@ fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
 }
 
 /// Builds a filter that gives `answer` to the calls that match a rule, and kills the process on a call of another architecture.
-fn compiled(rules: Built<Rules>, answer: SeccompAction) -> Built<BpfProgram> {
+fn compile(rules: FilterResult<Rules>, answer: SeccompAction) -> FilterResult<BpfProgram> {
     let target: TargetArch = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules?, SeccompAction::Allow, answer, target)?.try_into()
 }
 
 /// Returns a program in the memory layout of the kernel's `struct sock_filter`.
-fn bytes(program: &BpfProgram) -> Vec<u8> {
+fn kernel_bytes(program: &BpfProgram) -> Vec<u8> {
     let instruction = |i: &seccompiler::sock_filter| {
         let [a, b] = i.code.to_ne_bytes();
         let [k0, k1, k2, k3] = i.k.to_ne_bytes();

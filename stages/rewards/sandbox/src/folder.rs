@@ -16,18 +16,18 @@ const PREFIX: &str = "rollpacker-slot-";
 
 /// The number of attempts to create a folder. A sandbox that starts at the same time may mistake a new folder, which is not locked yet, for
 /// an abandoned one and remove it.
-const TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
-/// The folder of a slot. Dropping it removes it.
-pub(super) struct Folder {
+/// The folder of a slot, which is removed on drop.
+pub(super) struct SlotFolder {
     path: TempDir,
     _lock: File,
 }
 
-impl Folder {
+impl SlotFolder {
     /// Creates an empty folder that only this user can access.
-    pub(super) fn make() -> io::Result<Self> {
-        for _ in 0..TRIES {
+    pub(super) fn create() -> io::Result<Self> {
+        for _ in 0..MAX_TRIES {
             let path = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
             if let Some(lock) = lock(path.path()) {
                 return Ok(Self { path, _lock: lock });
@@ -38,8 +38,8 @@ impl Folder {
         )))
     }
 
-    /// Creates a subfolder.
-    pub(super) fn within(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
+    /// Creates a subfolder with the permissions `mode`.
+    pub(super) fn create_subfolder(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
         let path = self.path.path().join(name);
         fs::DirBuilder::new().mode(mode).create(&path)?;
         Ok(path)
@@ -76,8 +76,8 @@ fn sweep_in(folder: &Path) {
     }
 }
 
-/// Locks a folder of this user. Returns `None` if it belongs to another user, is locked, or was replaced by another folder. The last check
-/// is necessary because the folder may be removed between opening and locking it.
+/// Locks a folder of this user. Returns `None` if `path` is not a folder, belongs to another user, is locked, or was replaced by another
+/// folder. The last check is necessary because the folder may be removed between opening and locking it.
 fn lock(path: &Path) -> Option<File> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn a_folder_has_an_owner_until_it_is_dropped() {
-        let folder = Folder::make().expect("a folder");
+        let folder = SlotFolder::create().expect("a folder");
         let path = folder.path.path().to_owned();
-        folder.within("work", 0o700).expect("a folder within");
+        folder.create_subfolder("work", 0o700).expect("a folder within");
         assert!(lock(&path).is_none());
         drop(folder);
         assert!(!path.exists());

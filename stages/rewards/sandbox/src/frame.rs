@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The maximum size of a received frame in bytes.
-const LIMIT: usize = 1 << 20;
+const MAX_FRAME: usize = 1 << 20;
 
 /// Encodes a value as a frame.
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
@@ -23,10 +23,10 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut size = [0; 4];
     from.read_exact(&mut size)?;
     let size = u32::from_le_bytes(size) as usize;
-    if size > LIMIT {
+    if size > MAX_FRAME {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("a frame of {size} bytes exceeds the limit of {LIMIT}"),
+            format!("a frame of {size} bytes exceeds the limit of {MAX_FRAME}"),
         ));
     }
     serde_json::from_slice(&read_bytes(from, size)?).map_err(io::Error::from)

@@ -7,14 +7,15 @@ use serde::Deserialize;
 
 use super::error::SandboxError;
 
-/// The interpreter describes itself, because a program on the path may be a shim that cannot be started in a container.
-const QUESTION: &str = "import json, sys\n\
+/// The program with which an interpreter describes itself. The path of the interpreter is not enough, because a program on the search path
+/// may be a shim that cannot be started in a container.
+const DESCRIBE_SELF: &str = "import json, sys\n\
     print(json.dumps({'version': sys.version_info[:2], 'executable': sys.executable,\n\
     'prefixes': [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],\n\
     'packages': [path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))]}))";
 
 /// The oldest Python version that the zygote supports.
-const OLDEST: (u32, u32) = (3, 8);
+const MIN_VERSION: (u32, u32) = (3, 8);
 
 /// An interpreter as it describes itself.
 #[derive(Debug, Deserialize)]
@@ -33,7 +34,7 @@ impl Interpreter {
             reason: format!("{}: {reason}", python.display()),
         };
         let output = Command::new(python)
-            .args(["-I", "-c", QUESTION])
+            .args(["-I", "-c", DESCRIBE_SELF])
             .output()
             .map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
@@ -41,16 +42,16 @@ impl Interpreter {
         }
         let found: Self =
             serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))?;
-        if found.version < OLDEST {
+        if found.version < MIN_VERSION {
             return Err(failed(format!(
                 "expected python {}.{} or newer, found {}.{}",
-                OLDEST.0, OLDEST.1, found.version.0, found.version.1
+                MIN_VERSION.0, MIN_VERSION.1, found.version.0, found.version.1
             )));
         }
         Ok(found)
     }
 
-    /// Returns the folders that must be visible for it to run.
+    /// Returns the folders that must be visible for the interpreter to run.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.prefixes.iter().chain(&self.packages).map(PathBuf::as_path)
     }

@@ -12,12 +12,12 @@ use super::frame;
 pub struct Job {
     /// The code.
     pub solution: String,
-    /// The language: `python`, or one of the configuration.
+    /// The language: `python`, or a name from `languages` of the configuration.
     pub language: String,
     /// The tests.
     pub check: Check,
-    /// The time limits of the test cases in [charged](super::Case::seconds) seconds. The last limit applies to all further cases. By the
-    /// wall clock, a case may take five times its limit.
+    /// The time limits of the test cases in [charged](super::Case::seconds) seconds: one or more positive numbers. The last limit applies
+    /// to all further cases. By the wall clock, a case may take five times its limit.
     pub seconds: Vec<f64>,
 }
 
@@ -34,10 +34,11 @@ struct JobFrame<'a> {
 }
 
 /// A job as it is sent over the control socket.
-pub(super) struct Packed {
+pub(super) struct EncodedJob {
     /// The frame that the checker reads.
     pub(super) frame: Vec<u8>,
-    /// `true` if the runs share a file system, so that one run finds what another has compiled. The zygote depends on it.
+    /// `true` for languages other than Python: all runs then share the namespaces and the /tmp of a host, so that a run finds what an
+    /// earlier run compiled. The zygote needs this flag because it does not read the frame.
     pub(super) together: bool,
 }
 
@@ -45,8 +46,8 @@ impl Job {
     /// Encodes the job.
     ///
     /// # Errors
-    /// If the language is not configured, or the time limits are missing or invalid.
-    pub(super) fn pack(&self, config: &SandboxConfig) -> Result<Packed, SandboxError> {
+    /// If the language is not configured, or there is no time limit, or a time limit is not positive and finite.
+    pub(super) fn encode(&self, config: &SandboxConfig) -> Result<EncodedJob, SandboxError> {
         let Self { solution, language, check, seconds } = self;
         let output_bytes = config.output_bytes;
         let spec = config.languages.get(language);
@@ -59,7 +60,7 @@ impl Job {
             return Err(SandboxError::Seconds { seconds: format!("{seconds:?}") });
         }
         let job = JobFrame { language, spec, solution, check, seconds, output_bytes };
-        Ok(Packed { frame: frame::encode(&job), together: language != "python" })
+        Ok(EncodedJob { frame: frame::encode(&job), together: language != "python" })
     }
 }
 

@@ -13,11 +13,11 @@ use super::folder;
 use super::job::Job;
 use super::probe::Probe;
 use super::setup::Setup;
-use super::slot::{Call, Slot, Task};
+use super::slot::{JobState, QueuedJob, Slot};
 use super::verdict::Verdict;
-use super::zygote::{Facts, Zygote};
+use super::zygote::{IsolationFacts, Zygote};
 
-/// A pool of slots that run jobs. Clones share the pool; dropping the last one ends all of its processes.
+/// A pool of slots that run jobs. Clones share the pool; dropping the last clone ends all processes of the pool.
 #[derive(Clone)]
 pub struct Sandbox {
     pool: Arc<Pool>,
@@ -27,15 +27,16 @@ struct Pool {
     setup: Arc<Setup>,
     active: Probe,
     /// `None` only during drop.
-    tasks: Option<Sender<Task>>,
+    tasks: Option<Sender<QueuedJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Sandbox {
-    /// Starts the slots concurrently and returns when all of them are ready. Leftovers of sandboxes of dead processes are removed.
+    /// Removes the folders and control groups that sandboxes of dead processes left, starts the slots concurrently, and returns when all of
+    /// them are ready.
     ///
     /// # Errors
-    /// If the machine does not allow the requested isolation, or the interpreter does not start.
+    /// If a setting is invalid, the machine does not allow the requested isolation, or the interpreter does not start.
     pub fn start(config: SandboxConfig) -> Result<Self, SandboxError> {
         folder::sweep();
         let setup = Arc::new(Setup::new(config)?);
@@ -43,16 +44,17 @@ impl Sandbox {
         let (started, facts) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
         let threads =
-            (0..setup.config.slots).map(|slot| spawn(slot, &setup, started.clone(), &queue));
+            (0..setup.config.slots).map(|slot| spawn_slot(slot, &setup, started.clone(), &queue));
         let threads = threads.collect::<Result<_, _>>()?;
         drop(started);
         let mut pool =
             Pool { active: Probe::failed(&setup.config, ""), setup, tasks: Some(tasks), threads };
-        pool.active = judge(&pool.setup.config, &facts)?;
+        pool.active = wait_for_slots(&pool.setup.config, &facts)?;
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Returns the isolation that this machine allows, determined by a trial run.
+    /// Returns the isolation that this machine allows, determined by a trial run. If the sandbox does not start, the probe contains the
+    /// reason and counts as not isolated.
     #[must_use]
     pub fn probe(config: &SandboxConfig) -> Probe {
         let tried =
@@ -69,18 +71,18 @@ impl Sandbox {
         &self.pool.active
     }
 
-    /// Runs a job as soon as a slot is free. The wait does not count toward its time limits.
+    /// Runs a job as soon as a slot is free. The wait for a slot does not count toward the time limits of the job.
     ///
     /// Dropping the future kills the processes of the job immediately.
     ///
     /// # Errors
-    /// If there is no verdict, for a reason other than the solution.
+    /// If the job is invalid, its tests cannot be run, or the sandbox failed. A failure of the solution is a verdict, not an error.
     pub async fn run(&self, job: &Job) -> Result<Verdict, SandboxError> {
         let lost = || SandboxError::Fault { reason: "no slot is left".into() };
-        let job = job.pack(&self.pool.setup.config)?;
+        let job = job.encode(&self.pool.setup.config)?;
         let (reply, answer) = oneshot::channel();
-        let called = Called(Arc::new(Call::default()));
-        let task = Task { job, call: Arc::clone(&called.0), reply };
+        let guard = CancelOnDrop(Arc::new(JobState::default()));
+        let task = QueuedJob { job, state: Arc::clone(&guard.0), reply };
         self.pool.tasks.as_ref().ok_or_else(lost)?.send(task).map_err(|_| lost())?;
         answer.await.map_err(|_| lost())?
     }
@@ -103,30 +105,31 @@ impl Drop for Pool {
 }
 
 /// A guard that cancels a job when the guard is dropped. Has no effect if the job is over.
-struct Called(Arc<Call>);
+struct CancelOnDrop(Arc<JobState>);
 
-impl Drop for Called {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
-fn spawn(
+fn spawn_slot(
     slot: usize,
     setup: &Arc<Setup>,
-    started: Sender<Result<Facts, SandboxError>>,
-    queue: &Arc<Mutex<Receiver<Task>>>,
+    started: Sender<Result<IsolationFacts, SandboxError>>,
+    queue: &Arc<Mutex<Receiver<QueuedJob>>>,
 ) -> Result<JoinHandle<()>, SandboxError> {
     let (setup, queue) = (Arc::clone(setup), Arc::clone(queue));
-    let body = move || Slot::serve(setup, started, &queue);
-    let thread = thread::Builder::new().name(format!("sandbox-{slot}")).spawn(body);
+    let serve = move || Slot::serve(setup, started, &queue);
+    let thread = thread::Builder::new().name(format!("sandbox-{slot}")).spawn(serve);
     thread.map_err(|error| SandboxError::Start { reason: error.to_string() })
 }
 
-/// Waits until every slot has started. Returns an error if one of them is not isolated as requested.
-fn judge(
+/// Waits until every slot has started, and returns the probe of the slot that started last. Returns an error if a slot does not start or is
+/// not isolated as requested.
+fn wait_for_slots(
     config: &SandboxConfig,
-    started: &Receiver<Result<Facts, SandboxError>>,
+    started: &Receiver<Result<IsolationFacts, SandboxError>>,
 ) -> Result<Probe, SandboxError> {
     let mut active = Probe::failed(config, "no slot started");
     for facts in started {

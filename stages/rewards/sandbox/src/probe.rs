@@ -5,7 +5,7 @@ use std::fs;
 
 use super::config::{Isolation, SandboxConfig};
 use super::error::SandboxError;
-use super::zygote::Facts;
+use super::zygote::IsolationFacts;
 
 /// The isolation of a sandbox by layers, as determined by a trial run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ struct Layer {
     name: &'static str,
     /// `true` if full isolation requires the layer.
     required: bool,
+    /// The scope of the layer if it is active, otherwise the reason why it is missing.
     state: Result<String, String>,
 }
 
@@ -36,8 +37,8 @@ const NAMESPACES: [(&str, &str, bool); 6] = [
 ];
 
 impl Probe {
-    /// Compares the namespaces of a side with those of this process.
-    pub(super) fn of(config: &SandboxConfig, facts: &Facts) -> Self {
+    /// Builds the probe from the facts about a trial process, whose namespaces are compared with those of this process.
+    pub(super) fn of(config: &SandboxConfig, facts: &IsolationFacts) -> Self {
         let mut layers: Vec<_> = NAMESPACES
             .iter()
             .map(|(link, name, required)| namespace(facts, link, name, *required))
@@ -98,7 +99,7 @@ impl fmt::Display for Probe {
     }
 }
 
-fn namespace(facts: &Facts, link: &str, name: &'static str, required: bool) -> Layer {
+fn namespace(facts: &IsolationFacts, link: &str, name: &'static str, required: bool) -> Layer {
     let own = |link: &str| {
         fs::read_link(format!("/proc/self/ns/{link}"))
             .map(|path| path.to_string_lossy().into_owned())
@@ -115,7 +116,7 @@ fn namespace(facts: &Facts, link: &str, name: &'static str, required: bool) -> L
     Layer { name, required, state }
 }
 
-fn user(facts: &Facts) -> Layer {
+fn user(facts: &IsolationFacts) -> Layer {
     let state = if facts.uid == 0 {
         Err("runs are root".into())
     } else {

@@ -1,4 +1,4 @@
-//! The process of a zygote on the host: starting and killing it.
+//! The process of a zygote: starting and killing it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,14 +14,14 @@ use std::time::Duration;
 use super::error::SandboxError;
 use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
 
-/// The time that the processes of a container may take to end after they were killed.
-const DYING: Duration = Duration::from_secs(2);
+/// The maximum time to wait until the processes of a container have ended after they were killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The maximum number of bytes of an error stream that are read.
-const MOST_OUTPUT: u64 = 64 << 10;
+/// The maximum number of bytes that are read from the end of an error stream.
+const MAX_OUTPUT: u64 = 64 << 10;
 
-/// The variable that limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which
-/// counts toward the memory limit, so that eight threads could exhaust it.
+/// The environment variable that limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address
+/// space, which counts toward the memory limit, so that eight threads could exhaust it.
 const ALLOCATOR: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// The outermost process of a slot.
@@ -47,7 +47,9 @@ impl Process {
         }
     }
 
-    /// Kills the process with all of its descendants and waits until they have ended.
+    /// Kills the process and waits until it has ended. In a container, its descendants are killed too, and the wait for them takes at most
+    /// two seconds. Without a container, `control` is shut down, and the process gets up to two seconds to exit by itself before it is
+    /// killed.
     pub(super) fn kill(&mut self, control: &mut UnixStream) {
         match &mut self.child {
             Child::Contained(child) => {
@@ -58,15 +60,15 @@ impl Process {
             }
             Child::Plain(child) => {
                 let _ = control.shutdown(Shutdown::Both);
-                wait_a_while(child);
+                wait_for_exit(child);
                 let _ = child.kill();
                 let _ = child.wait();
             }
         }
     }
 
-    /// Kills the process and returns the end of its error stream. The flag is `true` if the container failed, rather than the process in
-    /// it.
+    /// Kills the process and returns the reason of its failure: the end of its error stream or, if that is empty, the reason that the
+    /// container reports. The flag is `true` if the container failed, rather than the process in it.
     pub(super) fn error_output(&mut self) -> (bool, String) {
         match &mut self.child {
             Child::Contained(child) => {
@@ -77,7 +79,7 @@ impl Process {
                     .ok()
                     .filter(|status| status.exit_code.is_none())
                     .map(|status| status.reason);
-                let output = words(&mut self.errors);
+                let output = read_error_output(&mut self.errors);
                 let contained =
                     output.contains("hakoniwa:") || output.is_empty() && own_error.is_some();
                 let output = if output.is_empty() { own_error.unwrap_or_default() } else { output };
@@ -86,20 +88,20 @@ impl Process {
             Child::Plain(child) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                (false, words(&mut self.errors))
+                (false, read_error_output(&mut self.errors))
             }
         }
     }
 }
 
 /// Starts an interpreter in a container.
-pub(super) fn contained(
+pub(super) fn spawn_contained(
     setup: &Setup,
     root: &Path,
     control: OwnedFd,
     cancel: OwnedFd,
 ) -> Result<Process, SandboxError> {
-    // Processes are started one at a time: until a new process has closed them, it holds the descriptors of all slots.
+    // Processes are started one at a time, because a new process holds the descriptors of all slots until it closes them.
     static FORK: Mutex<()> = Mutex::new(());
     let mut command = setup.container(root).command(&setup.executable().to_string_lossy());
     command.args(ARGUMENTS).current_dir("/").envs(environment());
@@ -113,8 +115,8 @@ pub(super) fn contained(
         .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
-/// Starts an interpreter without a container. `work` is the folder that it writes to.
-pub(super) fn plain(
+/// Starts an interpreter without a container. `work` is its working folder, home and folder for temporary files.
+pub(super) fn spawn_plain(
     setup: &Setup,
     work: &Path,
     control: OwnedFd,
@@ -138,24 +140,24 @@ fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// Returns the end of an error stream, which usually contains the reason of a failure; empty if it cannot be read.
-fn words(errors: &mut File) -> String {
+fn read_error_output(errors: &mut File) -> String {
     let mut output = Vec::new();
     let size = errors.metadata().map_or(0, |file| file.len());
     let _ = errors
-        .seek(SeekFrom::Start(size.saturating_sub(MOST_OUTPUT)))
-        .and_then(|_| errors.take(MOST_OUTPUT).read_to_end(&mut output));
+        .seek(SeekFrom::Start(size.saturating_sub(MAX_OUTPUT)))
+        .and_then(|_| errors.take(MAX_OUTPUT).read_to_end(&mut output));
     String::from_utf8_lossy(&output).into_owned()
 }
 
-/// Reads until all processes have closed the other end of the socket. The processes of a container hold it open, so this waits for their
-/// end.
+/// Reads until all processes have closed the other end of the socket, or until it has been silent for two seconds. The processes of a
+/// container hold the socket open, so this waits for their end.
 fn drain(control: &mut UnixStream) {
-    let _ = control.set_read_timeout(Some(DYING));
+    let _ = control.set_read_timeout(Some(KILL_TIMEOUT));
     let _ = io::copy(control, &mut io::sink());
 }
 
 /// Waits up to two seconds until a process has ended.
-fn wait_a_while(child: &std::process::Child) {
+fn wait_for_exit(child: &std::process::Child) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     let Ok(process) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };

@@ -25,11 +25,11 @@ const MODULES: &[(&str, &str)] = &[
     ("suite", include_str!("python/suite.py")),
     ("binding", include_str!("python/binding.py")),
     ("decoys", include_str!("python/decoys.py")),
-    ("beside", include_str!("python/beside.py")),
+    ("in_process", include_str!("python/in_process.py")),
     ("streams", include_str!("python/streams.py")),
     ("solution", include_str!("python/solution.py")),
     ("session", include_str!("python/session.py")),
-    ("bench", include_str!("python/bench.py")),
+    ("case_runner", include_str!("python/case_runner.py")),
     ("equality", include_str!("python/equality.py")),
     ("reasons", include_str!("python/reasons.py")),
     ("probes", include_str!("python/probes.py")),
@@ -44,8 +44,8 @@ const MODULES: &[(&str, &str)] = &[
 pub(super) const ARGUMENTS: [&str; 7] =
     ["-I", "-S", "-B", "-X", "utf8", "-c", include_str!("python/loader.py")];
 
-/// The complete environment of a run. The thread settings keep libraries from starting threads on import, which would prevent preloading
-/// them. `LD_BIND_NOW` resolves symbols at the start, which each fork would otherwise repeat.
+/// The environment of a zygote, which its checkers and Python runs inherit. The thread settings keep libraries from starting threads on
+/// import, which would prevent preloading them. `LD_BIND_NOW` resolves symbols at the start, which each fork would otherwise repeat.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("HOME", "/tmp"),
     ("LANG", "C.UTF-8"),
@@ -56,14 +56,16 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
 ];
 
-/// The user of runs if the container belongs to root: nobody.
+/// The id of the user and group nobody, to which the zygote changes if this process runs as root.
 const NOBODY: u32 = 65534;
 
 /// The setup that all slots share.
 pub(super) struct Setup {
     pub(super) config: SandboxConfig,
     interpreter: Interpreter,
+    /// The seccomp programs in hexadecimal digits: `run` for checkers and Python runs, and `execute` for runs that may execute programs.
     filters: BTreeMap<&'static str, Vec<String>>,
+    /// `true` if this process runs as root.
     privileged: bool,
 }
 
@@ -72,17 +74,20 @@ pub(super) struct Setup {
 pub(super) struct Boot<'a> {
     /// The modules by name, each after those that it imports.
     modules: &'static [(&'static str, &'static str)],
+    /// The seccomp programs, as in [`Setup`].
     filters: &'a BTreeMap<&'static str, Vec<String>>,
-    limits: Limits,
+    limits: ProcessLimits,
     packages: &'a [PathBuf],
     preload: &'a [String],
     isolated: bool,
+    /// The user to which the zygote changes; `None` if it keeps its user.
     uid: Option<u32>,
+    /// The group to which the zygote changes; `None` if it keeps its group.
     gid: Option<u32>,
 }
 
 #[derive(Serialize)]
-struct Limits {
+struct ProcessLimits {
     memory_bytes: u64,
     processes: u32,
     file_bytes: u64,
@@ -91,7 +96,8 @@ struct Limits {
 }
 
 impl Setup {
-    /// Finds the interpreter, compiles the filters, and removes the control groups that sandboxes of dead processes left.
+    /// Checks the configuration, finds the interpreter, compiles the filters, and removes the control groups that sandboxes of dead
+    /// processes left.
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         config.check()?;
         cgroup::sweep();
@@ -118,7 +124,7 @@ impl Setup {
         Boot {
             modules: MODULES,
             filters: &self.filters,
-            limits: Limits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
+            limits: ProcessLimits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
             packages: self.interpreter.packages(),
             preload: &self.config.preload,
             isolated: self.isolated(),

@@ -8,35 +8,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::channel::oneshot;
 
 use super::error::SandboxError;
-use super::job::Packed;
+use super::job::EncodedJob;
 use super::setup::Setup;
 use super::verdict::{self, Case, Outcome, Verdict};
-use super::zygote::{Answer, End, Facts, Lost, Zygote};
+use super::zygote::{Answer, End, IsolationFacts, LostZygote, Zygote};
 
 /// A job in the queue.
-pub(super) struct Task {
-    pub(super) job: Packed,
-    pub(super) call: Arc<Call>,
+pub(super) struct QueuedJob {
+    pub(super) job: EncodedJob,
+    pub(super) state: Arc<JobState>,
     pub(super) reply: oneshot::Sender<Result<Verdict, SandboxError>>,
 }
 
 /// The stage of a job, shared between the caller and the slot.
 ///
 /// The mutex decides the race between starting and cancelling a job. A job that is cancelled before [`begin`](Self::begin) never starts. A
-/// job that is cancelled after it is killed by its number. A number that arrives when the job is over does no harm: the zygote ignores the
-/// numbers of other jobs.
+/// running job is cancelled by writing its number to the zygote, which kills the processes of the job. The zygote ignores the number of a
+/// job that has already ended.
 #[derive(Default)]
-pub(super) struct Call(Mutex<Stage>);
+pub(super) struct JobState(Mutex<Stage>);
 
 #[derive(Default)]
 enum Stage {
     #[default]
     Queued,
     Running(u32, Arc<UnixStream>),
-    Over,
+    Finished,
 }
 
-impl Call {
+impl JobState {
     fn stage(&self) -> MutexGuard<'_, Stage> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,20 +44,20 @@ impl Call {
     /// Marks the job as running. Returns `false` if it was cancelled.
     fn begin(&self, number: u32, zygote: &Zygote) -> bool {
         let mut stage = self.stage();
-        let wanted = !matches!(*stage, Stage::Over);
+        let wanted = !matches!(*stage, Stage::Finished);
         if wanted {
-            *stage = Stage::Running(number, zygote.cancel());
+            *stage = Stage::Running(number, zygote.cancel_socket());
         }
         wanted
     }
 
-    fn end(&self) {
-        *self.stage() = Stage::Over;
+    fn finish(&self) {
+        *self.stage() = Stage::Finished;
     }
 
     /// Returns `true` if the job was cancelled or is done.
-    fn is_over(&self) -> bool {
-        matches!(*self.stage(), Stage::Over)
+    fn is_finished(&self) -> bool {
+        matches!(*self.stage(), Stage::Finished)
     }
 
     /// Cancels the job. Its processes are killed immediately; if it has not started, it never starts.
@@ -67,7 +67,7 @@ impl Call {
             // Write errors are ignored: a zygote that does not read is dead, or is about to be killed because it does not respond.
             let _ = (&**zygote).write_all(&number.to_le_bytes());
         }
-        *stage = Stage::Over;
+        *stage = Stage::Finished;
     }
 }
 
@@ -82,27 +82,27 @@ impl Slot {
     /// Starts a zygote, reports the result, and runs jobs until the sandbox is dropped.
     pub(super) fn serve(
         setup: Arc<Setup>,
-        started: Sender<Result<Facts, SandboxError>>,
-        tasks: &Mutex<Receiver<Task>>,
+        started: Sender<Result<IsolationFacts, SandboxError>>,
+        tasks: &Mutex<Receiver<QueuedJob>>,
     ) {
         let mut slot = Self { setup, zygote: None, jobs: 0 };
-        let facts = slot.zygote().map(|zygote| zygote.facts.clone());
+        let facts = slot.ensure_zygote().map(|zygote| zygote.facts.clone());
         let failed = facts.is_err();
         if started.send(facts).is_err() || failed {
             return;
         }
         drop(started);
-        while let Some(task) = next(tasks) {
-            let Task { job, call, reply } = task;
-            let answer = slot.run(&job, &call);
-            call.end();
+        while let Some(task) = next_job(tasks) {
+            let QueuedJob { job, state, reply } = task;
+            let answer = slot.run(&job, &state);
+            state.finish();
             // The receiver of a cancelled job is gone.
             let _ = reply.send(answer);
         }
     }
 
     /// Returns the zygote, after starting it if necessary.
-    fn zygote(&mut self) -> Result<&mut Zygote, SandboxError> {
+    fn ensure_zygote(&mut self) -> Result<&mut Zygote, SandboxError> {
         let zygote = match self.zygote.take() {
             Some(zygote) => zygote,
             None => Zygote::start(&self.setup)?,
@@ -110,78 +110,79 @@ impl Slot {
         Ok(self.zygote.insert(zygote))
     }
 
-    /// Runs a job. It is run a second time if the machine may have caused the end of the first attempt: the zygote was lost or did not
-    /// respond, or the checker died. If the second attempt fails too, a checker that died or a slot that did not respond counts as a
-    /// failure of the solution, and anything else is an error.
-    fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
-        let first = match self.attempt(job, call) {
-            Ending::Over(answer) => return answer,
-            first if call.is_over() => return first.into_result(),
+    /// Runs a job. Repeats it once if the solution may not have caused the end of the first attempt: the sandbox failed, the zygote was
+    /// lost or did not respond, or the checker died. If the second attempt also ends early, a checker that died or a case in which the
+    /// zygote did not respond counts as a failure of the solution; any other early end is an error. A cancelled job is not repeated.
+    fn run(&mut self, job: &EncodedJob, state: &JobState) -> Result<Verdict, SandboxError> {
+        let first = match self.attempt(job, state) {
+            Attempt::Final(answer) => return answer,
+            first if state.is_finished() => return first.into_result(),
             first => first,
         };
         tracing::warn!("sandbox: {}; running the job a second time", first.reason());
-        let second = self.attempt(job, call);
-        if !matches!(second, Ending::Over(_)) {
+        let second = self.attempt(job, state);
+        if !matches!(second, Attempt::Final(_)) {
             tracing::warn!("sandbox: {} again in the second attempt", second.reason());
         }
         second.into_result()
     }
 
-    fn attempt(&mut self, job: &Packed, call: &Call) -> Ending {
+    fn attempt(&mut self, job: &EncodedJob, state: &JobState) -> Attempt {
         self.jobs = self.jobs.wrapping_add(1);
         let number = self.jobs;
-        let zygote = match self.zygote() {
+        let zygote = match self.ensure_zygote() {
             Ok(zygote) => zygote,
-            Err(error) => return Ending::Fault(format!("the slot cannot be restarted: {error}")),
+            Err(error) => return Attempt::Fault(format!("the slot cannot be restarted: {error}")),
         };
-        if !call.begin(number, zygote) {
-            return Ending::Over(Err(called_off()));
+        if !state.begin(number, zygote) {
+            return Attempt::Final(Err(cancelled_error()));
         }
-        let before = zygote.starved();
+        let before = zygote.oom_kills();
         let answer = zygote.run(number, job);
-        let starved = zygote.starved() > before;
+        let was_oom_killed = zygote.oom_kills() > before;
         if !matches!(&answer, Ok(answer) if answer.end != End::Fault) {
             self.zygote = None;
         }
-        let ending = match answer {
-            Ok(answer) => read(answer),
-            Err(lost) => lost_ending(&lost),
+        let attempt = match answer {
+            Ok(answer) => attempt_of_answer(answer),
+            Err(lost) => attempt_of_loss(&lost),
         };
-        if starved { ending.starved() } else { ending }
+        if was_oom_killed { attempt.out_of_memory() } else { attempt }
     }
 }
 
 /// The end of an attempt.
-enum Ending {
+enum Attempt {
     /// A final result, which another attempt would reproduce.
-    Over(Result<Verdict, SandboxError>),
-    /// The checker died, or the slot did not respond. If it happens twice, the solution caused it.
+    Final(Result<Verdict, SandboxError>),
+    /// The checker died, or the zygote did not respond during a case. If both attempts end in this way, the solution is held responsible.
     Broken(Verdict),
     /// A failure that the solution did not cause.
     Fault(String),
 }
 
-impl Ending {
-    /// Returns the result of an attempt in which the kernel killed a process because the slot ran out of memory. The solution caused that.
-    fn starved(self) -> Self {
+impl Attempt {
+    /// Returns the final result of an attempt in which the kernel killed a process because the slot ran out of memory. This counts as a
+    /// failure of the solution. Only errors other than [`SandboxError::Fault`] are kept.
+    fn out_of_memory(self) -> Self {
         let nothing = |reason| Verdict {
             cases: vec![Case { outcome: Outcome::Failed, seconds: 0.0, message: reason }],
             ..Verdict::default()
         };
         match self {
-            Self::Over(Ok(verdict)) | Self::Broken(verdict) => {
-                Self::Over(Ok(verdict::starved(verdict)))
+            Self::Final(Ok(verdict)) | Self::Broken(verdict) => {
+                Self::Final(Ok(verdict::mark_out_of_memory(verdict)))
             }
-            Self::Over(Err(SandboxError::Fault { reason })) | Self::Fault(reason) => {
-                Self::Over(Ok(verdict::starved(nothing(reason))))
+            Self::Final(Err(SandboxError::Fault { reason })) | Self::Fault(reason) => {
+                Self::Final(Ok(verdict::mark_out_of_memory(nothing(reason))))
             }
-            other @ Self::Over(Err(_)) => other,
+            other @ Self::Final(Err(_)) => other,
         }
     }
 
     fn reason(&self) -> &str {
         match self {
-            Self::Over(_) => "",
+            Self::Final(_) => "",
             Self::Broken(verdict) => verdict.cases.last().map_or("", |case| &case.message),
             Self::Fault(reason) => reason,
         }
@@ -190,7 +191,7 @@ impl Ending {
     /// Returns the result of a job that is not attempted again.
     fn into_result(self) -> Result<Verdict, SandboxError> {
         match self {
-            Self::Over(answer) => answer,
+            Self::Final(answer) => answer,
             Self::Broken(verdict) => Ok(verdict),
             Self::Fault(reason) => Err(SandboxError::Fault { reason }),
         }
@@ -198,46 +199,46 @@ impl Ending {
 }
 
 /// Returns the next job, or `None` when the sandbox is dropped.
-fn next(tasks: &Mutex<Receiver<Task>>) -> Option<Task> {
+fn next_job(tasks: &Mutex<Receiver<QueuedJob>>) -> Option<QueuedJob> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
 /// Converts an answer of the zygote to the end of an attempt.
-fn read(answer: Answer) -> Ending {
+fn attempt_of_answer(answer: Answer) -> Attempt {
     let Answer { end, message, report, seconds } = answer;
     let last = |outcome, message: &str| Case { outcome, seconds, message: message.into() };
     match end {
-        End::Done => match verdict::complete(&report) {
-            Err(SandboxError::Fault { reason }) => Ending::Fault(reason),
-            other => Ending::Over(other),
+        End::Done => match verdict::parse_complete(&report) {
+            Err(SandboxError::Fault { reason }) => Attempt::Fault(reason),
+            other => Attempt::Final(other),
         },
         End::Deadline => {
             let late = last(Outcome::Timeout, "exceeded its time limit");
-            Ending::Over(Ok(verdict::partial(&report, late)))
+            Attempt::Final(Ok(verdict::parse_partial(&report, late)))
         }
         End::Died => {
             let what =
                 if message.is_empty() { "the process that runs the tests died" } else { &message };
             let dead = last(Outcome::RuntimeError, what);
-            Ending::Broken(verdict::partial(&report, dead))
+            Attempt::Broken(verdict::parse_partial(&report, dead))
         }
-        End::Cancelled => Ending::Over(Err(called_off())),
-        End::Fault => Ending::Fault(message),
+        End::Cancelled => Attempt::Final(Err(cancelled_error())),
+        End::Fault => Attempt::Fault(message),
     }
 }
 
 /// Converts the loss of a zygote to the end of an attempt.
-fn lost_ending(lost: &Lost) -> Ending {
+fn attempt_of_loss(lost: &LostZygote) -> Attempt {
     match lost.unanswered_case_seconds() {
         Some(seconds) => {
             let message = "the slot did not respond after the time limit of the case".into();
             let silent = Case { outcome: Outcome::Timeout, seconds, message };
-            Ending::Broken(verdict::partial(&[], silent))
+            Attempt::Broken(verdict::parse_partial(&[], silent))
         }
-        None => Ending::Fault(format!("the slot was lost: {}", lost.error)),
+        None => Attempt::Fault(format!("the slot was lost: {}", lost.error)),
     }
 }
 
-fn called_off() -> SandboxError {
+fn cancelled_error() -> SandboxError {
     SandboxError::Fault { reason: "the job was cancelled".into() }
 }

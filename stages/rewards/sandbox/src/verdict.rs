@@ -10,9 +10,9 @@ use super::error::SandboxError;
 pub enum Outcome {
     /// The result is as expected.
     Passed,
-    /// The result differs from the expected one.
+    /// The result differs from the expected one, or the case was not run.
     Failed,
-    /// The run ended with an exception, a signal or an exit code.
+    /// The solution raised an exception, was killed by a signal, or exited too early or with a code other than 0.
     RuntimeError,
     /// The solution did not compile.
     CompileError,
@@ -30,8 +30,8 @@ pub enum Outcome {
 pub struct Case {
     /// The outcome.
     pub outcome: Outcome,
-    /// The charged time in seconds: the elapsed time without the time that its processes waited for a processor, but at least the time
-    /// that they computed.
+    /// The charged time in seconds: the elapsed time without the time for which the processes of the case waited for a processor, but at
+    /// least their processor time. If the checker died or did not end the case in time, this is the elapsed time that the case was allowed.
     pub seconds: f64,
     /// The reason of a failure; empty for a case that passed.
     pub message: String,
@@ -41,7 +41,8 @@ pub struct Case {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
-    /// The test cases that were run, in order.
+    /// The results of the test cases, in order. If the job ended early, the remaining cases count as failed, as far as their number is
+    /// known.
     pub cases: Vec<Case>,
     /// The beginning of the solution's standard output.
     pub stdout: String,
@@ -50,7 +51,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Returns the first outcome other than [`Outcome::Passed`], if there is one. Returns [`Outcome::Failed`] if no case was run.
+    /// Returns the first outcome other than [`Outcome::Passed`], or `Passed` if there is none. Returns [`Outcome::Failed`] if no case was
+    /// run.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         if self.cases.is_empty() {
@@ -83,14 +85,16 @@ enum Line {
     Tests(String),
 }
 
-/// The beginning of the last line of a complete report. Only the checker writes reports.
+/// The beginning of the last line of a complete report. It always has this form, because only the checker writes reports.
 const VERDICT: &[u8] = b"{\"verdict\": {\"cases\": ";
 
-/// Parses the report of a checker that finished. If the bound on reports truncated the last line, the cases in it are used.
+/// Parses the report of a checker that finished. If the report was truncated within the last line, the cases in that line are used,
+/// provided that their list is complete. Otherwise the verdict consists of the cases that were reported before, one failed case, and the
+/// remaining cases as failed.
 ///
 /// # Errors
 /// If the report contains a failure of the checker or of the tests.
-pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
+pub(super) fn parse_complete(report: &[u8]) -> Result<Verdict, SandboxError> {
     let (mut lines, rest) = lines(report);
     match lines.pop() {
         Some(Line::Verdict(verdict)) => return Ok(verdict),
@@ -105,16 +109,16 @@ pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
         return Ok(Verdict { cases, ..Verdict::default() });
     }
     let message = format!("no verdict in the {} bytes of the report", report.len());
-    Ok(broken_off(lines, Case { outcome: Outcome::Failed, seconds: 0.0, message }))
+    Ok(incomplete_verdict(lines, Case { outcome: Outcome::Failed, seconds: 0.0, message }))
 }
 
 /// Parses an incomplete report: the cases that ended, and `last` for the case that was running.
-pub(super) fn partial(report: &[u8], last: Case) -> Verdict {
-    broken_off(lines(report).0, last)
+pub(super) fn parse_partial(report: &[u8], last: Case) -> Verdict {
+    incomplete_verdict(lines(report).0, last)
 }
 
-/// Builds the verdict of a job that broke off. Cases that never ran count as failed.
-fn broken_off(lines: Vec<Line>, last: Case) -> Verdict {
+/// Builds the verdict of a job that ended early. Cases that never ran count as failed.
+fn incomplete_verdict(lines: Vec<Line>, last: Case) -> Verdict {
     let mut verdict = Verdict::default();
     let mut expected = 0;
     for line in lines {
@@ -131,8 +135,9 @@ fn broken_off(lines: Vec<Line>, last: Case) -> Verdict {
     verdict
 }
 
-/// Blames the first failure of a verdict on memory, after the kernel killed a process because the slot ran out of memory.
-pub(super) fn starved(mut verdict: Verdict) -> Verdict {
+/// Changes the outcome of the first case that did not pass to [`Outcome::Memory`], after the kernel killed a process because the slot ran
+/// out of memory. The outcomes `Memory`, `Forbidden` and `CompileError` are kept.
+pub(super) fn mark_out_of_memory(mut verdict: Verdict) -> Verdict {
     const WHY: &str =
         "the kernel killed a process of the solution because the slot ran out of memory";
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
@@ -148,8 +153,9 @@ pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-/// Parses the lines of a report up to the first invalid one. Returns the rest as well, which is not empty only if the report was truncated
-/// or is invalid. A solution that corrupts the report of its checker only harms its own verdict, so this is not an error of the sandbox.
+/// Parses the lines of a report up to the first invalid one. Also returns the rest, which is empty unless the report was truncated or is
+/// invalid. A solution that corrupts the report of its checker only harms its own verdict, so an invalid line is not an error of the
+/// sandbox.
 fn lines(report: &[u8]) -> (Vec<Line>, &[u8]) {
     let mut lines = Vec::new();
     let mut rest = report;
@@ -170,7 +176,7 @@ mod tests {
         let check = |outcome, expected| {
             let case = |outcome| Case { outcome, seconds: 1.0, message: "m".into() };
             let cases = vec![case(Outcome::Passed), case(outcome), case(Outcome::Failed)];
-            let found = starved(Verdict { cases, ..Verdict::default() });
+            let found = mark_out_of_memory(Verdict { cases, ..Verdict::default() });
             let outcomes: Vec<_> = found.cases.iter().map(|case| case.outcome).collect();
             assert_eq!(outcomes, [Outcome::Passed, expected, Outcome::Failed]);
             assert!(found.cases[1].message.ends_with('m'));
@@ -191,7 +197,7 @@ mod tests {
     /// Checks the outcomes of a complete report.
     #[track_caller]
     fn check(report: &str, expected: &[Outcome]) {
-        let verdict = complete(report.as_bytes()).expect("a verdict");
+        let verdict = parse_complete(report.as_bytes()).expect("a verdict");
         let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
         assert_eq!(outcomes, expected, "{report}");
     }
@@ -226,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_fault_report_is_a_fault() {
-        let found = |report: &str| complete(report.as_bytes()).expect_err("no verdict");
+        let found = |report: &str| parse_complete(report.as_bytes()).expect_err("no verdict");
         assert_eq!(found("{\"fault\": \"f\"}\n"), SandboxError::Fault { reason: "f".into() });
         assert_eq!(found("{\"tests\": \"t\"}\n"), SandboxError::Tests { reason: "t".into() });
     }
@@ -234,7 +240,7 @@ mod tests {
     #[test]
     fn cases_that_never_ran_have_failed() {
         let last = Case { outcome: Timeout, seconds: 1.0, message: "late".into() };
-        let verdict = partial(format!("{CASES}{{\"case").as_bytes(), last);
+        let verdict = parse_partial(format!("{CASES}{{\"case").as_bytes(), last);
         let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
         assert_eq!(outcomes, [Passed, RuntimeError, Timeout, Failed]);
     }

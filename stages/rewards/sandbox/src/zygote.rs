@@ -1,4 +1,4 @@
-//! The zygote of a slot, as seen from the host. One thread starts it, communicates with it and kills it.
+//! The zygote of a slot, as seen from this process. One thread starts it, communicates with it and kills it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,42 +11,43 @@ use serde::Deserialize;
 
 use super::cgroup::Group;
 use super::error::SandboxError;
-use super::folder::{self, Folder};
+use super::folder::{self, SlotFolder};
 use super::frame;
-use super::job::Packed;
+use super::job::EncodedJob;
 use super::process::{self, Process};
 use super::setup::Setup;
 
-/// The time that an interpreter may take to get ready, including all preloads.
-const START: Duration = Duration::from_secs(60);
-/// The time that a zygote may be silent before a case begins, and in addition to the time that it announced. It is generous because the
-/// zygote shares the processors with its own jobs and with everything else on the machine.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The maximum time for an interpreter to get ready, including all preloads.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum time for which a zygote may be silent: before the first case begins, and beyond the time that it announced for a case. It is
+/// generous because the zygote shares the processors with its own jobs and with everything else on the machine.
+const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// The maximum size in bytes of a report from a zygote. The zygote truncates reports to a much smaller size.
-const MOST_REPORT: usize = 64 << 20;
+const MAX_REPORT: usize = 64 << 20;
 
 #[derive(Deserialize)]
 struct Ready {
-    ready: Found,
+    ready: TrialResult,
 }
 
-/// The result of the trial side.
+/// The result of the trial process.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Found {
-    Facts(Facts),
+enum TrialResult {
+    Facts(IsolationFacts),
     Error { error: String },
 }
 
-/// The namespaces of a side, as links such as `net:[4026531840]`, and its user.
+/// The isolation of the trial process: its namespaces, as links such as `net:[4026531840]`, and its user.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Facts {
+pub(super) struct IsolationFacts {
     /// The namespaces of the container.
     pub(super) outer: BTreeMap<String, String>,
-    /// The namespaces of the side.
+    /// The namespaces of the trial process.
     pub(super) inner: BTreeMap<String, String>,
+    /// The user id of the trial process.
     pub(super) uid: u32,
-    /// The description of the control groups, which the host adds.
+    /// The description of the control groups. It is not reported by the zygote but added by this process.
     #[serde(skip)]
     pub(super) cgroups: String,
 }
@@ -80,21 +81,24 @@ pub(super) enum End {
 /// The end of a job and its report.
 pub(super) struct Answer {
     pub(super) end: End,
+    /// The reason of an [`End::Fault`]; empty for any other end.
     pub(super) message: String,
+    /// The report of the checker, of which the zygote may have cut off the end; empty if the job was cancelled.
     pub(super) report: Vec<u8>,
-    /// The time limit of the last case in seconds.
+    /// The time in seconds that the zygote last announced for a case; 0 if no case began.
     pub(super) seconds: f64,
 }
 
 /// The reason why there is no answer: the zygote is dead or does not respond.
-pub(super) struct Lost {
+pub(super) struct LostZygote {
     pub(super) error: io::Error,
-    /// The time limit of the running case in seconds; `None` if no case had begun.
+    /// The time in seconds that the zygote last announced for the running case; `None` if no case had begun.
     pub(super) seconds: Option<f64>,
 }
 
-impl Lost {
-    /// Returns the time limit of the case that was running when the zygote stopped responding; `None` if it died.
+impl LostZygote {
+    /// Returns the time in seconds that the zygote last announced for a case before it stopped responding. `None` if no case had begun or
+    /// the zygote died.
     pub(super) fn unanswered_case_seconds(&self) -> Option<f64> {
         let is_silent =
             matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
@@ -102,40 +106,40 @@ impl Lost {
     }
 }
 
-/// The zygote of a slot. Dropping it kills it together with its descendants.
+/// The zygote of a slot. Dropping this value kills it as [`Process::kill`] describes.
 pub(super) struct Zygote {
     process: Process,
     control: UnixStream,
     cancel: Arc<UnixStream>,
-    pub(super) facts: Facts,
+    pub(super) facts: IsolationFacts,
     group: Group,
-    _folder: Folder,
-    /// The folder that runs write to, if they have no folders of their own.
+    _folder: SlotFolder,
+    /// The folder that runs write to without isolation. `None` in a container, where each run has a private /tmp.
     work: Option<PathBuf>,
 }
 
 impl Zygote {
     /// Starts a zygote and waits until it is ready.
     ///
-    /// The kernel kills it when the calling thread ends.
+    /// In a container, the kernel kills the zygote when the calling thread ends.
     pub(super) fn start(setup: &Setup) -> Result<Self, SandboxError> {
         let failed = |error: io::Error| SandboxError::Start { reason: error.to_string() };
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
-        let (cancel, called_off) = UnixStream::pair().map_err(failed)?;
+        let (cancel, cancel_reader) = UnixStream::pair().map_err(failed)?;
         cancel.set_nonblocking(true).map_err(failed)?;
-        let folder = Folder::make().map_err(failed)?;
+        let folder = SlotFolder::create().map_err(failed)?;
         let (process, work) = if setup.isolated() {
             // In the container, the folder is accessed by a user who does not own it.
-            let root = folder.within("root", 0o755).map_err(failed)?;
-            (process::contained(setup, &root, theirs.into(), called_off.into())?, None)
+            let root = folder.create_subfolder("root", 0o755).map_err(failed)?;
+            (process::spawn_contained(setup, &root, theirs.into(), cancel_reader.into())?, None)
         } else {
-            let work = folder.within("work", 0o700).map_err(failed)?;
-            let process = process::plain(setup, &work, theirs.into(), called_off.into());
+            let work = folder.create_subfolder("work", 0o700).map_err(failed)?;
+            let process = process::spawn_plain(setup, &work, theirs.into(), cancel_reader.into());
             (process.map_err(failed)?, Some(work))
         };
         // The zygote waits for its first frame until the group contains it, so that all processes it starts are in the group.
-        let group = Group::around(process.id());
-        let facts = Facts::default();
+        let group = Group::containing(process.id());
+        let facts = IsolationFacts::default();
         let mut zygote = Self {
             process,
             control,
@@ -145,28 +149,31 @@ impl Zygote {
             _folder: folder,
             work,
         };
-        match zygote.greet(setup) {
-            Ok(Found::Facts(facts)) => zygote.settle(setup, facts),
-            Ok(Found::Error { error }) => return Err(SandboxError::NoIsolation { missing: error }),
-            Err(error) => return Err(zygote.post_mortem(&error)),
+        match zygote.boot(setup) {
+            Ok(TrialResult::Facts(facts)) => zygote.apply_limits(setup, facts),
+            Ok(TrialResult::Error { error }) => {
+                return Err(SandboxError::NoIsolation { missing: error });
+            }
+            Err(error) => return Err(zygote.start_error(&error)),
         }
         Ok(zygote)
     }
 
-    fn greet(&mut self, setup: &Setup) -> io::Result<Found> {
-        self.control.set_read_timeout(Some(START))?;
-        self.control.set_write_timeout(Some(PATIENCE))?;
+    fn boot(&mut self, setup: &Setup) -> io::Result<TrialResult> {
+        self.control.set_read_timeout(Some(START_TIMEOUT))?;
+        self.control.set_write_timeout(Some(MAX_SILENCE))?;
         self.control.write_all(&frame::encode(&setup.boot()))?;
         Ok(frame::read::<Ready>(&mut self.control)?.ready)
     }
 
-    fn settle(&mut self, setup: &Setup, facts: Facts) {
+    fn apply_limits(&mut self, setup: &Setup, facts: IsolationFacts) {
         self.group.limit(&setup.config);
-        self.facts = Facts { cgroups: self.group.describe(), ..facts };
+        self.facts = IsolationFacts { cgroups: self.group.describe(), ..facts };
     }
 
-    /// Returns the reason why the zygote did not start, from its error stream or that of the container.
-    fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
+    /// Returns the reason why the zygote did not start: the end of its error stream, or else the reason that the container reports, or else
+    /// `error`.
+    fn start_error(&mut self, error: &io::Error) -> SandboxError {
         let (contained, output) = self.process.error_output();
         let reason =
             if output.trim().is_empty() { error.to_string() } else { output.trim().to_owned() };
@@ -178,23 +185,23 @@ impl Zygote {
     }
 
     /// Returns the socket to which the number of a job is written in order to cancel it.
-    pub(super) fn cancel(&self) -> Arc<UnixStream> {
+    pub(super) fn cancel_socket(&self) -> Arc<UnixStream> {
         Arc::clone(&self.cancel)
     }
 
     /// Returns the number of processes that the kernel killed so far because the slot ran out of memory.
-    pub(super) fn starved(&self) -> u64 {
-        self.group.starved()
+    pub(super) fn oom_kills(&self) -> u64 {
+        self.group.oom_kills()
     }
 
     /// Runs a job.
     ///
     /// # Errors
     /// If the zygote is lost and must be replaced.
-    pub(super) fn run(&mut self, number: u32, job: &Packed) -> Result<Answer, Lost> {
+    pub(super) fn run(&mut self, number: u32, job: &EncodedJob) -> Result<Answer, LostZygote> {
         let mut seconds = None;
         let answer =
-            self.exchange(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
+            self.exchange(number, job, &mut seconds).map_err(|error| LostZygote { error, seconds });
         if let Some(work) = &self.work {
             folder::clear(work);
         }
@@ -204,10 +211,10 @@ impl Zygote {
     fn exchange(
         &mut self,
         number: u32,
-        job: &Packed,
+        job: &EncodedJob,
         seconds: &mut Option<f64>,
     ) -> io::Result<Answer> {
-        self.control.set_read_timeout(Some(PATIENCE))?;
+        self.control.set_read_timeout(Some(MAX_SILENCE))?;
         let head = serde_json::json!({ "job": number, "together": job.together });
         self.control.write_all(&frame::encode(&head))?;
         self.control.write_all(&job.frame)?;
@@ -216,11 +223,11 @@ impl Zygote {
                 ChildMessage::Within { within } => {
                     *seconds = Some(within);
                     self.control
-                        .set_read_timeout(Some(Duration::from_secs_f64(within) + PATIENCE))?;
+                        .set_read_timeout(Some(Duration::from_secs_f64(within) + MAX_SILENCE))?;
                 }
-                ChildMessage::End { report, .. } if report > MOST_REPORT => {
+                ChildMessage::End { report, .. } if report > MAX_REPORT => {
                     return Err(io::Error::other(format!(
-                        "a report of {report} bytes exceeds the limit of {MOST_REPORT}"
+                        "a report of {report} bytes exceeds the limit of {MAX_REPORT}"
                     )));
                 }
                 ChildMessage::End { end, message, report } => {

@@ -20,7 +20,7 @@ use rollpacker_sandbox::{
 };
 
 use crate::sandbox::hostile::{self, Attack};
-use crate::sandbox::machine::{self, alone};
+use crate::sandbox::machine::{self, exclusive};
 
 /// The tests that every attack tries to pass: an addition of numbers that a solution cannot guess.
 const TESTS: &str = "from solution import add\n\ndef test_add():\n    assert add(2, 3) == 5\n    assert add(987654300, 21) == 987654321\n";
@@ -48,7 +48,7 @@ fn run(sandbox: &Sandbox, solution: &str) -> Verdict {
 
 #[test]
 fn the_probe_finds_every_layer() {
-    let _alone = alone();
+    let _alone = exclusive();
     let probe = Sandbox::probe(&SandboxConfig::default());
     assert!(probe.is_isolated(), "{probe}");
     assert!(!probe.to_string().contains("MISSING"), "{probe}");
@@ -56,7 +56,7 @@ fn the_probe_finds_every_layer() {
 
 #[test]
 fn no_attack_passes_or_leaves_processes() {
-    let _alone = alone();
+    let _alone = exclusive();
     let secret = hostile::secret();
     let sandbox = start(1);
     let idle = machine::descendants();
@@ -82,7 +82,7 @@ fn no_attack_passes_or_leaves_processes() {
 
 #[test]
 fn a_thousand_samples_leak_nothing() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(2);
     let warm = |count: usize| {
         let jobs: Vec<_> = (0..count).map(|i| job(hostile::mixed(i).0, 1.0)).collect();
@@ -98,7 +98,7 @@ fn a_thousand_samples_leak_nothing() {
         warm(50);
     }
     // A zygote closes a job's last descriptors after it has answered.
-    machine::until(|| machine::usage().descriptors <= before.descriptors);
+    machine::wait_until(|| machine::usage().descriptors <= before.descriptors);
     let after = machine::usage();
     assert_eq!(after.processes, before.processes);
     assert!(after.resident_kib < before.resident_kib + 2048, "{before:?} grew to {after:?}");
@@ -106,7 +106,7 @@ fn a_thousand_samples_leak_nothing() {
 
 #[test]
 fn a_dropped_sandbox_is_removed_completely() {
-    let _alone = alone();
+    let _alone = exclusive();
     let before = machine::descendants();
     let sandbox = start(2);
     assert!(machine::descendants() > before);
@@ -118,7 +118,7 @@ fn a_dropped_sandbox_is_removed_completely() {
 
 #[test]
 fn a_dropped_job_is_killed_and_its_slot_remains_usable() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let idle = machine::descendants();
     let endless = job("import time\ntime.sleep(1000)\n", 500.0);
@@ -135,7 +135,7 @@ fn a_dropped_job_is_killed_and_its_slot_remains_usable() {
             Poll::Ready(())
         })
         .await;
-        machine::until(|| machine::descendants() > idle + 1);
+        machine::wait_until(|| machine::descendants() > idle + 1);
         drop(running);
         assert_eq!(waiting.await.expect("there is a verdict").outcome(), Outcome::Passed);
     });
@@ -145,7 +145,7 @@ fn a_dropped_job_is_killed_and_its_slot_remains_usable() {
 /// With control groups, many processes together may not use what each of them may use alone.
 #[test]
 fn many_processes_share_one_limit_on_memory() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let output = sandbox.active().to_string();
     if !output.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
@@ -163,7 +163,7 @@ fn many_processes_share_one_limit_on_memory() {
 
 #[test]
 fn control_groups_are_removed() {
-    let _alone = alone();
+    let _alone = exclusive();
     assert_eq!(machine::groups(), Vec::<std::path::PathBuf>::new());
     let sandbox = start(2);
     let groups = machine::groups();
@@ -188,7 +188,7 @@ fn skipped(why: &str) {
 
 #[test]
 fn jobs_share_nothing() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let chance = "import random\nprint(random.random())\n";
     let print = || run(&sandbox, &format!("{chance}{RIGHT}")).stdout;
@@ -203,7 +203,7 @@ fn jobs_share_nothing() {
 /// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of an earlier job may be in it.
 #[test]
 fn a_job_has_no_memory_of_an_earlier_job() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let mark = ["QUEEN", "BEE"].concat();
     let tests = Check::Tests {
@@ -220,7 +220,11 @@ fn a_job_has_no_memory_of_an_earlier_job() {
 }
 
 /// Runs a job on a sandbox with one slot, and kills the slot `times` times while the job runs.
-fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict, SandboxError> {
+fn run_with_killed_slots(
+    sandbox: &Sandbox,
+    job: &Job,
+    times: usize,
+) -> Result<Verdict, SandboxError> {
     let idle = machine::descendants();
     block_on(async {
         let mut running = Box::pin(sandbox.run(job));
@@ -231,7 +235,7 @@ fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict,
         .await;
         let mut killed = Vec::new();
         for _ in 0..times {
-            machine::until(|| machine::slots() != killed && machine::descendants() > idle + 1);
+            machine::wait_until(|| machine::slots() != killed && machine::descendants() > idle + 1);
             killed = machine::slots();
             machine::kill_slots();
         }
@@ -241,22 +245,22 @@ fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict,
 
 #[test]
 fn a_job_whose_slot_is_killed_is_retried_once() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let idle = machine::descendants();
     let slow = job(&format!("import time\ntime.sleep(0.5)\n{RIGHT}"), 500.0);
-    let verdict = run_under_fire(&sandbox, &slow, 1).expect("there is a verdict");
+    let verdict = run_with_killed_slots(&sandbox, &slow, 1).expect("there is a verdict");
     assert_eq!(verdict.outcome(), Outcome::Passed);
     assert_eq!(machine::descendants(), idle);
 }
 
 #[test]
 fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let idle = machine::descendants();
     let endless = job("import time\ntime.sleep(1000)\n", 500.0);
-    let error = run_under_fire(&sandbox, &endless, 2).expect_err("there is no verdict");
+    let error = run_with_killed_slots(&sandbox, &endless, 2).expect_err("there is no verdict");
     assert!(matches!(error, SandboxError::Fault { .. }), "{error}");
     assert_eq!(run(&sandbox, RIGHT).outcome(), Outcome::Passed);
     assert_eq!(machine::descendants(), idle);
@@ -265,7 +269,7 @@ fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
 /// Address space that threads reserve does not count as memory.
 #[test]
 fn sixteen_threads_fit_within_the_memory_limit() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox =
         Sandbox::start(SandboxConfig { slots: 1, ..SandboxConfig::default() }).expect("it starts");
     let threads = "import threading\ndef add(a, b):\n    go, sums = threading.Barrier(16), []\n    def work(i):\n        held = [bytes(1000 + i) for _ in range(1000)]\n        \
@@ -278,7 +282,7 @@ fn sixteen_threads_fit_within_the_memory_limit() {
 /// With control groups, thirty processes in their own sessions together use no more CPU time than one slot may.
 #[test]
 fn many_processes_share_one_limit_on_the_processors() {
-    let _alone = alone();
+    let _alone = exclusive();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sandbox = start(cores);
     let output = sandbox.active().to_string();
@@ -298,7 +302,7 @@ fn many_processes_share_one_limit_on_the_processors() {
 /// compute.
 #[test]
 fn waiting_for_a_processor_does_not_count_towards_the_time_limit() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let computes = "import time\ndef add(a, b):\n    end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n    return a + b\n";
@@ -331,7 +335,7 @@ fn folders_of_dead_processes_are_removed() {
         }
         Ok(_) => drop(start(1)),
         Err(_) => {
-            let _alone = alone();
+            let _alone = exclusive();
             let temporary = tempfile::tempdir().expect("a folder");
             let act = |role: &str| {
                 let mut command = Command::new(std::env::current_exe().expect("this test"));
@@ -348,7 +352,7 @@ fn folders_of_dead_processes_are_removed() {
 
 #[test]
 fn it_starts_and_runs_within_a_multi_threaded_runtime() {
-    let _alone = alone();
+    let _alone = exclusive();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
@@ -375,7 +379,7 @@ fn it_starts_and_runs_within_a_multi_threaded_runtime() {
 
 #[test]
 fn running_without_isolation_must_be_configured_and_is_reported() {
-    let _alone = alone();
+    let _alone = exclusive();
     let sandbox = start_without_isolation();
     let output = sandbox.active().to_string();
     assert!(
@@ -396,7 +400,7 @@ fn running_without_isolation_must_be_configured_and_is_reported() {
 
 #[test]
 fn a_failed_start_names_the_cause() {
-    let _alone = alone();
+    let _alone = exclusive();
     let failed = |config: SandboxConfig| {
         Sandbox::start(config).map(|_| ()).expect_err("it does not start").to_string()
     };
@@ -424,7 +428,7 @@ fn a_failed_start_names_the_cause() {
 /// The module writes more to standard error than a pipe holds before it fails.
 #[test]
 fn the_error_output_of_a_preload_is_read_completely() {
-    let _alone = alone();
+    let _alone = exclusive();
     let folder = tempfile::tempdir().expect("a folder");
     let made = Command::new("python3")
         .args(["-m", "venv", "--without-pip"])
@@ -454,7 +458,7 @@ fn the_isolation_tests_pass_as_an_unprivileged_user() {
     if !machine::is_root() || std::env::var_os("SANDBOX_TEST_AS_USER").is_some() {
         return;
     }
-    let _alone = alone();
+    let _alone = exclusive();
     // The folder of the build may be closed to other users.
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("opened");

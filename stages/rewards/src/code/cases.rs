@@ -90,7 +90,7 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
     ))
 }
 
-/// Parses test code, and the function to call with it if the object names one.
+/// Parses test code. If the object names an `entry_point` and the code defines `check`, the result is a [`Check::Entry`], as for HumanEval.
 fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
     let texts = match Node::read(raw.get()) {
         Node::List(items) => items.iter().map(|item| text_of(item)).collect(),
@@ -118,7 +118,8 @@ fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
     Ok(Check::Tests { tests, prelude, stop_at_failure: false })
 }
 
-/// Parses a list of test cases. `function`, if given, is called with the inputs.
+/// Parses a list of test cases. If `function` is given or the first case has the field `fn_name`, the function of this name is called with
+/// the inputs.
 fn list(
     items: &[Box<RawValue>],
     function: Option<&str>,
@@ -267,7 +268,7 @@ fn answer(response: &str) -> &str {
     response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim()
 }
 
-/// Returns a string as it is, a list with one element a line, and anything else as its JSON text.
+/// Returns a string as it is, a list as one line per element, and anything else as its JSON text.
 fn text_of(raw: &RawValue) -> String {
     if let Ok(text) = serde_json::from_str(raw.get()) {
         return text;

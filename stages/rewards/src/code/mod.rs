@@ -24,9 +24,10 @@ documented! {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct CodeConfig {
-        /// The value of a response. Default: `all`.
+        /// The value of a response: 1 if every test case passes and otherwise 0 (`all`), or the fraction of the cases that pass
+        /// (`fraction`). Default: `all`.
         pub score: CodeScore,
-        /// The sandbox in which code runs: the options below it.
+        /// The settings of the sandbox in which code runs.
         pub sandbox: SandboxConfig,
     }
 }
@@ -45,12 +46,12 @@ pub enum CodeScore {
 /// A reward that scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
 ///
 /// The code is one program, taken from the response after the thinking: the last fenced block that defines the names that the tests use,
-/// with the imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`];
-/// they are read from the ground truth or, for ROLL's columns, from the extra fields.
+/// with the imports and helpers of other blocks. Without a fence, it is the code in the text. The tests have one of the forms of [`Check`].
+/// They are read from the ground truth or, for ROLL's columns, from the extra fields.
 ///
-/// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total time of the cases. Labels: `outcome`, that of the
-/// first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason why that case did not pass. A case
-/// that was skipped, because the total time was used up or an earlier case failed, counts as not passed.
+/// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
+/// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
+/// why that case did not pass. A case that is not run, because an earlier case failed or the job ended early, counts as not passed.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,
@@ -90,7 +91,8 @@ impl Code {
     /// Starts the sandbox.
     ///
     /// # Errors
-    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if no interpreter can be started.
+    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if no interpreter can be started, and
+    /// [`SandboxError::Bound`] or [`SandboxError::Language`] if a setting is invalid.
     pub fn start(config: CodeConfig) -> Result<Self, SandboxError> {
         let python =
             Fences::from([("python".to_owned(), vec!["py".to_owned(), "python3".to_owned()])]);
@@ -116,16 +118,16 @@ impl Code {
     fn job(&self, sample: &Sample, limits: &Limits) -> Result<Option<Job>, RewardError> {
         let mut check = cases::check(sample)?;
         if self.score == CodeScore::All {
-            check = check.stopping_at_failure();
+            check = check.with_stop_at_failure();
         }
         let fences = if check.needs_python() { &self.python } else { &self.fences };
         let Some(Program { language, code }) = program(&sample.response, fences, &check) else {
             return Ok(None);
         };
         let solution = solution(code, &mut check);
-        let reference = reference(sample)?;
+        let reference = reference_time(sample)?;
         let seconds = (0..=limits.anchors.len())
-            .map(|case| limits.run_for(case, reference).as_secs_f64())
+            .map(|case| limits.max_run_time(case, reference).as_secs_f64())
             .collect();
         Ok(Some(Job { solution, language: language.to_owned(), check, seconds }))
     }
@@ -147,13 +149,13 @@ impl Reward for Code {
                 .label("outcome", "no_code"));
         };
         let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
-        let executions = judge_limits(&mut verdict, &context.limits, reference(sample)?);
-        let cases = verdict.cases.len().max(job.check.least_cases());
-        let passed = share(verdict.passed(), cases);
+        let executions = judge_limits(&mut verdict, &context.limits, reference_time(sample)?);
+        let cases = verdict.cases.len().max(job.check.min_cases());
+        let passed = fraction(verdict.passed(), cases);
         let mut score = Score::from(self.value(passed))
             .component("passed", passed)
             .component("seconds", verdict.cases.iter().map(|case| case.seconds).sum())
-            .label("outcome", name(verdict.outcome()));
+            .label("outcome", outcome_name(verdict.outcome()));
         if let Some(case) = verdict.cases.iter().find(|case| case.outcome != Outcome::Passed) {
             score = score.label("message", case.message.clone());
         }
@@ -163,7 +165,7 @@ impl Reward for Code {
 }
 
 /// Returns the program of a response, or `None` if there is none or it is blank. Checks of the response text run no program and get an
-/// empty one.
+/// empty program.
 fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Program<'a>> {
     if matches!(check, Check::Text { .. }) {
         return Some(Program { language: "python", code: String::new() });
@@ -182,7 +184,8 @@ fn wanted(check: &Check) -> Wanted {
     }
 }
 
-/// Returns the solution for the extracted code: combined with the prompt if the code continues it.
+/// Returns the solution for the extracted code. If the check has a prompt and the code is only the body of the function, the prompt is
+/// placed before it. If the code is the whole function, the part of the prompt before the function is appended to `import_prefix`.
 fn solution(code: String, check: &mut Check) -> String {
     let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
         return code;
@@ -192,8 +195,9 @@ fn solution(code: String, check: &mut Check) -> String {
     solution
 }
 
-/// Returns the time in seconds that a correct solution takes according to the dataset: the extra field `reference_time`.
-fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
+/// Returns the time that a correct solution takes according to the dataset: the extra field `reference_time`, in seconds. Returns `None` if
+/// the field is missing or null.
+fn reference_time(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
     let extra = sample.extra()?;
     let Some(found) = extra.get("reference_time").filter(|found| !found.is_null()) else {
         return Ok(None);
@@ -207,8 +211,8 @@ fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
     seconds.map(Nanos::from_secs_f64).map(Some).ok_or_else(wrong)
 }
 
-/// Returns the executions from which later limits are learned. A case that an audit let run past its limit is marked as timed out, even if
-/// its result was right.
+/// Returns the executions from which later limits are learned. An audit runs cases past their limits: the outcome of a case that passed
+/// only after its limit becomes [`Outcome::Timeout`].
 fn judge_limits(
     verdict: &mut Verdict,
     limits: &Limits,
@@ -230,12 +234,12 @@ fn judge_limits(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of test cases are small")]
-fn share(passed: usize, of: usize) -> f64 {
+fn fraction(passed: usize, of: usize) -> f64 {
     if of == 0 { 0.0 } else { passed as f64 / of as f64 }
 }
 
 /// Returns the name of an outcome in labels.
-fn name(outcome: Outcome) -> &'static str {
+fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Passed => "passed",
         Outcome::Failed => "failed",

@@ -27,7 +27,7 @@ fn a_reference_time_is_in_seconds() {
     let reference_of = |extra: &str| {
         let mut sample = Sample::of("s", "", None);
         sample.extra_info = Some(extra.to_owned());
-        reference(&sample).map_err(|error| error.reason)
+        reference_time(&sample).map_err(|error| error.reason)
     };
     assert_eq!(reference_of(r#"{"reference_time": 1.5}"#), Ok(Some(Nanos::from_secs_f64(1.5))));
     assert_eq!(reference_of(r#"{"reference_time": null}"#), Ok(None));

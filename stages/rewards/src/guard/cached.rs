@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::Cost;
 
-/// A reward that is called once for equal samples, including samples that are scored concurrently.
+/// A reward that is called once for equal samples, including samples that are scored concurrently, while their score stays in the cache.
 ///
 /// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A cached
 /// score has no executions, so that no execution changes the limits twice.
@@ -23,7 +23,7 @@ pub struct Cached {
 type Key = [u8; 32];
 type Answer = Shared<BoxFuture<'static, Result<Score, RewardError>>>;
 
-/// The cached scores by key, of which the least recently used one is evicted first, and the calls in flight.
+/// The cached scores and the calls in flight, by key. If there are more than `capacity` scores, the least recently used score is evicted.
 struct Memory {
     capacity: usize,
     scores: LruCache<Key, Score>,
@@ -45,8 +45,9 @@ impl Cached {
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
-    /// Returns the shared call of a sample. It makes progress while at least one caller waits for it, and is dropped with the last of them.
-    fn begin(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
+    /// Creates the call for a sample, which all its callers share. It makes progress while at least one caller waits for it, and is dropped
+    /// when the last caller stops waiting.
+    fn start_call(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
         let (reward, sample) = (self.reward.clone(), sample.clone());
         // The call gets a context of its own: it must not be cancelled when only the first caller stops waiting.
         let inner = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
@@ -56,7 +57,7 @@ impl Cached {
             inner.take_metrics().iter().for_each(|(name, value)| outer.metric(name, *value));
             if let Ok(score) = &score {
                 let kept = Score { executions: Vec::new(), ..score.clone() };
-                lock(&memory).keep(key, kept);
+                lock(&memory).insert(key, kept);
             }
             score
         };
@@ -74,12 +75,12 @@ impl Reward for Cached {
                 return Ok(score);
             }
             let in_flight = memory.in_flight.entry(key).or_insert_with(|| InFlight {
-                answer: self.begin(key, sample, context),
+                answer: self.start_call(key, sample, context),
                 waiting: 0,
             });
             context.metric("cached", f64::from(in_flight.waiting > 0));
             in_flight.waiting += 1;
-            (in_flight.answer.clone(), Waits { memory: &self.memory, key })
+            (in_flight.answer.clone(), WaitGuard { memory: &self.memory, key })
         };
         answer.await
     }
@@ -89,13 +90,13 @@ impl Reward for Cached {
     }
 }
 
-/// A caller that waits for a call. Dropping the last one drops the call.
-struct Waits<'a> {
+/// A caller that waits for a call. Dropping the guard of the last caller drops the call.
+struct WaitGuard<'a> {
     memory: &'a Mutex<Memory>,
     key: Key,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut memory = lock(self.memory);
         let Some(in_flight) = memory.in_flight.get_mut(&self.key) else { return };
@@ -107,7 +108,7 @@ impl Drop for Waits<'_> {
 }
 
 impl Memory {
-    fn keep(&mut self, key: Key, score: Score) {
+    fn insert(&mut self, key: Key, score: Score) {
         self.scores.put(key, score);
         if self.scores.len() > self.capacity {
             self.scores.pop_lru();

@@ -37,24 +37,25 @@ documented! {
         pub backoff_s: f64 [seconds],
         /// The maximum number of concurrent calls. At least 1. Default: no limit.
         pub concurrency: Option<usize>,
-        /// The maximum mean rate of requests. A burst of as many requests is possible. From 1e-3 to 1e12. Default: no limit.
+        /// The maximum mean rate of requests. A burst may use the budget of a whole minute at once. From 1e-3 to 1e12. Default: no limit.
         pub requests_per_minute: Option<f64> [requests per minute],
-        /// The maximum mean rate of tokens, [as estimated](rollpacker_stages::reward::Reward::cost). A burst of as many tokens is possible.
-        /// From 1e-3 to 1e12. Default: no limit.
+        /// The maximum mean rate of tokens, [as estimated](rollpacker_stages::reward::Reward::cost). A burst may use the budget of a whole
+        /// minute at once. From 1e-3 to 1e12. Default: no limit.
         pub tokens_per_minute: Option<f64> [tokens per minute],
-        /// The number of scores to cache, by all inputs of the reward; 0 disables the cache. At least 0. Default: 0.
+        /// The maximum number of scores to cache. Responses share a score if all inputs of the reward are equal. 0 disables the cache. At
+        /// least 0. Default: 0.
         pub cache: usize,
     }
 }
 
 /// The range of times in seconds: a microsecond to a day.
-const SECONDS: (f64, f64) = (1e-6, 86_400.0);
+const SECONDS_RANGE: (f64, f64) = (1e-6, 86_400.0);
 
-/// The range of rates per minute. The lowest is one in about 16 hours, so that no call waits forever.
-const RATES: (f64, f64) = (1e-3, 1e12);
+/// The range of rates per minute. The lowest rate is one request or token in about 17 hours, so that no call waits forever.
+const RATE_RANGE: (f64, f64) = (1e-3, 1e12);
 
 /// The maximum number of attempts.
-const MOST_ATTEMPTS: f64 = 1000.0;
+const MAX_ATTEMPTS: f64 = 1000.0;
 
 impl Default for Guard {
     fn default() -> Self {
@@ -71,10 +72,10 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// The names of the guard's options. In a recipe, they are written together with the reward's own.
+    /// The names of the guard's options. In a recipe, they are written together with the options of the reward.
     pub const KEYS: [&str; 7] = names(Self::FIELDS);
 
-    /// Removes the guard's options from those of a reward and parses them.
+    /// Removes the guard's options from the options of a reward and parses them.
     ///
     /// # Errors
     /// If an option has the wrong type.
@@ -94,7 +95,7 @@ impl Guard {
         if let Some(budgets) = self.budgets()? {
             reward = SharedReward::new(Limited::new(reward, budgets));
         }
-        within("attempts", f64::from(self.attempts), 1.0, MOST_ATTEMPTS)?;
+        check_range("attempts", f64::from(self.attempts), 1.0, MAX_ATTEMPTS)?;
         let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
         if self.attempts > 1 {
             reward = SharedReward::new(Retry::new(reward, self.attempts, backoff));
@@ -107,10 +108,10 @@ impl Guard {
 
     fn budgets(&self) -> Result<Option<Budgets>, CatalogError> {
         let rate = |key, rate: Option<f64>| {
-            rate.map(|rate| within(key, rate, RATES.0, RATES.1)).transpose()
+            rate.map(|rate| check_range(key, rate, RATE_RANGE.0, RATE_RANGE.1)).transpose()
         };
         if self.concurrency == Some(0) {
-            return Err(CatalogError::bound("concurrency", "a number above 0", 0));
+            return Err(CatalogError::out_of_range("concurrency", "a number above 0", 0));
         }
         let budgets = Budgets {
             concurrency: self.concurrency,
@@ -121,17 +122,17 @@ impl Guard {
     }
 }
 
-/// Checks that an option is a time in seconds.
+/// Converts an option in seconds to a duration. Returns an error if it is not within [`SECONDS_RANGE`].
 pub(crate) fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
-    within(key, seconds, SECONDS.0, SECONDS.1).map(Duration::from_secs_f64)
+    check_range(key, seconds, SECONDS_RANGE.0, SECONDS_RANGE.1).map(Duration::from_secs_f64)
 }
 
-fn within(key: &str, value: f64, least: f64, most: f64) -> Result<f64, CatalogError> {
+fn check_range(key: &str, value: f64, min: f64, max: f64) -> Result<f64, CatalogError> {
     if value.is_nan() || value <= 0.0 {
-        return Err(CatalogError::bound(key, "a number above 0", value));
+        return Err(CatalogError::out_of_range(key, "a number above 0", value));
     }
-    let wrong = || CatalogError::bound(key, &format!("a number from {least} to {most}"), value);
-    (least..=most).contains(&value).then_some(value).ok_or_else(wrong)
+    let wrong = || CatalogError::out_of_range(key, &format!("a number from {min} to {max}"), value);
+    (min..=max).contains(&value).then_some(value).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use rollpacker_stages::reward::{Context, ErrorKind, Reward, RewardError, Sample,
 
 use super::Cost;
 
-/// The wait from which on there is no further attempt, so that a server that requests a wait of a day does not block a run for a day.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The wait at which the attempts end, so that a server that requests a wait of a day does not block a run for a day.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// A reward that is called again after a retryable error or a timeout.
 pub struct Retry<R> {
@@ -26,9 +26,9 @@ impl<R: Reward> Retry<R> {
         Self { reward, attempts, backoff }
     }
 
-    /// Returns the wait after the failed attempt `attempt`, counted from 1. Returns the error itself if there is no further attempt, or
-    /// none before the deadline.
-    fn wait(
+    /// Returns the wait after the failed attempt `attempt`, counted from 1. Returns the error if it is neither retryable nor a timeout, if
+    /// no attempt is left, or if the wait would last until [`MAX_WAIT`] or the deadline.
+    fn next_wait(
         &self,
         attempt: u32,
         error: RewardError,
@@ -37,9 +37,9 @@ impl<R: Reward> Retry<R> {
         if !matches!(error.kind, ErrorKind::Retryable | ErrorKind::Timeout) {
             return Err(error);
         }
-        let wait = self.backoff.wait(attempt).max(error.retry_after.unwrap_or_default());
-        let patience = context.remaining().unwrap_or(PATIENCE).min(PATIENCE);
-        let in_time = wait < patience;
+        let wait = self.backoff.delay(attempt).max(error.retry_after.unwrap_or_default());
+        let max_wait = context.remaining().unwrap_or(MAX_WAIT).min(MAX_WAIT);
+        let in_time = wait < max_wait;
         if attempt < self.attempts && in_time {
             return Ok(wait);
         }
@@ -56,7 +56,7 @@ impl<R: Reward> Reward for Retry<R> {
                 Ok(score) => return Ok(score),
                 Err(error) => error,
             };
-            let wait = self.wait(attempt, error, context)?;
+            let wait = self.next_wait(attempt, error, context)?;
             context.metric("retries", 1.0);
             tokio::time::sleep(wait).await;
             attempt += 1;
@@ -83,12 +83,12 @@ impl From<Duration> for Backoff {
 }
 
 impl Backoff {
-    const LONGEST: Duration = Duration::from_secs(60);
+    const MAX_DELAY: Duration = Duration::from_secs(60);
 
-    fn wait(&self, attempt: u32) -> Duration {
+    fn delay(&self, attempt: u32) -> Duration {
         let doubled = 1_u32.checked_shl(attempt - 1).and_then(|by| self.first.checked_mul(by));
         let jitter: f64 =
             self.rng.lock().unwrap_or_else(PoisonError::into_inner).random_range(0.5..1.0);
-        doubled.unwrap_or(Self::LONGEST).min(Self::LONGEST).mul_f64(jitter)
+        doubled.unwrap_or(Self::MAX_DELAY).min(Self::MAX_DELAY).mul_f64(jitter)
     }
 }

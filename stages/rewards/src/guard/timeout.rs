@@ -6,7 +6,7 @@ use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 
 use super::Cost;
 
-/// A reward whose calls are dropped when they exceed a time limit, which also ends what they started.
+/// A reward whose calls are dropped when they exceed a time limit, which also ends the requests and processes that they started.
 pub struct Timeout<R> {
     reward: R,
     limit: Duration,

@@ -8,7 +8,7 @@ use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
 use serde::{Deserialize, Serialize};
 
 documented! {
-    /// The option that selects the engine. The remaining options are those of the engine.
+    /// The option that selects the engine. The remaining options belong to the engine.
     #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(super) struct EngineChoice {
@@ -27,14 +27,14 @@ enum Engine {
     Torch,
 }
 
-/// The engines of the judges of a registry: servers, and the models in process that the program provides. Clones share them.
+/// The engines of the judges of a registry: servers, and the engine `torch` if the program provides one. Clones share that engine.
 #[derive(Clone, Default)]
-pub(crate) struct Chats {
+pub(crate) struct JudgeEngines {
     in_process: Arc<Mutex<Option<Arc<dyn ChatEngine>>>>,
 }
 
-impl Chats {
-    /// Sets the engine `torch`. Replaces an earlier one.
+impl JudgeEngines {
+    /// Sets the engine `torch`. Replaces an earlier engine.
     pub(crate) fn set_in_process(&self, engine: Arc<dyn ChatEngine>) {
         *self.in_process.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
@@ -43,28 +43,28 @@ impl Chats {
         self.in_process.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the model that the options select. `options` must no longer contain those of [`Judgement`](super::Judgement);
-    /// `longest_answer` is in tokens.
+    /// Creates the model that the options select. `options` must no longer contain the options of [`Judgement`](super::Judgement).
+    /// `max_answer_tokens` is the maximum length of an answer in tokens.
     pub(super) fn make(
         &self,
         mut options: Options,
-        longest_answer: u32,
+        max_answer_tokens: u32,
     ) -> Result<SharedChat, CatalogError> {
         let EngineChoice { engine } = read(take(&mut options, &["engine"]))?;
         match (engine, self.in_process()) {
             (Engine::Server, in_process) => {
                 let others = in_process.map(|engine| engine.options()).unwrap_or_default();
-                refuse_those_of("torch", others, &options)?;
+                reject_options_of("torch", others, &options)?;
                 server(options)
             }
             (Engine::Torch, Some(in_process)) => {
-                refuse_those_of("server", server_options(), &options)?;
-                in_process.open(options, longest_answer)
+                reject_options_of("server", server_options(), &options)?;
+                in_process.open(options, max_answer_tokens)
             }
             (Engine::Torch, None) => {
                 let expected =
                     "`server`, because this program was built without the feature `torch`";
-                Err(CatalogError::bound("engine", expected, "torch"))
+                Err(CatalogError::out_of_range("engine", expected, "torch"))
             }
         }
     }
@@ -79,7 +79,7 @@ fn server(options: Options) -> Result<SharedChat, CatalogError> {
 
 #[cfg(not(feature = "http"))]
 fn server(_: Options) -> Result<SharedChat, CatalogError> {
-    crate::registry::absent("`engine = \"server\"`", "http")
+    crate::registry::missing_feature("`engine = \"server\"`", "http")
 }
 
 /// Returns the names of the options of a server.
@@ -91,11 +91,11 @@ fn server_options() -> &'static [&'static str] {
 }
 
 /// Rejects options that belong to the other engine.
-fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
+fn reject_options_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
     match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
         Some((key, found)) => {
             let expected = format!("`engine = \"{other}\"` as well");
-            Err(CatalogError::bound(key, &expected, found))
+            Err(CatalogError::out_of_range(key, &expected, found))
         }
         None => Ok(()),
     }

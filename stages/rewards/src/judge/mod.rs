@@ -10,8 +10,8 @@ mod votes;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-pub(super) use engine::Chats;
 use engine::EngineChoice;
+pub(super) use engine::JudgeEngines;
 #[cfg(feature = "http")]
 pub use server::{ChatServer, ChatServerOptions};
 pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
@@ -27,8 +27,8 @@ use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Scor
 
 /// A reward that a language model assigns.
 ///
-/// The verdict is parsed from the model's answer, at the place that the [form](VerdictForm) prescribes and nowhere else. An answer without
-/// a verdict is sampled once more; a second one is an error, never a score of 0.
+/// The verdict is parsed from the model's answer, at the place that the [form](VerdictForm) prescribes and nowhere else. If an answer has
+/// no verdict, the question is sent once more; a second answer without a verdict is an error, never a score of 0.
 pub struct Judge {
     chat: SharedChat,
     template: Template,
@@ -47,8 +47,8 @@ documented! {
         /// instructions from the response.
         pub system: String,
         /// The [form of the verdict](VerdictForm), a table: `form = "yes_no"`; `form = "score"` with `min` and `max`; or `form = "json"`
-        /// with `field`, `min` (0) and `max` (1). `normalise = false` keeps the number of the last two instead of scaling it to 0 to 1.
-        /// Default: `{ form = "yes_no" }`.
+        /// with `field`, `min` (0) and `max` (1). `normalise = false` keeps the number of the forms `score` and `json` instead of scaling
+        /// it to 0 to 1. Default: `{ form = "yes_no" }`.
         pub verdict: VerdictForm,
         /// The number of verdicts per response. More than one requires a `temperature` above 0. From 1 to 1024. Default: 1.
         pub votes: u32,
@@ -79,12 +79,12 @@ impl Default for Judgement {
 }
 
 /// The maximum number of verdicts per response.
-const MOST_VOTES: u32 = 1024;
+const MAX_VOTES: u32 = 1024;
 
 impl Judgement {
     const KEYS: [&str; 8] = names(Self::FIELDS);
 
-    /// Removes the options of the judgement from those of a judge and parses them. The remaining options belong to the model.
+    /// Removes the options of the judgement from the options of a judge and parses them. The remaining options belong to the model.
     ///
     /// # Errors
     /// If an option has the wrong type.
@@ -95,7 +95,7 @@ impl Judgement {
     fn check(&self) -> Result<Template, CatalogError> {
         let wrong =
             |key: &str, reason: String| CatalogError::Option { key: key.to_owned(), reason };
-        if let Some(fault) = self.verdict.fault() {
+        if let Some(fault) = self.verdict.invalid_reason() {
             return Err(wrong("verdict", fault));
         }
         if !(0.0..=2.0).contains(&self.temperature) {
@@ -105,8 +105,8 @@ impl Judgement {
         if self.max_tokens == 0 {
             return Err(wrong("max_tokens", "expected at least 1, found 0".to_owned()));
         }
-        if self.votes > MOST_VOTES {
-            let reason = format!("expected at most {MOST_VOTES}, found {}", self.votes);
+        if self.votes > MAX_VOTES {
+            let reason = format!("expected at most {MAX_VOTES}, found {}", self.votes);
             return Err(wrong("votes", reason));
         }
         if self.votes == 0 || (self.votes > 1 && self.temperature == 0.0) {
@@ -135,13 +135,14 @@ impl Judge {
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
 
-    /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine (`ChatServerOptions` or
-    /// those of a [`ChatEngine`](rollpacker_stages::reward::chat::ChatEngine)).
+    /// Creates a judge behind a server from the options in a recipe: the options of [`Judgement`], `engine`, and the options of
+    /// `ChatServerOptions`. The engine `torch` is available only through a registry, see
+    /// [`Registry::set_judge_engine`](crate::Registry::set_judge_engine).
     ///
     /// # Errors
-    /// If an option is invalid, the key is missing, or the model cannot be loaded.
+    /// If an option is invalid, the engine is `torch`, the key is missing, or the HTTP client cannot start.
     pub fn from_options(options: Options) -> Result<Self, CatalogError> {
-        Self::made_with(&Chats::default(), options)
+        Self::create_with(&JudgeEngines::default(), options)
     }
 
     /// Returns the documentation of the options, except those of the engine `torch`.
@@ -153,11 +154,15 @@ impl Judge {
         docs.without_defaults()
     }
 
-    /// Like [`from_options`](Self::from_options), with models that are shared with other judges.
-    pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, CatalogError> {
+    /// Creates a judge as [`from_options`](Self::from_options) does. With the engine `torch`, the judge uses the engine that was set in
+    /// `engines`, which may share models between judges.
+    pub(super) fn create_with(
+        engines: &JudgeEngines,
+        mut options: Options,
+    ) -> Result<Self, CatalogError> {
         let judgement = Judgement::take(&mut options)?;
         judgement.check()?;
-        Self::new(chats.make(options, judgement.max_tokens)?, judgement)
+        Self::new(engines.make(options, judgement.max_tokens)?, judgement)
     }
 
     fn messages(&self, sample: &Sample) -> Result<Vec<Message>, RewardError> {
@@ -169,7 +174,7 @@ impl Judge {
     }
 
     /// Returns the maximum cost of one question.
-    fn question(&self, messages: &[Message]) -> Cost {
+    fn question_cost(&self, messages: &[Message]) -> Cost {
         let bytes = messages.iter().map(|message| message.content.len()).sum();
         let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
         Cost { requests: 1, tokens }
@@ -189,7 +194,7 @@ impl Judge {
         let mut unreadable = None;
         for seed in [seed, seed + votes] {
             if unreadable.is_some() {
-                context.spend(self.question(messages)).await;
+                context.spend(self.question_cost(messages)).await;
             }
             let sampling = JudgeSampling {
                 temperature: *temperature,
@@ -221,7 +226,7 @@ impl Reward for Judge {
     }
 
     fn cost(&self, sample: &Sample) -> Cost {
-        let question = self.messages(sample).map(|messages| self.question(&messages));
+        let question = self.messages(sample).map(|messages| self.question_cost(&messages));
         question.unwrap_or_default() * self.judgement.votes
     }
 }

@@ -1,4 +1,4 @@
-//! Judges behind a server with OpenAI's chat completions API, such as vLLM, SGLang, llama.cpp or a vendor's.
+//! Judges behind a server with OpenAI's chat completions API, such as vLLM, SGLang, llama.cpp or the server of a vendor.
 
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::documented;
@@ -41,7 +41,7 @@ impl ChatServer {
     /// Creates a client for a model.
     ///
     /// # Errors
-    /// If the URL is invalid, or the key is missing.
+    /// If the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
     pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
         let (base, query) = match options.base_url.split_once('?') {
             Some((base, query)) => (base, format!("?{query}")),
@@ -83,8 +83,8 @@ impl Chat for ChatServer {
         let answer = self.endpoint.post(&self.body(messages, sampling)).await?;
         let choice = &answer["choices"][0];
         if choice["finish_reason"] == "length" {
-            let most = sampling.max_tokens;
-            let reason = format_args!("the judge's answer was cut off after {most} tokens");
+            let max = sampling.max_tokens;
+            let reason = format_args!("the judge's answer was cut off after {max} tokens");
             // A greedy answer would be truncated again.
             return Err(match sampling.temperature {
                 0.0 => RewardError::fatal(reason),

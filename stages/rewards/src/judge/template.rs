@@ -65,7 +65,7 @@ impl Template {
     /// Compiles both templates.
     ///
     /// # Errors
-    /// The name of the template that is not valid Jinja, and the reason.
+    /// If a template is not valid Jinja. The error has the name of the template, `system` or `prompt`, and the reason.
     pub fn new(system: &str, prompt: &str) -> Result<Self, (&'static str, String)> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -79,7 +79,8 @@ impl Template {
         Ok(Self { environment })
     }
 
-    /// Renders the messages for a sample. `response` is the part of the response that is judged. An empty system prompt is left out.
+    /// Renders the messages for a sample. `response` is the part of the response that is judged, and `verdict` the instruction how to write
+    /// the verdict. An empty system prompt is left out.
     ///
     /// # Errors
     /// If the messages or extra fields of the sample cannot be parsed, or a template uses an undefined variable.

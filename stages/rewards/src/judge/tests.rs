@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::test_server::{Reply, Request, Server};
-use crate::{Guard, Made, Registry};
+use crate::{AnyReward, Guard, Registry};
 
 /// A chat model that returns the answer of its script for the seed, the last answer for all further seeds, and records its questions.
 #[derive(Clone)]
@@ -66,8 +66,8 @@ fn made(url: &str, options: Value) -> impl Reward {
     all.extend(options.as_object().expect("an object").clone());
     let guard = Guard::take(all).expect("options");
     match Registry::builtin().make("judge", all.clone()).expect("options") {
-        Made::Sample(reward) => guard.wrap(reward).expect("in bounds"),
-        Made::Group(_) => panic!("a judge scores samples"),
+        AnyReward::Sample(reward) => guard.wrap(reward).expect("in bounds"),
+        AnyReward::Group(_) => panic!("a judge scores samples"),
     }
 }
 

@@ -14,12 +14,12 @@ pub enum VerdictForm {
     Score(Scale),
     /// The answer is a JSON object, or ends with one in a fenced block.
     Json {
-        /// The field with the verdict: a number, or a boolean for the ends of the scale.
+        /// The field with the verdict: a number or a boolean. `true` counts as the maximum and `false` as the minimum.
         field: String,
-        /// The minimum of the number; 0 by default.
+        /// The minimum of the number; 0 by default. It must be finite and less than `max`.
         #[serde(default)]
         min: f64,
-        /// The maximum of the number; 1 by default.
+        /// The maximum of the number; 1 by default. It must be finite.
         #[serde(default = "one")]
         max: f64,
         /// `true` (default) if the number is scaled to the range 0 to 1.
@@ -32,9 +32,9 @@ pub enum VerdictForm {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// The minimum of the number.
+    /// The minimum of the number. It must be finite and less than `max`.
     pub min: f64,
-    /// The maximum of the number.
+    /// The maximum of the number. It must be finite.
     pub max: f64,
     /// `true` (default) if the number is scaled to the range 0 to 1.
     #[serde(default = "yes")]
@@ -54,7 +54,7 @@ fn yes() -> bool {
 pub struct Verdict {
     /// The value as a reward.
     pub value: f64,
-    /// The verdict as the judge wrote it.
+    /// The verdict as the judge wrote it. The verdict of a `Verdict:` line is in upper case.
     pub text: String,
 }
 
@@ -64,20 +64,22 @@ pub struct Verdict {
 pub struct Unreadable {
     /// The expected form.
     pub expected: String,
-    /// The text that was found in its place.
+    /// The text that was found in place of the verdict, at most 200 characters.
     pub found: String,
 }
 
-const MARK: &str = "Verdict:";
+const VERDICT_MARK: &str = "Verdict:";
 
 impl VerdictForm {
     /// Returns the instruction to the judge, as the end of a sentence.
     #[must_use]
     pub fn instruction(&self) -> String {
         match self {
-            Self::YesNo => format!("end with a line of its own: `{MARK} YES` or `{MARK} NO`."),
+            Self::YesNo => {
+                format!("end with a line of its own: `{VERDICT_MARK} YES` or `{VERDICT_MARK} NO`.")
+            }
             Self::Score(Scale { min, max, .. }) => format!(
-                "end with a line of its own: `{MARK} ` and a number from {min} to {max}, {max} for the best."
+                "end with a line of its own: `{VERDICT_MARK} ` and a number from {min} to {max}, {max} for the best."
             ),
             Self::Json { field, min, max, .. } => format!(
                 "end with a JSON object in a block fenced by ```json and ```, whose field `{field}` is a number from {min} to {max}, \
@@ -88,7 +90,7 @@ impl VerdictForm {
 
     /// Returns the reason why the form is invalid, or `None` if it is valid.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub fn invalid_reason(&self) -> Option<String> {
         let scale = self.scale();
         let ordered = scale.min < scale.max && scale.min.is_finite() && scale.max.is_finite();
         let fault = || format!("expected min < max, found {} and {}", scale.min, scale.max);
@@ -98,30 +100,31 @@ impl VerdictForm {
     /// Parses the verdict of an answer. Only the prescribed place counts, and the judge's own thinking before `</think>` is ignored.
     ///
     /// # Errors
-    /// If there is no verdict in this place, or it does not have this form.
+    /// If there is no verdict in this place, the verdict does not have this form, or its number is out of range.
     pub fn read(&self, answer: &str) -> Result<Verdict, Unreadable> {
         let answer = answer.rsplit("</think>").next().unwrap_or(answer).trim();
         match self {
-            Self::Json { field, .. } => self.json(answer, field),
-            _ => self.line(answer),
+            Self::Json { field, .. } => self.parse_json(answer, field),
+            _ => self.parse_line(answer),
         }
     }
 
-    fn line(&self, answer: &str) -> Result<Verdict, Unreadable> {
+    fn parse_line(&self, answer: &str) -> Result<Verdict, Unreadable> {
         let last = answer.lines().next_back().unwrap_or_default();
         let unreadable = || self.unreadable(last);
-        let text = plain(plain(last).strip_prefix(MARK).ok_or_else(unreadable)?);
+        let text =
+            strip_emphasis(strip_emphasis(last).strip_prefix(VERDICT_MARK).ok_or_else(unreadable)?);
         let value = match self {
             Self::YesNo if text.eq_ignore_ascii_case("yes") => Some(1.0),
             Self::YesNo if text.eq_ignore_ascii_case("no") => Some(0.0),
             Self::YesNo => None,
-            _ => text.parse().ok().and_then(|number| self.worth(number)),
+            _ => text.parse().ok().and_then(|number| self.scaled_value(number)),
         };
         let text = text.to_ascii_uppercase();
         value.map(|value| Verdict { value, text }).ok_or_else(unreadable)
     }
 
-    fn json(&self, answer: &str, field: &str) -> Result<Verdict, Unreadable> {
+    fn parse_json(&self, answer: &str, field: &str) -> Result<Verdict, Unreadable> {
         let object = fenced(answer).unwrap_or(answer).trim();
         let unreadable = || self.unreadable(object);
         let object: Value = serde_json::from_str(object).map_err(|_| unreadable())?;
@@ -130,12 +133,12 @@ impl VerdictForm {
             Value::Bool(right) => Some(if *right { scale.max } else { scale.min }),
             other => other.as_f64(),
         };
-        let value = number.and_then(|number| self.worth(number)).ok_or_else(unreadable)?;
+        let value = number.and_then(|number| self.scaled_value(number)).ok_or_else(unreadable)?;
         Ok(Verdict { value, text: object[field].to_string() })
     }
 
     /// Returns the value of a number, or `None` if it is out of range.
-    fn worth(&self, number: f64) -> Option<f64> {
+    fn scaled_value(&self, number: f64) -> Option<f64> {
         let Scale { min, max, normalise } = self.scale();
         let worth = if normalise { (number - min) / (max - min) } else { number };
         (min..=max).contains(&number).then_some(worth)
@@ -151,9 +154,9 @@ impl VerdictForm {
 
     fn unreadable(&self, found: &str) -> Unreadable {
         let expected = match self {
-            Self::YesNo => format!("a last line `{MARK} YES` or `{MARK} NO`"),
+            Self::YesNo => format!("a last line `{VERDICT_MARK} YES` or `{VERDICT_MARK} NO`"),
             Self::Score(Scale { min, max, .. }) => {
-                format!("a last line `{MARK} <number from {min} to {max}>`")
+                format!("a last line `{VERDICT_MARK} <number from {min} to {max}>`")
             }
             Self::Json { field, min, max, .. } => {
                 format!("a JSON object whose `{field}` is a number from {min} to {max}")
@@ -172,7 +175,7 @@ fn fenced(text: &str) -> Option<&str> {
 }
 
 /// Returns the text without surrounding blanks and emphasis marks.
-fn plain(text: &str) -> &str {
+fn strip_emphasis(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`'))
 }
 
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn a_scale_is_ordered() {
         let form = VerdictForm::Score(Scale { min: 5.0, max: 1.0, normalise: true });
-        assert_eq!(form.fault().as_deref(), Some("expected min < max, found 5 and 1"));
-        assert_eq!(score().fault(), None);
+        assert_eq!(form.invalid_reason().as_deref(), Some("expected min < max, found 5 and 1"));
+        assert_eq!(score().invalid_reason(), None);
     }
 }

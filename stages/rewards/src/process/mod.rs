@@ -14,11 +14,12 @@ pub(crate) use pool::Pool;
 /// A reward that a program computes. Its processes stay alive from sample to sample.
 ///
 /// The program reads a line of JSON from its standard input, `{"id": 0, "response": ...}` with the configured fields, and writes a line of
-/// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts labels, or
-/// `{"id": 0, "error": "...", "kind": "retryable"}`. Errors quote its standard error.
+/// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts are labels, or
+/// `{"id": 0, "error": "...", "kind": "retryable"}`. If the process ends early or breaks the protocol, the error is retryable and quotes
+/// the end of its standard error.
 ///
-/// Each process scores one sample at a time. If its call is dropped or it breaks the protocol, it is killed together with all processes of
-/// its group. A process that was killed or has ended is replaced by the next call.
+/// Each process scores one sample at a time. If the call is dropped or the process breaks the protocol, the process is killed together with
+/// all processes of its group. A process that was killed or has ended is replaced by the next call.
 pub struct ProcessReward {
     pool: Pool,
     fields: Fields,
@@ -65,7 +66,7 @@ impl ProcessReward {
     /// # Errors
     /// If an option is out of range.
     pub fn new(options: ProcessOptions) -> Result<Self, CatalogError> {
-        let bound = |key, expected, found| Err(CatalogError::bound(key, expected, found));
+        let bound = |key, expected, found| Err(CatalogError::out_of_range(key, expected, found));
         if options.command.is_empty() {
             return bound("command", "a program", "an empty list");
         }

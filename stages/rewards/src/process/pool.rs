@@ -19,7 +19,7 @@ pub(crate) struct Pool {
     command: Vec<String>,
     setup: Option<Setup>,
     limit: Duration,
-    turns: Semaphore,
+    permits: Semaphore,
     idle: Mutex<Vec<Worker>>,
     requests: AtomicU64,
 }
@@ -32,11 +32,11 @@ struct Setup {
 }
 
 /// The maximum of `processes`.
-const MOST_PROCESSES: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
 /// The timeout of every call, so that a program that never answers cannot block a run forever. [`Timeout`](crate::Timeout) sets shorter
 /// limits.
-const LONGEST_CALL: Duration = Duration::from_secs(600);
+const MAX_CALL: Duration = Duration::from_secs(600);
 
 impl Pool {
     /// Creates a pool of up to `processes` processes.
@@ -45,17 +45,17 @@ impl Pool {
     /// If the number of processes is out of range.
     pub(crate) fn new(command: Vec<String>, processes: usize) -> Result<Self, CatalogError> {
         if processes == 0 {
-            return Err(CatalogError::bound("processes", "a number above 0", "0"));
+            return Err(CatalogError::out_of_range("processes", "a number above 0", "0"));
         }
-        if processes > MOST_PROCESSES {
-            let expected = format!("at most {MOST_PROCESSES}");
-            return Err(CatalogError::bound("processes", &expected, processes));
+        if processes > MAX_PROCESSES {
+            let expected = format!("at most {MAX_PROCESSES}");
+            return Err(CatalogError::out_of_range("processes", &expected, processes));
         }
         Ok(Self {
             command,
             setup: None,
-            limit: LONGEST_CALL,
-            turns: Semaphore::new(processes),
+            limit: MAX_CALL,
+            permits: Semaphore::new(processes),
             idle: Mutex::default(),
             requests: AtomicU64::new(0),
         })
@@ -68,12 +68,12 @@ impl Pool {
         Self { setup: Some(Setup { subject: subject.to_owned(), line }), ..self }
     }
 
-    /// Sets the maximum time between a request and its answer. The start of a process does not count.
+    /// Sets the maximum time between a request and its answer; 600 seconds by default. The start of a process does not count.
     pub(crate) fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
 
-    /// Starts a process, ends it, and returns its answer to the first request.
+    /// Starts a process, reads its answer to the first request, ends the process, and returns the answer.
     pub(crate) async fn probe(&self) -> Result<Value, RewardError> {
         let (worker, answer) = self.start().await?;
         worker.end().await;
@@ -86,17 +86,18 @@ impl Pool {
         &self,
         mut request: Map<String, Value>,
     ) -> Result<Value, RewardError> {
-        let _turn = self.turns.acquire().await.expect("invariant: the semaphore is never closed");
+        let _permit =
+            self.permits.acquire().await.expect("invariant: the semaphore is never closed");
         let id = self.requests.fetch_add(1, Ordering::Relaxed);
         request.insert("id".to_owned(), id.into());
         let line = format!("{}\n", Value::Object(request));
-        let mut worker = match self.waiting() {
+        let mut worker = match self.idle_worker() {
             Some(worker) => worker,
             // Boxed, because it is large and most requests need no new process.
             None => Box::pin(self.start()).await?.0,
         };
         let answered = tokio::time::timeout(self.limit, worker.request(id, &line)).await;
-        let mut answer = answered.map_err(|_| late(self.limit))??;
+        let mut answer = answered.map_err(|_| timeout_error(self.limit))??;
         self.idle().push(worker);
         answer.as_object_mut().map(|answer| answer.remove("id"));
         Ok(answer)
@@ -109,8 +110,8 @@ impl Pool {
         };
         let loaded = async {
             let mut worker = Worker::start(&self.command)?;
-            let answered = tokio::time::timeout(LONGEST_CALL, worker.request(0, line)).await;
-            let answer = answered.map_err(|_| late(LONGEST_CALL))??;
+            let answered = tokio::time::timeout(MAX_CALL, worker.request(0, line)).await;
+            let answer = answered.map_err(|_| timeout_error(MAX_CALL))??;
             match answer["error"].as_str() {
                 Some(error) => Err(RewardError::fatal(error)),
                 None => Ok((worker, answer)),
@@ -123,8 +124,8 @@ impl Pool {
         loaded.await.map_err(named)
     }
 
-    /// Takes an idle process, and drops those that have ended meanwhile.
-    fn waiting(&self) -> Option<Worker> {
+    /// Takes an idle process, and drops idle processes that have ended meanwhile. Returns `None` if no idle process is left.
+    fn idle_worker(&self) -> Option<Worker> {
         let mut idle = self.idle();
         std::iter::from_fn(|| idle.pop()).find(|worker| !worker.has_ended())
     }
@@ -134,6 +135,6 @@ impl Pool {
     }
 }
 
-fn late(limit: Duration) -> RewardError {
+fn timeout_error(limit: Duration) -> RewardError {
     RewardError::timeout(format_args!("took longer than {limit:?}"))
 }

@@ -104,7 +104,7 @@ async fn a_process_that_breaks_the_protocol_is_replaced() {
 
 #[tokio::test]
 async fn secrets_in_process_output_are_redacted() {
-    rollpacker_stages::secret::keep("key-of-the-process");
+    rollpacker_stages::secret::register("key-of-the-process");
     for body in [
         "echo my key-of-the-process >&2; exit",
         "echo my key-of-the-process",

@@ -17,7 +17,7 @@ use rollpacker_stages::secret::{quote, redact};
 /// A process. It is killed on drop together with its process group.
 pub(super) struct Worker {
     child: Child,
-    /// The process group, whose id is that of the process.
+    /// The process group. Its id equals the id of the process.
     group: Option<Pid>,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -30,13 +30,13 @@ pub(super) struct Worker {
 struct Tail(VecDeque<u8>);
 
 /// The maximum length of an answer in bytes.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE: u64 = 1 << 20;
 /// The maximum number of characters of the process's output that an error quotes.
-const LONGEST_QUOTE: usize = 2000;
+const MAX_QUOTE: usize = 2000;
 /// The number of bytes of standard error that are kept. It is larger than a quote, so that no secret is cut within the quoted part and
 /// thereby missed by the redaction.
-const LONGEST_TAIL: usize = 4 * LONGEST_QUOTE + 4096;
-/// The time that a process may take to end after it closed its output, before it is killed.
+const MAX_TAIL: usize = 4 * MAX_QUOTE + 4096;
+/// The maximum time to wait for the rest of standard error after a process closed its output, before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Worker {
@@ -45,7 +45,7 @@ impl Worker {
         let name = command.first().map_or("", String::as_str);
         let failed =
             |error: io::Error| RewardError::fatal(format_args!("cannot start `{name}`: {error}"));
-        let (program, arguments) = command.split_first().ok_or_else(|| failed(none()))?;
+        let (program, arguments) = command.split_first().ok_or_else(|| failed(not_found()))?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -82,17 +82,19 @@ impl Worker {
     pub(super) async fn request(&mut self, id: u64, line: &str) -> Result<Value, RewardError> {
         let answer = match self.exchange(line).await {
             Ok(answer) if answer.ends_with(b"\n") => answer,
-            Ok(answer) if answer.len() as u64 == LONGEST_LINE => {
-                return Err(self.broke(format_args!("a line of over {LONGEST_LINE} bytes")));
+            Ok(answer) if answer.len() as u64 == MAX_LINE => {
+                return Err(self.answer_error(format_args!("a line of over {MAX_LINE} bytes")));
             }
-            ended => return Err(self.ended(ended.err()).await),
+            ended => return Err(self.end_error(ended.err()).await),
         };
         let found: Option<Value> = serde_json::from_slice(&answer).ok();
         let found = found.filter(|found| found["id"] == id);
         found.ok_or_else(|| {
             let text = String::from_utf8_lossy(&answer);
-            let text = quote(&text, LONGEST_QUOTE);
-            self.broke(format_args!("`{text}`, which is not a line of JSON with the id {id}"))
+            let text = quote(&text, MAX_QUOTE);
+            self.answer_error(format_args!(
+                "`{text}`, which is not a line of JSON with the id {id}"
+            ))
         })
     }
 
@@ -105,10 +107,10 @@ impl Worker {
             drop(stdin.flush().await);
         };
         let mut answer = Vec::new();
-        let mut stdout = stdout.take(LONGEST_LINE);
+        let mut stdout = stdout.take(MAX_LINE);
         let talk = async { tokio::join!(write, stdout.read_until(b'\n', &mut answer)).1 };
         let listen = async {
-            output.listen(stderr).await;
+            output.collect(stderr).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
@@ -119,14 +121,16 @@ impl Worker {
     }
 
     /// Returns the error for a process that ended before it answered, with its status and its last output.
-    async fn ended(&mut self, error: Option<io::Error>) -> RewardError {
+    async fn end_error(&mut self, error: Option<io::Error>) -> RewardError {
         // Standard error ends with the process, unless a child of it holds it open.
-        let _ = tokio::time::timeout(GRACE, self.output.listen(&mut self.stderr)).await;
+        let _ = tokio::time::timeout(GRACE, self.output.collect(&mut self.stderr)).await;
         self.kill();
         let status =
             self.child.wait().await.as_ref().map_or_else(ToString::to_string, ToString::to_string);
         let error = error.map(|error| format!(" ({error})")).unwrap_or_default();
-        self.wrong(format_args!("the process ended before it answered{error}: {status}"))
+        self.error_with_output(format_args!(
+            "the process ended before it answered{error}: {status}"
+        ))
     }
 
     /// Kills the process with its group, and waits for its end.
@@ -136,11 +140,11 @@ impl Worker {
         let _ = self.child.wait().await;
     }
 
-    fn broke(&self, found: std::fmt::Arguments<'_>) -> RewardError {
-        self.wrong(format_args!("the process answered {found}"))
+    fn answer_error(&self, found: std::fmt::Arguments<'_>) -> RewardError {
+        self.error_with_output(format_args!("the process answered {found}"))
     }
 
-    fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
+    fn error_with_output(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
         let output = self.output.text();
         let output = if output.is_empty() { output } else { format!("; its output: {output}") };
         RewardError::retryable(format_args!("{reason}{output}"))
@@ -163,11 +167,11 @@ impl Drop for Worker {
 
 impl Tail {
     /// Collects the output of a stream until it ends.
-    async fn listen(&mut self, stream: &mut ChildStderr) {
+    async fn collect(&mut self, stream: &mut ChildStderr) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             self.0.extend(&buffer[..read]);
-            let surplus = self.0.len().saturating_sub(LONGEST_TAIL);
+            let surplus = self.0.len().saturating_sub(MAX_TAIL);
             self.0.drain(..surplus);
         }
     }
@@ -176,11 +180,11 @@ impl Tail {
         let bytes: Vec<u8> = self.0.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let text = redact(text.trim());
-        let surplus = text.chars().count().saturating_sub(LONGEST_QUOTE);
+        let surplus = text.chars().count().saturating_sub(MAX_QUOTE);
         text.chars().skip(surplus).collect()
     }
 }
 
-fn none() -> io::Error {
+fn not_found() -> io::Error {
     io::Error::from(io::ErrorKind::NotFound)
 }

@@ -12,14 +12,15 @@ use super::guard::duration;
 use super::process::Pool;
 use super::{Context, Reward, RewardError, Sample, Score, answer};
 
-/// A reward that a function of a Python file computes, such as one written for verl or TRL. The file stays as it is.
+/// A reward that a function of a Python file computes, such as one written for verl or TRL. The file needs no changes.
 ///
-/// The processes of the interpreter load the file once and stay alive from sample to sample. Each scores one sample at a time. A process
-/// that dies, or whose call exceeds the time limit or is dropped, costs its own sample only: it is killed with its group and replaced by
-/// the next call.
+/// The processes of the interpreter load the file once and stay alive from sample to sample. Each scores one sample at a time. If a process
+/// dies, or its call exceeds the time limit or is dropped, only the sample of that call is affected: the process is killed with its group
+/// and replaced by the next call.
 ///
-/// The function may print: its standard output is standard error, and errors of a process that died quote the end of it. An exception is
-/// a fatal error with the end of its traceback; broken connections and timeouts (`ConnectionError`, `TimeoutError`) are retryable.
+/// The function may print: its standard output goes to standard error, whose end is quoted in the error of a process that died. An
+/// exception is a fatal error with the end of its traceback; broken connections and timeouts (`ConnectionError`, `TimeoutError`) are
+/// retryable.
 pub struct PythonReward {
     pool: Pool,
     fields: Fields,
@@ -31,7 +32,7 @@ pub struct PythonReward {
 #[serde(rename_all = "snake_case")]
 pub enum PythonSignature {
     /// verl's: `compute_score(data_source, solution_str, ground_truth, extra_info)` returns a number, or a dict with the number `score`.
-    /// Further numbers of the dict become components, and other values labels.
+    /// Further numbers of the dict become components, and other values except None become labels.
     Verl,
     /// TRL's: `reward(prompts, completions, completion_ids, **columns)` takes lists and returns a list of numbers. The lists have one
     /// entry, because responses are scored as they end. None and NaN mean that the reward is not applicable. The fields of `extra_info`,
@@ -56,8 +57,7 @@ documented! {
         #[serde(default = "processes")]
         pub processes: usize,
         /// The maximum time of a call of the function. Loading the file and waiting for a process do not count. From 1e-6 to 86400.
-        /// Default:
-        /// 600.
+        /// Default: 600.
         #[serde(default)]
         pub timeout_s: Option<f64> [seconds],
         /// The form of the function. Default: recognized by the names of the function's parameters.
@@ -67,8 +67,8 @@ documented! {
         /// texts. Only for a function in TRL's form. Default: `true`.
         #[serde(default)]
         pub conversational: Option<bool>,
-        /// `true` to parse ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` to pass
-        /// texts. Default: `false`.
+        /// `true` to parse ground truths as JSON, so that the function receives lists and dicts; `false` to pass their texts. Default:
+        /// `false`.
         #[serde(default)]
         pub json_ground_truth: bool,
         /// Further arguments of the function by name. Default: none. (verl: `custom_reward_function.reward_kwargs`)
@@ -88,7 +88,8 @@ fn processes() -> usize {
 /// The program of each process.
 const RUNNER: &str = concat!(include_str!("results.py"), include_str!("runner.py"));
 
-/// The command that starts [`RUNNER`], which the first request contains, so that lists of processes stay readable.
+/// The Python program on the command line. It receives [`RUNNER`] in the first request, so that the command line stays short in lists of
+/// processes.
 const START: &str = r#"import json, sys
 setup = json.loads(sys.stdin.buffer.readline())
 exec(compile(setup["runner"], "<rollpacker>", "exec"))"#;
@@ -104,7 +105,7 @@ impl PythonReward {
     pub const ABOUT: About =
         About::new(&[], "a function of a Python file, as written for verl or TRL", "verl, TRL");
 
-    /// Loads the file in a process, to check it. Blocks its thread meanwhile.
+    /// Loads the file in a process to check it, and blocks the calling thread meanwhile.
     ///
     /// # Errors
     /// If an option is out of range, the file cannot be loaded, or the function is missing or takes other arguments.
@@ -121,7 +122,7 @@ impl PythonReward {
         let Loaded { signature } = loaded(&pool, &options.file)?;
         if signature == PythonSignature::Verl && options.conversational.is_some() {
             let expected = "no value with verl's signature, whose responses are texts";
-            return Err(CatalogError::bound("conversational", expected, "one"));
+            return Err(CatalogError::out_of_range("conversational", expected, "one"));
         }
         Ok(Self {
             pool,
@@ -191,10 +192,10 @@ fn check_file(file: &Path) -> Result<(), CatalogError> {
         Err(error) => error.to_string(),
     };
     let found = format!("`{}`: {found}", file.display());
-    Err(CatalogError::bound("file", "a Python file", found))
+    Err(CatalogError::out_of_range("file", "a Python file", found))
 }
 
-/// Loads the file in a process that ends again.
+/// Loads the file in a process, ends the process, and returns the description of the function.
 fn loaded(pool: &Pool, file: &Path) -> Result<Loaded, CatalogError> {
     // A registry may be used within a runtime, in which no other runtime can run: use a thread without one.
     let probe = || {

@@ -9,12 +9,12 @@ import traceback
 RUNNER = "<rollpacker>"
 
 # Maximum lengths in characters.
-LONGEST_LABEL = 10000
-LONGEST_TRACEBACK = 2000
-LONGEST_QUOTE = 300
+MAX_LABEL = 10000
+MAX_TRACEBACK = 2000
+MAX_QUOTE = 300
 
 
-class Wrong(Exception):
+class RewardFileError(Exception):
     """An error that needs no traceback."""
 
 
@@ -24,7 +24,7 @@ def read_verl(result, answer):
         answer["score"] = number("the result", result, "a number or a dict with `score`")
         return
     if "score" not in result:
-        raise Wrong("the result: expected a dict with `score`, found one with {}".format(listed(map(str, result))))
+        raise RewardFileError("the result: expected a dict with `score`, found one with {}".format(quote_names(map(str, result))))
     answer["score"] = number("`score`", result["score"], "a number")
     for name, value in result.items():
         if name != "score":
@@ -38,9 +38,9 @@ def read_trl(result, answer):
     except TypeError:
         values = None
     if values is None:
-        raise Wrong("the result: expected a list of one number or None, found {}".format(shown(result)))
+        raise RewardFileError("the result: expected a list of one number or None, found {}".format(describe_value(result)))
     if len(values) != 1:
-        raise Wrong("the result: expected a list of one number or None, found {} entries".format(len(values)))
+        raise RewardFileError("the result: expected a list of one number or None, found {} entries".format(len(values)))
     value = as_float(values[0])
     if values[0] is None or (value is not None and math.isnan(value)):
         # TRL leaves out both. A score of null means that the reward is not applicable.
@@ -67,7 +67,7 @@ def add_label(answer, name, value):
             value = json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             value = str(value)
-    answer["labels"][text(name)] = text(value)[:LONGEST_LABEL]
+    answer["labels"][text(name)] = text(value)[:MAX_LABEL]
 
 
 def as_float(value):
@@ -84,9 +84,9 @@ def as_float(value):
 def number(what, value, expected):
     found = as_float(value)
     if found is None:
-        raise Wrong("{}: expected {}, found {}".format(what, expected, shown(value)))
+        raise RewardFileError("{}: expected {}, found {}".format(what, expected, describe_value(value)))
     if not math.isfinite(found):
-        raise Wrong("{}: expected a finite number, found {}".format(what, found))
+        raise RewardFileError("{}: expected a finite number, found {}".format(what, found))
     return found
 
 
@@ -95,31 +95,31 @@ def text(value):
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
-def shown(value):
+def describe_value(value):
     try:
         quoted = text(repr(value))
     except Exception:
         quoted = "an object without a representation"
-    quoted = quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE] + "..."
+    quoted = quoted if len(quoted) <= MAX_QUOTE else quoted[:MAX_QUOTE] + "..."
     return "{} of the type `{}`".format(quoted, type(value).__name__)
 
 
-def listed(names):
+def quote_names(names):
     return ", ".join("`{}`".format(text(name)) for name in names) or "none"
 
 
-def described(error):
+def describe_error(error):
     """Returns the error with the end of its traceback, without frames of this program."""
-    if isinstance(error, Wrong):
+    if isinstance(error, RewardFileError):
         return str(error)
     frames = error.__traceback__
     while frames and is_own(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     last = traceback.format_exception_only(type(error), error)[-1].strip()
     lines = "".join(traceback.format_exception(type(error), error, frames))
-    if len(lines) > LONGEST_TRACEBACK:
-        lines = "...\n" + lines[-LONGEST_TRACEBACK:].split("\n", 1)[-1]
-    return text("{}\n{}".format(last[:LONGEST_QUOTE], lines.rstrip()))
+    if len(lines) > MAX_TRACEBACK:
+        lines = "...\n" + lines[-MAX_TRACEBACK:].split("\n", 1)[-1]
+    return text("{}\n{}".format(last[:MAX_QUOTE], lines.rstrip()))
 
 
 def is_own(file):
@@ -130,7 +130,7 @@ def failure(error, prefix=""):
     """Returns the answer for an error. Further attempts can help only if a connection broke or timed out."""
     is_temporary = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ == "TimeoutError"
     try:
-        reason = described(error)
+        reason = describe_error(error)
     except Exception:
         reason = type(error).__name__
     return {"error": prefix + reason, "kind": "retryable" if is_temporary else "fatal"}

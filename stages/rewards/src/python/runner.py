@@ -26,7 +26,7 @@ TRL = ("prompts", "completions", "completion_ids", "log_extra", "log_metric")
 TRAINER = ("trainer_state", "environments")
 
 # The maximum length of an answer in bytes, with the line break.
-LONGEST_ANSWER = (1 << 20) - 1
+MAX_ANSWER = (1 << 20) - 1
 
 
 class Streams:
@@ -50,13 +50,13 @@ class Streams:
         self.answers = os.fdopen(answers, "wb")
         # A child of the user's code that outlives this process must not hold the pipes open.
         os.register_at_fork(after_in_child=lambda: (os.close(requests), os.close(answers)))
-        threading.Thread(target=end_at_hangup, args=(requests,), daemon=True).start()
+        threading.Thread(target=kill_group_at_hangup, args=(requests,), daemon=True).start()
 
     def answer(self, number, answer):
         """Writes an answer, or an error in its place if it is too long."""
         line = json.dumps(dict(answer, id=number), allow_nan=False).encode()
-        if len(line) > LONGEST_ANSWER:
-            error = "the result has {} bytes as JSON: expected at most {}".format(len(line), LONGEST_ANSWER)
+        if len(line) > MAX_ANSWER:
+            error = "the result has {} bytes as JSON: expected at most {}".format(len(line), MAX_ANSWER)
             line = json.dumps({"id": number, "error": error}).encode()
         if os.getpid() != self.process:
             # The user's code forked, and both processes returned. Only the first one answers.
@@ -65,7 +65,7 @@ class Streams:
         self.answers.flush()
 
 
-def end_at_hangup(requests):
+def kill_group_at_hangup(requests):
     """Kills the process group when the other end of the pipe is closed, so that no process outlives a killed run."""
     hangup = select.poll()
     hangup.register(requests, 0)
@@ -82,50 +82,50 @@ class Function:
     def __init__(self, setup):
         module = load(setup["file"])
         self.name, self.function = find(module, setup.get("function"))
-        self.given = setup["kwargs"]
+        self.kwargs = setup["kwargs"]
         self.loop = None
         try:
             parameters = inspect.signature(self.function).parameters.values()
         except (TypeError, ValueError) as error:
-            raise Wrong("`{}`: cannot read its parameters: {}".format(self.name, error))
+            raise RewardFileError("`{}`: cannot read its parameters: {}".format(self.name, error))
         self.takes_all = any(one.kind == one.VAR_KEYWORD for one in parameters)
         named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         self.parameters = [one.name for one in named]
         self.required = [one.name for one in named if one.default is one.empty]
         if any(one.kind == one.POSITIONAL_ONLY and one.default is one.empty for one in parameters):
-            raise Wrong("`{}` has positional-only parameters: expected parameters with names".format(self.name))
-        self.signature = setup.get("signature") or self.guess()
+            raise RewardFileError("`{}` has positional-only parameters: expected parameters with names".format(self.name))
+        self.signature = setup.get("signature") or self.infer_signature()
         self.check()
 
-    def guess(self):
+    def infer_signature(self):
         """Returns the signature that the names of the parameters belong to."""
         is_verl = "solution_str" in self.parameters
         is_trl = any(name in self.parameters for name in TRL[:3])
         if is_verl != is_trl:
             return "verl" if is_verl else "trl"
-        raise Wrong(
+        raise RewardFileError(
             "cannot tell the signature of `{}` from its parameters {}: verl's has `solution_str`, and TRL's has `completions`; "
-            "set the option `signature`".format(self.name, listed(self.parameters))
+            "set the option `signature`".format(self.name, quote_names(self.parameters))
         )
 
     def check(self):
         """Refuses a function that no call could satisfy, and arguments that it does not take."""
         passed = VERL if self.signature == "verl" else TRL
-        for name in self.given:
+        for name in self.kwargs:
             if name in passed:
-                raise Wrong("`kwargs.{}`: `{}` gets this argument from the sample".format(name, self.name))
+                raise RewardFileError("`kwargs.{}`: `{}` gets this argument from the sample".format(name, self.name))
             if not self.takes_all and name not in self.parameters:
-                raise Wrong(
-                    "`kwargs.{}`: `{}` has no such parameter; it has {}".format(name, self.name, listed(self.parameters))
+                raise RewardFileError(
+                    "`kwargs.{}`: `{}` has no such parameter; it has {}".format(name, self.name, quote_names(self.parameters))
                 )
-        needed = [name for name in self.required if name not in self.given and name not in passed]
+        needed = [name for name in self.required if name not in self.kwargs and name not in passed]
         if self.signature == "trl":
             # Other names are columns of the dataset.
             needed = [name for name in needed if name in TRAINER]
         if needed:
-            raise Wrong(
+            raise RewardFileError(
                 "`{}` needs the arguments {}, which it cannot get: the signature `{}` passes {}; further ones can be set with "
-                "the option `kwargs`".format(self.name, listed(needed), self.signature, listed(passed))
+                "the option `kwargs`".format(self.name, quote_names(needed), self.signature, quote_names(passed))
             )
 
     def score(self, request):
@@ -137,13 +137,13 @@ class Function:
         else:
             arguments = trl_arguments(request, answer)
             read = read_trl
-        arguments.update(self.given)
+        arguments.update(self.kwargs)
         missing = [name for name in self.required if name not in arguments]
         if missing:
-            columns = [name for name in arguments if name not in TRL and name not in self.given]
-            raise Wrong(
+            columns = [name for name in arguments if name not in TRL and name not in self.kwargs]
+            raise RewardFileError(
                 "`{}` needs the columns {}, which the row lacks: it has {}; `data.extra_columns` names further columns of the "
-                "dataset".format(self.name, listed(missing), listed(columns))
+                "dataset".format(self.name, quote_names(missing), quote_names(columns))
             )
         if not self.takes_all:
             arguments = {name: value for name, value in arguments.items() if name in self.parameters}
@@ -191,7 +191,7 @@ def find(module, name):
         if inspect.isroutine(value) and getattr(value, "__module__", None) == MODULE
     ]
     hint = "" if name else "; name one with the option `function`"
-    raise Wrong("it has no function `{}`: its functions are {}{}".format(wanted, listed(own), hint))
+    raise RewardFileError("it has no function `{}`: its functions are {}{}".format(wanted, quote_names(own), hint))
 
 
 def trl_arguments(request, answer):
@@ -215,7 +215,7 @@ def main(setup):
     streams = Streams()
     try:
         if sys.version_info < (3, 8):
-            raise Wrong("expected Python 3.8 or later, found {}".format(sys.version.split()[0]))
+            raise RewardFileError("expected Python 3.8 or later, found {}".format(sys.version.split()[0]))
         function = Function(setup)
     except BaseException as error:
         streams.answer(0, failure(error))
@@ -226,7 +226,7 @@ def main(setup):
         try:
             answer = function.score(request)
         except BaseException as error:
-            raised = "" if isinstance(error, Wrong) else "`{}` raised ".format(function.name)
+            raised = "" if isinstance(error, RewardFileError) else "`{}` raised ".format(function.name)
             answer = failure(error, raised)
         streams.answer(request["id"], answer)
 

@@ -50,8 +50,8 @@ fn after_think(text: &str) -> Option<&str> {
     text.rsplit_once("</think>").map(|(_, after)| after)
 }
 
-/// Returns the accepted answers: the ground truth as text, or each text of a JSON list. The list may be the value itself or its field
-/// `target`.
+/// Returns the accepted answers. If the ground truth is a JSON list of texts, these are its texts. If it is a JSON object whose field
+/// `target` is a text or a list of texts, these are the texts in `target`. Otherwise the ground truth itself is the only accepted answer.
 ///
 /// # Errors
 /// If the row has no ground truth.

@@ -8,10 +8,10 @@ use super::answer_in::{AnswerIn, targets};
 use super::normal_form::NormalForm;
 
 documented! {
-    /// 1 if the answer of a response equals the ground truth, or one of several, word for word; otherwise 0.
+    /// 1 if the answer of a response equals the ground truth, or one of several accepted answers, word for word; otherwise 0.
     ///
-    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The
-    /// options select further differences to ignore.
+    /// Several accepted answers are written as a JSON list of texts, or as a JSON object whose field `target` is such a list or a single
+    /// text. Runs of blanks count as one. The options select further differences to ignore.
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Exact {

@@ -10,10 +10,11 @@ use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
 
 documented! {
-    /// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words
-    /// in lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
+    /// The F1 score of the words of the answer against the words of the ground truth, as in SQuAD and HotpotQA. Case, ASCII punctuation and
+    /// articles are ignored. `yes`, `no` and `noanswer` only match as a whole. A response without an answer gets 0.
     ///
-    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
+    /// Several accepted answers are written as a JSON list of texts, or as a JSON object whose field `target` is such a list or a single
+    /// text. The best score counts. Components: `precision`, `recall`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct F1 {
@@ -22,7 +23,7 @@ documented! {
     }
 }
 
-/// The agreement of two sets of words.
+/// The agreement of the words of two texts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Overlap {
     f1: f64,
@@ -54,11 +55,13 @@ impl Reward for F1 {
 }
 
 /// Answers that get no partial credit.
-const WHOLE: [&str; 3] = ["yes", "no", "noanswer"];
+const EXACT_ANSWERS: [&str; 3] = ["yes", "no", "noanswer"];
 
 fn overlap(answer: &str, target: &str) -> Overlap {
     let (answer, target) = (SQUAD.of(answer), SQUAD.of(target));
-    if answer != target && [&answer, &target].iter().any(|text| WHOLE.contains(&text.as_str())) {
+    if answer != target
+        && [&answer, &target].iter().any(|text| EXACT_ANSWERS.contains(&text.as_str()))
+    {
         return Overlap::default();
     }
     let mut wanted: HashMap<&str, usize> = HashMap::new();

@@ -18,7 +18,7 @@ documented! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct SoftOverlongOptions {
-        /// The length at which the penalty reaches -1; with `cache = 0`, only longer responses have it. At least 0. (TRL:
+        /// The length at which the penalty reaches -1; with `cache = 0`, only longer responses get -1. At least 0. (TRL:
         /// `max_completion_len`)
         #[serde(alias = "max_completion_len")]
         pub max_length: u32 [tokens],
@@ -41,7 +41,7 @@ impl SoftOverlong {
     pub fn new(options: SoftOverlongOptions) -> Result<Self, CatalogError> {
         if options.cache > options.max_length {
             let expected = format!("at most `max_length`, {}", options.max_length);
-            return Err(CatalogError::bound("cache", &expected, options.cache));
+            return Err(CatalogError::out_of_range("cache", &expected, options.cache));
         }
         Ok(Self(options))
     }
@@ -64,8 +64,8 @@ impl Reward for SoftOverlong {
 
 documented! {
     /// A bonus for the shorter responses to a prompt: `weight * (0.5 - (length - min) / (max - min))`, where `min` and `max` are over the
-    /// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get
-    /// 0 if their lengths are equal.
+    /// lengths of the group. For a wrong response, a positive value in parentheses is replaced by 0. All responses get 0 if their lengths
+    /// are equal.
     ///
     /// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section
     /// 2.3.3.
@@ -74,7 +74,7 @@ documented! {
     pub struct Length {
         /// The factor of the bonus. A finite number. Default: 1.
         pub weight: f64,
-        /// The minimum of a response's own reward with which it counts as right. A finite number. Default: 1.
+        /// The minimum of a response's own reward at which the response counts as right. A finite number. Default: 1.
         pub right: f64,
     }
 }

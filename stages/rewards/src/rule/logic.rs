@@ -16,11 +16,11 @@ use super::format::{FormatStyle, opened_by_prompt};
 use claims::Claims;
 
 documented! {
-    /// A reward that checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
+    /// A reward that checks the solution of a knights-and-knaves puzzle, in the format of Logic-RL's data.
     ///
-    /// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`.
-    /// The answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction
-    /// or an unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
+    /// The ground truth is text with one claim per line, `(1) Zoey is a knight`, or JSON with such text in the field
+    /// `solution_text_format`. The answer must make exactly the same claims in any order, with the names as they are written. An additional
+    /// name, a contradiction or an unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Logic {
@@ -41,8 +41,8 @@ pub enum LogicScoring {
     /// 1 if the answer is right, otherwise 0, regardless of the structure.
     #[default]
     Plain,
-    /// The scoring of Logic-RL: 1 or -1 for the structure, plus 2 for a right answer, -1.5 for a wrong one, and -2 for one that is
-    /// unreadable or lacks the structure.
+    /// The scoring of Logic-RL: 1 or -1 for the structure, plus 2 for a right answer, -1.5 for a wrong answer, and -2 if the answer is
+    /// missing or unreadable, or the response lacks the structure.
     LogicRl,
 }
 

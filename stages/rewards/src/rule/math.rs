@@ -6,7 +6,7 @@ use rollpacker_stages::documented::Field;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::{Deserialize, Serialize};
 
-/// 1 if the final answer of a response equals the ground truth by mathematical value, otherwise 0. The options are those of a
+/// 1 if the final answer of a response equals the ground truth by mathematical value, otherwise 0. The options are the fields of
 /// [`Verifier`].
 ///
 /// A dataset row can override the options in the object `math` of its `extra_info`.
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Math(pub Verifier);
 
 /// The maximum of `precision`.
-const MOST_DECIMALS: u32 = 30;
+const MAX_DECIMALS: u32 = 30;
 
 /// The documentation of the options of [`Verifier`], whose crate does not depend on [`documented`](rollpacker_stages::documented!).
 const OPTIONS: [Field; 7] = [
@@ -61,7 +61,7 @@ impl Math {
         "this project",
     );
 
-    /// The documentation of the reward without options in a catalog.
+    /// The documentation of the reward `math_flexible`, which has no options, in a catalog.
     pub const FLEXIBLE: About = About::new(&[], "`math` with its defaults", "this project");
 
     /// Checks the options.
@@ -70,8 +70,8 @@ impl Math {
     /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         match self.0.precision {
-            0..=MOST_DECIMALS => Ok(self),
-            found => Err(CatalogError::bound("precision", "a number from 0 to 30", found)),
+            0..=MAX_DECIMALS => Ok(self),
+            found => Err(CatalogError::out_of_range("precision", "a number from 0 to 30", found)),
         }
     }
 

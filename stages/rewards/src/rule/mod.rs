@@ -1,4 +1,4 @@
-//! Rule-based rewards, which only depend on the response and the ground truth.
+//! Rule-based rewards: functions of a sample or a group that need no model, server or program.
 
 mod answer_in;
 mod exact;

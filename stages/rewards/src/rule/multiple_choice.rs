@@ -61,12 +61,15 @@ struct Choices(Vec<(char, String)>);
 const OPENING: &str =
     r#"(?:[\s*_$`"'“‘(\[{]|\\[(\[]|\\left\s*[(\[]|\\(?:text|math|bold|boxed|mbox)[a-z]*[\s{])*"#;
 
+/// A statement such as `the answer is B`.
 static STATED: LazyLock<Regex> = LazyLock::new(|| {
     let stated = r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?";
     valid(&format!(r"{stated}{OPENING}([a-z])\b[^a-z'’]?"))
 });
+/// A letter in bold text, optionally followed by the text of its choice.
 static BOLD: LazyLock<Regex> =
     LazyLock::new(|| valid(r"\*\*\s*\(?([A-Z])\)?\s*(?:[.:)][^*]*)?\*\*"));
+/// A capital letter that stands alone.
 static ALONE: LazyLock<Regex> =
     LazyLock::new(|| valid(r"(?:^|[^\p{L}\p{N}'’])([A-Z])(?:$|[^\p{L}\p{N}'’])"));
 
@@ -101,7 +104,7 @@ impl Choices {
             Value::Object(fields) if fields.contains_key("text") => {
                 let labels = texts(fields.get("label")?)?;
                 let labels = labels.iter().map(|label| letter(label)).enumerate();
-                let labels = labels.map(|(at, label)| label.or_else(|| nth(at)));
+                let labels = labels.map(|(at, label)| label.or_else(|| nth_letter(at)));
                 labels
                     .zip(texts(&fields["text"])?)
                     .map(|(letter, text)| Some((letter?, text)))
@@ -114,7 +117,7 @@ impl Choices {
             list => texts(list)?
                 .into_iter()
                 .enumerate()
-                .map(|(at, text)| Some((nth(at)?, text)))
+                .map(|(at, text)| Some((nth_letter(at)?, text)))
                 .collect::<Option<_>>()?,
         };
         Some(Self(choices))
@@ -123,7 +126,7 @@ impl Choices {
     /// Returns the right letter.
     ///
     /// # Errors
-    /// If the ground truth is not one of the choices.
+    /// If the ground truth is not the letter, the text or the index of a choice. If there are no choices, it must be a letter from A to H.
     fn truth(&self, sample: &Sample) -> Result<char, RewardError> {
         let truth = sample.truth()?;
         let numbered =
@@ -134,8 +137,8 @@ impl Choices {
                 if self.0.is_empty() { "" } else { ", a choice or its number from 0" }
             ))
         };
-        self.named(truth)
-            .or_else(|| self.named(unwrapped(truth)))
+        self.choice_with_text(truth)
+            .or_else(|| self.choice_with_text(unwrapped(truth)))
             .or_else(|| letter(truth).filter(|letter| self.has(*letter)))
             .or_else(numbered)
             .ok_or_else(wrong)
@@ -154,17 +157,20 @@ impl Choices {
             .max_by_key(|(position, _)| *position);
         marked
             .map(|(_, letter)| letter)
-            .or_else(|| self.named(answer))
-            .or_else(|| self.alone(answer))
+            .or_else(|| self.choice_with_text(answer))
+            .or_else(|| self.last_single_letter(answer))
     }
 
     /// Returns the letter of marked text: the text of a choice, or a letter.
     fn read_choice(&self, marked: &str) -> Option<char> {
-        let named = || self.named(marked.trim()).or_else(|| self.named(unwrapped(marked)));
+        let named = || {
+            self.choice_with_text(marked.trim())
+                .or_else(|| self.choice_with_text(unwrapped(marked)))
+        };
         named().or_else(|| letter(marked)).filter(|letter| self.has(*letter))
     }
 
-    fn alone(&self, answer: &str) -> Option<char> {
+    fn last_single_letter(&self, answer: &str) -> Option<char> {
         let mut last = None;
         let mut from = 0;
         // The separator after one letter is also the separator before the next, so the search restarts directly after each letter.
@@ -176,8 +182,8 @@ impl Choices {
         last
     }
 
-    /// Returns the letter of the choice with this text.
-    fn named(&self, text: &str) -> Option<char> {
+    /// Returns the letter of the choice with this text, as written or after SQuAD's normalization.
+    fn choice_with_text(&self, text: &str) -> Option<char> {
         let stated = SQUAD.of(text);
         let is = |(_, choice): &&(char, String)| {
             choice.trim() == text.trim() || (!stated.is_empty() && SQUAD.of(choice) == stated)
@@ -194,7 +200,7 @@ impl Choices {
     }
 }
 
-fn nth(at: usize) -> Option<char> {
+fn nth_letter(at: usize) -> Option<char> {
     ('A'..='Z').nth(at)
 }
 

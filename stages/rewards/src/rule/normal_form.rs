@@ -7,7 +7,7 @@ use regex::Regex;
 static ARTICLES: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b(a|an|the)\b").expect("invariant: the pattern is valid"));
 
-/// The differences to ignore when texts are compared. Surrounding blanks are always ignored.
+/// The differences to ignore when texts are compared. Surrounding and repeated blanks are always ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NormalForm {
     pub(super) ignore_case: bool,
@@ -25,7 +25,7 @@ pub(super) const SQUAD: NormalForm = NormalForm {
 };
 
 impl NormalForm {
-    /// Returns the normalized text, with runs of blanks replaced by one.
+    /// Returns the normalized text. Runs of blanks become one space, or nothing with `ignore_blanks`.
     pub(super) fn of(self, text: &str) -> String {
         let mut text = if self.ignore_case { text.to_lowercase() } else { text.to_owned() };
         if self.ignore_punctuation {

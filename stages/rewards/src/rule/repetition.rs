@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::normal_form::words;
 
-/// A penalty in proportion to the fraction of n-grams that repeat an earlier one: `penalty (1 - unique / all)`. It is 0 for a response
-/// shorter than one n-gram.
+/// A penalty in proportion to the fraction of n-grams that repeat an earlier n-gram: `penalty (1 - unique / all)`. It is 0 for a response
+/// shorter than one n-gram. Component: `repeated`, the fraction.
 ///
 /// Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs", appendix C.2; over tokens as in TRL's `get_repetition_penalty_reward`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,10 +63,10 @@ impl Repetition {
     /// If an option is out of range.
     pub fn new(options: RepetitionOptions) -> Result<Self, CatalogError> {
         if options.ngram == 0 {
-            return Err(CatalogError::bound("ngram", "at least 1", 0));
+            return Err(CatalogError::out_of_range("ngram", "at least 1", 0));
         }
         if options.penalty.is_nan() || options.penalty > 0.0 {
-            return Err(CatalogError::bound("penalty", "at most 0", options.penalty));
+            return Err(CatalogError::out_of_range("penalty", "at most 0", options.penalty));
         }
         Ok(Self(options))
     }

@@ -1,4 +1,4 @@
-//! The choice of a server for a new prompt, by running tokens and by the room in the servers' KV caches.
+//! The choice of a server for a prompt, by running tokens and by the room in the servers' KV caches.
 
 use std::time::Duration;
 
@@ -9,21 +9,23 @@ use super::member::Member;
 use crate::server::CacheUse;
 
 /// The time between two readings of the metrics of a server.
-const INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A server that can take a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Candidate {
+    /// The index of the server.
     server: usize,
-    /// The running tokens.
+    /// The tokens of running responses and their prompts.
     load: u64,
-    /// The size of the KV cache in running tokens.
+    /// The estimated size of the KV cache in tokens; `None` if it is unknown.
     size: Option<f64>,
+    /// `true` if requests wait in the server.
     is_full: bool,
 }
 
-/// Returns the server with the most free KV cache if that of every candidate is known, or else the one with the fewest running tokens.
-/// Servers in which requests wait come last.
+/// Returns the server with the most free KV cache if the size is known for every candidate, or else the server with the fewest running
+/// tokens. Servers in which requests wait come last. `None` if there is no candidate.
 fn choose(candidates: &[Candidate]) -> Option<usize> {
     let all_known = candidates.iter().all(|candidate| candidate.size.is_some());
     let used = |candidate: &Candidate| match candidate.size {
@@ -37,46 +39,46 @@ fn choose(candidates: &[Candidate]) -> Option<usize> {
 }
 
 impl Coordinator {
-    /// Chooses among servers that can take a prompt.
+    /// Chooses a server among those that can take a prompt; `None` if there is none.
     pub(super) fn choose(&self, servers: impl Iterator<Item = usize>) -> Option<usize> {
         let candidate = |server: usize| {
-            let Member { load, room, .. } = &self.members[server];
-            Candidate { server, load: *load, size: room.tokens, is_full: room.is_full }
+            let Member { load, cache, .. } = &self.members[server];
+            Candidate { server, load: *load, size: cache.tokens, is_full: cache.is_full }
         };
         choose(&servers.map(candidate).collect::<Vec<_>>())
     }
 
-    /// Requests the use of its KV cache from each server that is ready, at most once a second.
-    pub(super) fn poll_room(&mut self) {
+    /// Requests the KV cache use of each ready server, at most once a second per server. Does nothing if the engine has a single server.
+    pub(super) fn poll_cache_use(&mut self) {
         let now = Instant::now();
-        // One server needs no choice.
+        // With one server there is no choice.
         let is_due = |member: &Member| {
             member.is_ready()
-                && !member.room.is_polled
-                && member.room.due.is_none_or(|due| due <= now)
+                && !member.cache.is_polling
+                && member.cache.next_poll.is_none_or(|due| due <= now)
         };
         let due: Vec<usize> = match self.members.len() {
             1 => Vec::new(),
             all => (0..all).filter(|&server| is_due(&self.members[server])).collect(),
         };
         for server in due {
-            self.members[server].room.is_polled = true;
+            self.members[server].cache.is_polling = true;
             let (client, sender) = (self.members[server].server.clone(), self.sender.clone());
             self.tasks.spawn(async move {
                 let used = client.cache_use().await;
                 // A failed reading is ignored: calls that generate detect a fault of the server.
-                let _gone = sender.send(Message::Room(server, used.ok().flatten()));
+                let _gone = sender.send(Message::CacheUse(server, used.ok().flatten()));
             });
         }
     }
 
-    /// Records the answer of a server.
-    pub(super) fn room(&mut self, server: usize, used: Option<CacheUse>) {
+    /// Records the KV cache use of a server; `None` if the server does not report it or the reading failed.
+    pub(super) fn record_cache_use(&mut self, server: usize, used: Option<CacheUse>) {
         let member = &mut self.members[server];
         let load = member.load;
-        member.room.update(used, load);
-        member.room.is_polled = false;
-        member.room.due = Some(Instant::now() + INTERVAL);
+        member.cache.update(used, load);
+        member.cache.is_polling = false;
+        member.cache.next_poll = Some(Instant::now() + POLL_INTERVAL);
     }
 }
 

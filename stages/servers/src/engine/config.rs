@@ -18,30 +18,32 @@ use crate::weights::WeightError;
 pub struct ServersConfig {
     /// The protocol of all servers.
     pub protocol: Protocol,
-    /// The URLs of the servers; at least one, each once. A server is an instance of the engine, by its index.
+    /// The URLs of the servers; at least one, each once. Each server is an instance of the engine, whose number is the index of the URL.
     pub servers: Vec<String>,
-    /// The environment variable with the API key of all servers; no key by default.
+    /// The environment variable that has the API key of all servers; `None` if they need no key.
     pub api_key_env: Option<String>,
-    /// The expected name of the model in the servers' list of models. By default, the first server's name is expected of the others.
+    /// The expected name of the model in the servers' list of models. If `None`, all servers must have the same model as the first server
+    /// that answers.
     pub model: Option<String>,
-    /// The sampling of tokens and the bounds of a response.
+    /// The sampling options, with the minimum and maximum length of a response.
     pub sampling: Sampling,
     /// The distribution whose log-probabilities a vLLM server returns.
     pub logprobs_mode: LogprobsMode,
     /// The end-of-sequence tokens. They end responses in addition to those of the server.
-    pub ends: Arc<[i32]>,
-    /// The maximum length of a prompt in tokens. With the longest response it must fit into the servers' limit.
+    pub eos_token_ids: Arc<[i32]>,
+    /// The maximum length of a prompt in tokens. Together with the maximum length of a response, it must fit into the servers' context.
     pub max_prompt_length: usize,
-    /// The maximum number of responses that a server runs at once; at least 1. At most the server's own limit (`--max-num-seqs`), so that
-    /// no response waits in the server. (verl: `rollout.max_num_seqs`)
+    /// The maximum number of responses that a server runs at once; at least 1. It should not exceed the server's own limit
+    /// (`--max-num-seqs`), so that no response waits in the server. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
-    /// The treatment of running responses while new weights are loaded.
+    /// The treatment of running responses while new weights are loaded. SGLang does not support [`PauseMode::Keep`].
     pub pause: PauseMode,
-    /// The longest time without any server in rotation before the engine fails.
+    /// The maximum time without any server in rotation, after which the engine fails; also the maximum time to wait for a server at the
+    /// start.
     pub server_timeout: Duration,
     /// The time limits of calls.
     pub limits: Limits,
-    /// The proof that weights arrived.
+    /// The tokens and bounds of the canary, which verifies that weights arrived.
     pub canary: CanaryConfig,
     /// The folder for the weights of each version. All servers must see it under the same path. One engine uses it at a time.
     pub weights_folder: PathBuf,
@@ -59,13 +61,13 @@ pub enum StartError {
         option: &'static str,
         /// The expected value.
         expected: String,
-        /// The value.
+        /// The value that was found.
         found: String,
     },
-    /// The address or the key of a server cannot be used.
+    /// The URL or the API key of a server cannot be used, or its HTTP client cannot start.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The servers cannot honour a sampling option.
+    /// A sampling option is out of bounds, or the servers cannot honour it.
     #[error(transparent)]
     Sampling(#[from] SamplingRefusal),
     /// The folder of the weights cannot be used.
@@ -73,35 +75,35 @@ pub enum StartError {
     Weights(#[from] WeightError),
     /// No server answered in time.
     #[error("no server answered for {waited:?}; the last error: {last}")]
-    Absent {
-        /// The limit.
+    Unreachable {
+        /// The time limit.
         waited: Duration,
-        /// The last error of the last server.
+        /// The last error of a server.
         last: ServerError,
     },
     /// A server lacks what training needs.
     #[error(transparent)]
     Server(ServerError),
-    /// A server has another model.
+    /// A server has a model with another name.
     #[error("{server}: expected the model `{expected}`, found `{found}`")]
     Model {
         /// The URL of the server.
         server: String,
         /// The expected name.
         expected: String,
-        /// The name.
+        /// The name that was found.
         found: String,
     },
-    /// Prompts and responses do not fit into a server's limit.
+    /// A prompt and a response of maximum length do not fit into a server's limit.
     #[error(
         "{server}: expected room for {expected} tokens of prompt and response, found {found}; start the server with a larger `--max-model-len`"
     )]
-    TooShort {
+    ContextTooShort {
         /// The URL of the server.
         server: String,
-        /// The longest prompt and response.
+        /// The maximum length of prompt and response, in tokens.
         expected: u64,
-        /// The server's limit.
+        /// The server's limit, in tokens.
         found: u64,
     },
     /// The threads of the engine cannot start.
@@ -110,10 +112,10 @@ pub enum StartError {
 }
 
 impl ServersConfig {
-    /// Checks all bounds that need no server.
+    /// Checks the options, without a call to a server.
     ///
     /// # Errors
-    /// The first option that is out of bounds, or that the servers cannot honour.
+    /// Returns the first option that is out of bounds, or that the servers cannot honour.
     pub fn check(&self) -> Result<(), StartError> {
         let refuse = |option, expected: &str, found: String| {
             Err(StartError::Option { option, expected: expected.to_owned(), found })
@@ -145,8 +147,8 @@ impl ServersConfig {
         Ok(())
     }
 
-    /// The number of tokens of the longest prompt and response.
-    pub(super) fn longest(&self) -> u64 {
+    /// Returns the maximum length of prompt and response, in tokens.
+    pub(super) fn max_length(&self) -> u64 {
         self.max_prompt_length as u64 + u64::from(self.sampling.max_new_tokens)
     }
 }

@@ -1,4 +1,4 @@
-//! The task that owns the state of the engine. All calls to servers are tasks of their own, which report to it.
+//! The task that owns the state of the engine. Each call to a server is a task of its own, which reports to this task.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,36 +12,44 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::config::ServersConfig;
-use super::delivery::Loading;
+use super::delivery::PendingLoad;
 use super::delivery_task::{Delivered, Delivery, Fault, Progress};
 use super::member::Member;
 use super::output::Output;
 use super::response::Response;
 use crate::http::ServerError;
-use crate::server::{CacheUse, Outcome, Piece};
+use crate::server::{CacheUse, Outcome, TokenChunk};
 use crate::weights::WeightRoot;
 
-/// Returns the text of tokens.
+/// A function that returns the text of token ids.
 pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 
-/// The interval at which the coordinator checks what no message announces: busy servers, unanswered aborts, and servers that are gone.
+/// The interval at which the coordinator checks for changes that no message reports: busy servers, unanswered aborts, and a rotation
+/// without servers.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A command of the engine, or a report of a task.
 pub(super) enum Message {
-    Load(Loading),
+    /// Loads a policy.
+    Load(PendingLoad),
+    /// Generates responses.
     Generate(Vec<Response>),
+    /// Aborts a response.
     Abort(SampleId),
     /// The engine cannot execute a command.
-    Refused(RolloutError),
-    /// Weights are ready to be loaded.
+    CommandFailed(RolloutError),
+    /// The weights of the load with this number are ready, or the preparation has failed.
     Prepared(u64, Result<Arc<Delivery>, RolloutError>),
+    /// The delivery to the server with this index has made progress.
     Progress(usize, Progress),
+    /// The delivery to the server with this index has ended. The text is the salt of the delivered weights.
     Delivered(usize, String, Result<Delivered, Fault>),
-    Tokens(SampleId, u64, Piece),
+    /// Tokens of a response have arrived. The number is the number of the call.
+    Tokens(SampleId, u64, TokenChunk),
+    /// A call for a response has ended. The number is the number of the call.
     Ended(SampleId, u64, Result<Outcome, ServerError>),
-    /// The use of a server's KV cache, if the server reports it.
-    Room(usize, Option<CacheUse>),
+    /// The KV cache use of the server with this index; `None` if the server does not report it or the reading failed.
+    CacheUse(usize, Option<CacheUse>),
 }
 
 /// The state of the engine.
@@ -56,21 +64,24 @@ pub(super) struct Coordinator {
     pub(super) nonce: String,
     pub(super) members: Vec<Member>,
     pub(super) responses: BTreeMap<SampleId, Response>,
-    /// Responses without a call, in the order of their requests.
+    /// Responses without a call, in the order in which they are to be started.
     pub(super) waiting: VecDeque<SampleId>,
-    /// The server that has the prefix of a prompt.
+    /// For each prompt with unfinished responses, the index of the server of the last call, whose KV cache may hold the prompt.
     pub(super) assigned: BTreeMap<(Step, PromptId), usize>,
     /// The number of loads that were commanded.
     pub(super) loads: u64,
-    /// The version that new responses need.
-    pub(super) wanted: PolicyVersion,
+    /// The version of the last policy that was commanded to be loaded. New responses need this version or a later version.
+    pub(super) wanted_version: PolicyVersion,
     /// The newest weights that are ready, and the number of their load.
     pub(super) latest: Option<(u64, Arc<Delivery>)>,
+    /// The number of calls that were started.
     pub(super) calls: u64,
     pub(super) tasks: JoinSet<()>,
-    /// The time from which on no server was in rotation or on the way to it.
+    /// The time since which no server has been in rotation or about to join it; `None` while at least one server is.
     pub(super) unavailable_since: Option<Instant>,
+    /// The error of the last fault of a server.
     pub(super) last_fault: Option<String>,
+    /// `true` once the engine has failed. All later messages are ignored.
     pub(super) has_failed: bool,
 }
 
@@ -82,36 +93,36 @@ impl Coordinator {
         loop {
             tokio::select! {
                 message = messages.recv() => match message {
-                    Some(message) => self.take(message),
+                    Some(message) => self.handle(message),
                     None => return,
                 },
-                _ = tick.tick() => self.look_around(),
+                _ = tick.tick() => self.on_tick(),
             }
             while self.tasks.try_join_next().is_some() {}
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         if self.has_failed {
             return;
         }
         match message {
-            Message::Load(loading) => self.prepare(loading),
-            Message::Generate(responses) => self.request(responses),
+            Message::Load(load) => self.prepare(load),
+            Message::Generate(responses) => self.enqueue(responses),
             Message::Abort(id) => self.abort(id),
-            Message::Refused(error) => self.fail(error),
-            Message::Prepared(number, prepared) => self.prepared(number, prepared),
+            Message::CommandFailed(error) => self.fail(error),
+            Message::Prepared(number, prepared) => self.on_prepared(number, prepared),
             Message::Progress(server, progress) => self.on_progress(server, progress),
-            Message::Delivered(server, salt, result) => self.delivered(server, salt, result),
-            Message::Tokens(id, number, piece) => self.add(id, number, piece),
-            Message::Ended(id, number, result) => self.call_ended(id, number, result),
-            Message::Room(server, used) => self.room(server, used),
+            Message::Delivered(server, salt, result) => self.on_delivered(server, salt, result),
+            Message::Tokens(id, number, chunk) => self.add_tokens(id, number, chunk),
+            Message::Ended(id, number, result) => self.on_call_end(id, number, result),
+            Message::CacheUse(server, used) => self.record_cache_use(server, used),
         }
     }
 
-    fn request(&mut self, responses: Vec<Response>) {
+    fn enqueue(&mut self, responses: Vec<Response>) {
         for mut response in responses {
-            response.oldest = self.wanted;
+            response.min_version = self.wanted_version;
             self.waiting.push_back(response.id);
             self.responses.insert(response.id, response);
         }
@@ -119,23 +130,23 @@ impl Coordinator {
     }
 
     /// Checks everything that depends on elapsed time.
-    fn look_around(&mut self) {
+    fn on_tick(&mut self) {
         if self.has_failed {
             return;
         }
-        self.repeat_aborts();
-        self.poll_room();
+        self.retry_aborts();
+        self.poll_cache_use();
         self.dispatch();
         self.check_rotation();
     }
 
-    /// Fails if no server was in rotation for too long.
+    /// Fails the engine if all servers are excluded, or if no server has been in rotation or about to join it for the server timeout.
     fn check_rotation(&mut self) {
-        if !self.members.iter().all(Member::is_gone) {
+        if !self.members.iter().all(Member::is_unavailable) {
             self.unavailable_since = None;
             return;
         }
-        if let Some(error) = self.all_refuse() {
+        if let Some(error) = self.error_if_all_excluded() {
             return self.fail(error);
         }
         let limit = self.config.server_timeout;

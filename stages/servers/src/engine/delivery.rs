@@ -1,4 +1,4 @@
-//! Weights: preparing them, and bringing servers into rotation with them.
+//! The preparation of weights, and the delivery that brings servers into rotation.
 
 use std::sync::Arc;
 
@@ -12,33 +12,37 @@ use super::member::MemberState;
 use crate::vllm::protocol::PauseMode;
 use crate::weights::{PublishedWeights, WeightRoot};
 
-/// The growth of the canary's difference since the first delivery, as a factor, above which a warning is printed.
-const DRIFT: f64 = 10.0;
+/// The factor by which the mean difference of the canary may grow since the first delivery before a warning is printed.
+const MAX_DRIFT_FACTOR: f64 = 10.0;
 
 /// A policy to load.
-pub(super) struct Loading {
+pub(super) struct PendingLoad {
     pub(super) policy: Policy,
     pub(super) weights: Box<dyn PublishedWeights>,
 }
 
 impl Coordinator {
     /// Writes the folder of a version and scores the canary, on a thread for blocking work.
-    pub(super) fn prepare(&mut self, loading: Loading) {
+    pub(super) fn prepare(&mut self, load: PendingLoad) {
         self.loads += 1;
-        self.wanted = loading.policy.version;
+        self.wanted_version = load.policy.version;
         let (number, sender) = (self.loads, self.sender.clone());
         let (root, config, clock) =
             (self.root.clone(), Arc::clone(&self.config), Arc::clone(&self.clock));
         self.tasks.spawn_blocking(move || {
-            let prepared = prepare(number, &loading, &root, &config, &*clock);
+            let prepared = prepare(number, &load, &root, &config, &*clock);
             let _gone = sender.send(Message::Prepared(number, prepared));
         });
     }
 
-    pub(super) fn prepared(&mut self, number: u64, prepared: Result<Arc<Delivery>, RolloutError>) {
+    pub(super) fn on_prepared(
+        &mut self,
+        number: u64,
+        prepared: Result<Arc<Delivery>, RolloutError>,
+    ) {
         match prepared {
             Err(error) => self.fail(error),
-            // Weights that later ones have replaced are delivered to no server.
+            // Later weights are ready already, so these are delivered to no server.
             Ok(_) if self.latest.as_ref().is_some_and(|(latest, _)| *latest > number) => {}
             Ok(delivery) => {
                 self.latest = Some((number, delivery));
@@ -47,7 +51,9 @@ impl Coordinator {
         }
     }
 
-    /// Starts the task that brings a server into rotation, if the server needs one and none is running.
+    /// Starts the delivery of the latest weights to a server, unless a delivery to the server runs or the server was excluded for these
+    /// weights. A ready server that has the weights needs no delivery. With [`PauseMode::Wait`], the server first drains its running
+    /// responses.
     pub(super) fn advance(&mut self, server: usize) {
         let Some((_, delivery)) = &self.latest else { return };
         let (delivery, wait) = (Arc::clone(delivery), self.config.pause == PauseMode::Wait);
@@ -56,18 +62,20 @@ impl Coordinator {
             return;
         }
         match &member.state {
-            MemberState::Ready if member.has(&delivery.policy) => return self.check_loaded(),
+            MemberState::Ready if member.has_weights_of(&delivery.policy) => {
+                return self.record_if_loaded();
+            }
             MemberState::Ready | MemberState::Draining if wait && !member.running.is_empty() => {
                 member.state = MemberState::Draining;
                 return;
             }
-            MemberState::Out { salt, .. } if *salt == delivery.salt() => return,
+            MemberState::Excluded { salt, .. } if *salt == delivery.salt() => return,
             _ => {}
         }
-        self.send_out(server, delivery);
+        self.start_delivery(server, delivery);
     }
 
-    fn send_out(&mut self, server: usize, delivery: Arc<Delivery>) {
+    fn start_delivery(&mut self, server: usize, delivery: Arc<Delivery>) {
         let member = &mut self.members[server];
         let is_suspect = matches!(member.state, MemberState::Suspect);
         let is_new = matches!(member.state, MemberState::Starting);
@@ -75,13 +83,13 @@ impl Coordinator {
         let mode = if is_suspect || is_new { PauseMode::Abort } else { self.config.pause };
         let task = WeightDeliveryTask {
             server: member.server.clone(),
-            pulse: Arc::clone(&member.pulse),
+            stall_detector: Arc::clone(&member.stall_detector),
             config: Arc::clone(&self.config),
             clock: Arc::clone(&self.clock),
             model: member.model.clone(),
             mode,
-            proven: member.proven.clone(),
-            had_weights: is_suspect && member.has(&delivery.policy),
+            verified: member.verified.clone(),
+            had_weights: is_suspect && member.has_weights_of(&delivery.policy),
             delivery,
         };
         member.is_delivering = true;
@@ -91,7 +99,7 @@ impl Coordinator {
         let (sender, breaker) = (self.sender.clone(), self.members[server].breaker.clone());
         self.tasks.spawn(async move {
             if is_suspect {
-                breaker.permitted().await;
+                breaker.wait_until_permitted().await;
             }
             let report = |progress| drop(sender.send(Message::Progress(server, progress)));
             let result = task.run(report).await;
@@ -104,26 +112,26 @@ impl Coordinator {
         for id in &self.members[server].running {
             let call = self.responses.get_mut(id).and_then(|response| response.call.as_mut());
             if let Some(call) = call {
-                call.server_loads();
+                call.mark_load_started();
             }
         }
     }
 
     pub(super) fn on_progress(&mut self, server: usize, progress: Progress) {
         match progress {
-            Progress::Loads => self.begin_load(server),
-            Progress::Failed(figures) => {
+            Progress::LoadStarted => self.begin_load(server),
+            Progress::CanaryFailed(figures) => {
                 let name = self.members[server].server.name();
                 tracing::warn!(server = name, %figures, "the canary failed; loading the weights again");
                 let measurements = &self.output.shared.measurements;
                 measurements.record_canary(&figures);
-                measurements.change(|reading| reading.canary_reloads += 1);
-                self.evict(server);
+                measurements.update(|reading| reading.canary_reloads += 1);
+                self.cancel_calls(server);
             }
         }
     }
 
-    pub(super) fn delivered(
+    pub(super) fn on_delivered(
         &mut self,
         server: usize,
         salt: String,
@@ -134,7 +142,7 @@ impl Coordinator {
             Ok(delivered) => self.rejoin(server, delivered),
             Err(Fault::Folder(error)) => self.fail(self.load_error(error.to_string())),
             Err(fault) => {
-                self.evict(server);
+                self.cancel_calls(server);
                 self.exclude(server, salt, fault);
             }
         }
@@ -150,7 +158,7 @@ impl Coordinator {
         }
         tracing::debug!(server = name, figures = %delivered.figures, "a server has the weights");
         let first = *member.first_difference.get_or_insert(delivered.figures.mean);
-        if delivered.figures.is_farther(DRIFT, first)
+        if delivered.figures.has_grown(MAX_DRIFT_FACTOR, first)
             && !std::mem::replace(&mut member.has_drifted, true)
         {
             tracing::warn!(
@@ -161,23 +169,24 @@ impl Coordinator {
         }
         member.state = MemberState::Ready;
         member.is_lost = false;
-        member.proven = Some(delivered.proven);
-        // The breaker closes when a response ends, so that a server that only fails to generate is not called at once again and again.
+        member.verified = Some(delivered.verified);
+        // The breaker is reset when a response ends, not here: a server that fails only when it generates must not be retried without
+        // delay.
         member.failures = 0;
         member.policy = Some(delivered.policy);
         let measurements = &self.output.shared.measurements;
         measurements.record_canary(&delivered.figures);
         measurements.record_phases(delivered.phases);
         self.count_servers();
-        self.settle_unproven(server);
-        self.check_loaded();
+        self.complete_unverified(server);
+        self.record_if_loaded();
     }
 
     fn exclude(&mut self, server: usize, salt: String, fault: Fault) {
         let member = &mut self.members[server];
         let name = member.server.name();
         self.last_fault = Some(fault.to_string());
-        member.breaker.failed();
+        member.breaker.record_failure();
         member.failures += 1;
         if member.is_lost {
             tracing::debug!(server = name, %fault, "an inference server stays out of rotation");
@@ -187,15 +196,15 @@ impl Coordinator {
         self.count_lost(server);
         let member = &mut self.members[server];
         member.state = match fault {
-            Fault::Canary { .. } => MemberState::Out { salt, fault },
+            Fault::Canary { .. } => MemberState::Excluded { salt, fault },
             _ => MemberState::Suspect,
         };
     }
 
-    /// Takes a server out of rotation until it answers and has its weights.
-    pub(super) fn suspect(&mut self, server: usize, fault: String) {
+    /// Records a failed call, and takes the server out of rotation until it answers and has the latest weights.
+    pub(super) fn mark_suspect(&mut self, server: usize, fault: String) {
         let member = &mut self.members[server];
-        member.breaker.failed();
+        member.breaker.record_failure();
         let is_in_rotation = matches!(member.state, MemberState::Ready | MemberState::Draining);
         // One line per failure of a server, not one per response.
         if is_in_rotation {
@@ -207,7 +216,7 @@ impl Coordinator {
             tracing::debug!(fault, "a call to an inference server failed");
         }
         self.last_fault = Some(fault);
-        self.output.shared.measurements.change(|reading| reading.server_errors += 1);
+        self.output.shared.measurements.update(|reading| reading.server_errors += 1);
         if is_in_rotation {
             self.members[server].state = MemberState::Suspect;
             self.count_lost(server);
@@ -215,33 +224,33 @@ impl Coordinator {
         }
     }
 
-    /// Counts a server that leaves the rotation because of a fault.
+    /// Counts a server that leaves the rotation because of a fault. A server that is already lost is not counted again.
     fn count_lost(&mut self, server: usize) {
         if !std::mem::replace(&mut self.members[server].is_lost, true) {
-            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+            self.output.shared.measurements.update(|reading| reading.servers_lost += 1);
         }
         self.count_servers();
     }
 
     fn count_servers(&self) {
         let servers = self.members.iter().filter(|member| member.is_in_rotation()).count();
-        self.output.shared.measurements.change(|reading| reading.servers_ready = servers as u64);
+        self.output.shared.measurements.update(|reading| reading.servers_ready = servers as u64);
     }
 
-    /// Records the time at which every server in rotation has the wanted weights.
-    fn check_loaded(&self) {
-        let has = |version| version == Some(self.wanted);
-        let in_rotation = || self.members.iter().filter(|member| !member.is_gone());
+    /// Records the present time if at least one server is available, and every available server is ready with the wanted version.
+    fn record_if_loaded(&self) {
+        let has = |version| version == Some(self.wanted_version);
+        let in_rotation = || self.members.iter().filter(|member| !member.is_unavailable());
         let all = in_rotation().all(|member| member.is_ready() && has(member.version()));
         if all && in_rotation().next().is_some() {
-            self.output.shared.set_loaded(self.wanted, self.clock.now());
+            self.output.shared.set_loaded(self.wanted_version, self.clock.now());
         }
     }
 
-    /// Returns the error of a run whose servers all do not use the weights.
-    pub(super) fn all_refuse(&self) -> Option<RolloutError> {
+    /// Returns an error if every server is excluded because it does not use the weights that it was given; `None` otherwise.
+    pub(super) fn error_if_all_excluded(&self) -> Option<RolloutError> {
         let faults = self.members.iter().map(|member| match &member.state {
-            MemberState::Out { fault, .. } => Some(fault.to_string()),
+            MemberState::Excluded { fault, .. } => Some(fault.to_string()),
             _ => None,
         });
         let faults: Vec<String> = faults.collect::<Option<_>>()?;
@@ -253,19 +262,19 @@ impl Coordinator {
         let location = policy.map_or_else(String::new, |delivery| {
             delivery.folder.path().to_string_lossy().into_owned()
         });
-        RolloutError::Load { version: self.wanted, location, reason }
+        RolloutError::Load { version: self.wanted_version, location, reason }
     }
 }
 
 /// Writes the folder of a version and scores the canary.
 fn prepare(
     number: u64,
-    loading: &Loading,
+    load: &PendingLoad,
     root: &WeightRoot,
     config: &ServersConfig,
     clock: &dyn Clock,
 ) -> Result<Arc<Delivery>, RolloutError> {
-    let Loading { policy, weights } = loading;
+    let PendingLoad { policy, weights } = load;
     let failed = |reason: String| RolloutError::Load {
         version: policy.version,
         location: policy.location.clone(),

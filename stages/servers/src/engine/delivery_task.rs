@@ -1,4 +1,4 @@
-//! Bringing a server into rotation: its identity, the weights, and the proof that they arrived.
+//! The task that brings a server into rotation: it checks the model, delivers the weights, and verifies that they arrived.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use rollpacker_stages::rollout::Policy;
 
 use super::config::ServersConfig;
 use super::measurements::Phases;
-use crate::canary::{CanaryFigures, Proven};
+use crate::canary::{CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
-use crate::server::{Identity, Pulse, Server, retried};
+use crate::server::{Identity, Server, StallDetector, with_retries};
 use crate::vllm::protocol::PauseMode;
 use crate::weights::{WeightError, WeightFolder, salt};
 
@@ -18,9 +18,9 @@ use crate::weights::{WeightError, WeightFolder, salt};
 pub(super) struct Delivery {
     pub(super) policy: Policy,
     pub(super) folder: WeightFolder,
-    /// The trainer's scores of the canary.
+    /// The trainer's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
-    /// The time that the preparation took.
+    /// The time of writing the folder and of scoring the canary with the trainer's weights.
     pub(super) write: Nanos,
 }
 
@@ -30,7 +30,8 @@ impl Delivery {
         self.policy.version.0.to_string()
     }
 
-    /// Returns the salt of the KV cache. It contains the digest, because a resumed run may produce other weights of the same version.
+    /// Returns the salt of the KV cache. The salt contains the digest of the weights, because a resumed run may produce other weights of
+    /// the same version.
     pub(super) fn salt(&self) -> String {
         salt(&self.policy)
     }
@@ -45,7 +46,7 @@ pub(super) enum Fault {
     /// The model of the server has changed.
     #[error("{server}: expected the model `{expected}`, found `{found}`")]
     Model { server: String, expected: String, found: String },
-    /// The server loaded the weights twice and does not use them.
+    /// The canary failed again after the weights were loaded a second time.
     #[error("{server} does not use the weights of {policy} after loading them twice: {figures}")]
     Canary { server: String, policy: String, figures: CanaryFigures },
     /// The folder of the weights is damaged.
@@ -56,15 +57,15 @@ pub(super) enum Fault {
 /// The task of bringing a server into rotation.
 pub(super) struct WeightDeliveryTask {
     pub(super) server: Server,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) stall_detector: Arc<StallDetector>,
     pub(super) delivery: Arc<Delivery>,
     pub(super) config: Arc<ServersConfig>,
     pub(super) clock: Arc<dyn Clock>,
     /// The expected name of the model.
     pub(super) model: String,
     pub(super) mode: PauseMode,
-    /// The last delivery to this server.
-    pub(super) proven: Option<Proven>,
+    /// The last delivery to this server for which the canary passed.
+    pub(super) verified: Option<VerifiedDelivery>,
     /// `true` if the server had these weights before it failed. If it still has them, it need not load them.
     pub(super) had_weights: bool,
 }
@@ -73,28 +74,29 @@ pub(super) struct WeightDeliveryTask {
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub(super) policy: Policy,
-    pub(super) proven: Proven,
+    pub(super) verified: VerifiedDelivery,
     pub(super) figures: CanaryFigures,
     pub(super) phases: Phases,
 }
 
 /// A report of a [`WeightDeliveryTask`] in progress.
 pub(super) enum Progress {
-    /// The server answers and loads the weights.
-    Loads,
-    /// The canary failed. Tokens sampled since the load are of unknown weights.
-    Failed(CanaryFigures),
+    /// The server has answered. It now loads the weights, or resumes if it still has them.
+    LoadStarted,
+    /// The canary failed. The weights that sampled the tokens since the load are unknown.
+    CanaryFailed(CanaryFigures),
 }
 
 impl WeightDeliveryTask {
-    /// Runs the task. `report` receives each report before the next call to the server.
+    /// Delivers the weights, unless the server still has them, and verifies them with the canary. If the canary fails, verifies the folder
+    /// and delivers the weights a second time. `report` is called with each report before the next call to the server.
     pub(super) async fn run(&self, report: impl Fn(Progress)) -> Result<Delivered, Fault> {
-        self.check_model(&retried(|| self.server.identity()).await?)?;
-        report(Progress::Loads);
+        self.check_model(&with_retries(|| self.server.identity()).await?)?;
+        report(Progress::LoadStarted);
         let mut phases = Phases { write: self.delivery.write, ..Phases::default() };
         let has_weights = self.had_weights && self.is_labelled().await?;
         if has_weights {
-            retried(|| self.server.resume()).await?;
+            with_retries(|| self.server.resume()).await?;
         } else {
             self.deliver(self.mode, &mut phases).await?;
         }
@@ -102,7 +104,7 @@ impl WeightDeliveryTask {
         if first.passes(&self.config.canary) {
             return Ok(self.delivered(first, phases));
         }
-        report(Progress::Failed(first));
+        report(Progress::CanaryFailed(first));
         self.verify_folder().await?;
         self.deliver(PauseMode::Abort, &mut phases).await?;
         let second = self.score(&mut phases).await?;
@@ -121,17 +123,18 @@ impl WeightDeliveryTask {
         Err(Fault::Model { server, expected, found: found.model.clone() })
     }
 
-    /// Returns `true` if the server reports the label of the weights. A server that was restarted does not.
+    /// Returns `true` if the server reports the label of the weights. A server that was restarted reports another label, and SGLang reports
+    /// none.
     async fn is_labelled(&self) -> Result<bool, ServerError> {
         let label = self.delivery.label();
-        Ok(retried(|| self.server.reported_label()).await?.is_some_and(|found| found == label))
+        Ok(with_retries(|| self.server.reported_label()).await?.is_some_and(|found| found == label))
     }
 
-    /// Pauses, loads, labels and resumes.
+    /// Pauses the server, loads and labels the weights, and resumes the server. Adds the times to `phases`.
     async fn deliver(&self, mode: PauseMode, phases: &mut Phases) -> Result<(), ServerError> {
-        self.pulse.set_paused(true);
+        self.stall_detector.set_paused(true);
         let delivered = self.deliver_paused(mode, phases).await;
-        self.pulse.set_paused(false);
+        self.stall_detector.set_paused(false);
         delivered
     }
 
@@ -143,12 +146,12 @@ impl WeightDeliveryTask {
         let (label, server) = (self.delivery.label(), &self.server);
         let folder = self.delivery.folder.path().to_string_lossy();
         let begin = self.clock.now();
-        retried(|| server.pause(mode)).await?;
+        with_retries(|| server.pause(mode)).await?;
         let paused = self.clock.now();
-        retried(|| server.load(&folder, &label)).await?;
+        with_retries(|| server.load(&folder, &label)).await?;
         let loaded = self.clock.now();
-        retried(|| server.label(&label)).await?;
-        retried(|| server.resume()).await?;
+        with_retries(|| server.label(&label)).await?;
+        with_retries(|| server.resume()).await?;
         phases.pause = add(phases.pause, paused.since(begin));
         phases.load = add(phases.load, loaded.since(paused));
         phases.resume = add(phases.resume, self.clock.now().since(loaded));
@@ -158,13 +161,13 @@ impl WeightDeliveryTask {
     async fn score(&self, phases: &mut Phases) -> Result<CanaryFigures, ServerError> {
         let begin = self.clock.now();
         let (tokens, salt) = (&self.config.canary.tokens, self.delivery.salt());
-        let scores = retried(|| self.server.score(tokens, &salt)).await?;
+        let scores = with_retries(|| self.server.score(tokens, &salt)).await?;
         phases.canary = add(phases.canary, self.clock.now().since(begin));
         let reference = &self.delivery.reference;
-        Ok(CanaryFigures::compare(&scores, reference, self.proven.as_ref()))
+        Ok(CanaryFigures::compare(&scores, reference, self.verified.as_ref()))
     }
 
-    /// Reads the folder again: a server that read damaged weights is not at fault.
+    /// Verifies the checksum of the weights in the folder. If the file is damaged, the server is not at fault.
     async fn verify_folder(&self) -> Result<(), WeightError> {
         let delivery = Arc::clone(&self.delivery);
         let verified = tokio::task::spawn_blocking(move || delivery.folder.verify()).await;
@@ -172,8 +175,8 @@ impl WeightDeliveryTask {
     }
 
     fn delivered(&self, figures: CanaryFigures, phases: Phases) -> Delivered {
-        let proven = Proven::new(Arc::clone(&self.delivery.reference), &figures);
-        Delivered { policy: self.delivery.policy.clone(), proven, figures, phases }
+        let verified = VerifiedDelivery::new(Arc::clone(&self.delivery.reference), &figures);
+        Delivered { policy: self.delivery.policy.clone(), verified, figures, phases }
     }
 }
 

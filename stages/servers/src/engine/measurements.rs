@@ -7,55 +7,60 @@ use rollpacker_dataflow::clock::Nanos;
 
 use crate::canary::CanaryFigures;
 
-/// Access to the measurements of a running engine. Clones share them.
+/// Access to the measurements of a running engine. Clones share the measurements.
 #[derive(Clone, Default)]
 pub struct Measurements {
     reading: Arc<Mutex<Reading>>,
     is_unavailable: Arc<AtomicBool>,
 }
 
-/// The measurements since the reading before.
+/// The measurements since the previous reading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The largest [`CanaryFigures::kl`] of a server (`rollout/canary_kl`); `None` without a delivery.
+    /// The maximum of [`CanaryFigures::kl`] over the canaries that passed or that caused a reload (`rollout/canary_kl`); `None` if there
+    /// were none.
     pub canary_kl: Option<f64>,
-    /// The largest [`CanaryFigures::max`] of a server (`rollout/canary_max`).
+    /// The maximum of [`CanaryFigures::max`] over the canaries that passed or that caused a reload (`rollout/canary_max`); `None` if there
+    /// were none.
     pub canary_max: Option<f64>,
-    /// The longest time of each phase of a delivery. Servers load at the same time.
+    /// The maximum time of each phase over all deliveries that succeeded. The servers load at the same time.
     pub phases: Phases,
     /// Number of deliveries that were repeated because the canary failed (`rollout/canary_reloads`).
     pub canary_reloads: u64,
-    /// Number of responses that continued at another server, or again at the same one (`rollout/moved_responses`).
+    /// Number of times that a response had to continue on another server, or again on the same server, after a fault or a failed canary
+    /// (`rollout/moved_responses`).
     pub moved_responses: u64,
-    /// Number of sampled tokens that were discarded because their weights are unknown or their answer was broken
+    /// Number of sampled tokens that were discarded, because their weights are unknown or wrong or the server's answer was invalid
     /// (`rollout/server_discarded_tokens`).
     pub discarded_tokens: u64,
-    /// Number of failed calls (`rollout/server_errors`).
+    /// Number of calls for responses that failed, returned tokens of wrong weights or were refused by a busy server
+    /// (`rollout/server_errors`).
     pub server_errors: u64,
-    /// Number of times that a server left the rotation because of a fault (`rollout/servers_lost`).
+    /// Number of times that a server left the rotation, or failed in its first delivery, because of a fault (`rollout/servers_lost`).
+    /// Further faults before the server is back in rotation are not counted.
     pub servers_lost: u64,
     /// The number of servers in rotation at the time of the reading (`rollout/servers_ready`). A server that loads new weights is in
-    /// rotation.
+    /// rotation, unless it left the rotation before the load.
     pub servers_ready: u64,
 }
 
 /// The times of the phases of a delivery (`timing_s/weight_sync/...`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// Writing the folder, with checksum and the trainer's forward pass of the canary (`write`).
+    /// Time to write the folder and its checksum, and to score the canary with the trainer's weights (`write`).
     pub write: Nanos,
-    /// Waiting for running responses and pausing (`pause`).
+    /// Time to pause the server, with the wait for running responses in the mode `wait` (`pause`).
     pub pause: Nanos,
-    /// Loading (`load`).
+    /// Time to load the weights (`load`).
     pub load: Nanos,
-    /// Labelling the weights and resuming (`resume`).
+    /// Time to label the weights and to resume the server (`resume`).
     pub resume: Nanos,
-    /// Scoring the canary (`canary`).
+    /// Time to score the canary with the server's weights (`canary`).
     pub canary: Nanos,
 }
 
 impl Phases {
-    fn widen(&mut self, other: Self) {
+    fn merge_max(&mut self, other: Self) {
         self.write = self.write.max(other.write);
         self.pause = self.pause.max(other.pause);
         self.load = self.load.max(other.load);
@@ -65,7 +70,8 @@ impl Phases {
 }
 
 impl Reading {
-    /// Returns the measurements by the names of their metrics. Those of deliveries are left out if there was none.
+    /// Returns the measurements with the names of their metrics. The metrics of the canary and of the phases are left out if no canary was
+    /// recorded.
     #[must_use]
     pub fn metrics(&self) -> Vec<(&'static str, f64)> {
         let mut metrics = vec![
@@ -92,15 +98,16 @@ impl Reading {
 }
 
 impl Measurements {
-    /// Returns the measurements since the last call.
+    /// Returns the measurements since the last call of this method on any clone.
     #[must_use]
     pub fn take(&self) -> Reading {
-        let mut reading = self.held();
+        let mut reading = self.lock();
         let servers_ready = reading.servers_ready;
         std::mem::replace(&mut *reading, Reading { servers_ready, ..Reading::default() })
     }
 
-    /// Returns `true` once the engine has failed because no server was in rotation for too long. Such a run can be resumed when one is.
+    /// Returns `true` once the engine has failed because no server was in rotation for too long. Such a run can be resumed when a server is
+    /// available again.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unavailable.load(Ordering::Relaxed)
@@ -110,22 +117,22 @@ impl Measurements {
         self.is_unavailable.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut Reading)) {
-        change(&mut self.held());
+    pub(super) fn update(&self, change: impl FnOnce(&mut Reading)) {
+        change(&mut self.lock());
     }
 
     pub(super) fn record_phases(&self, phases: Phases) {
-        self.change(|reading| reading.phases.widen(phases));
+        self.update(|reading| reading.phases.merge_max(phases));
     }
 
     pub(super) fn record_canary(&self, figures: &CanaryFigures) {
-        self.change(|reading| {
+        self.update(|reading| {
             reading.canary_kl = Some(reading.canary_kl.unwrap_or(0.0).max(figures.kl));
             reading.canary_max = Some(reading.canary_max.unwrap_or(0.0).max(figures.max));
         });
     }
 
-    fn held(&self) -> MutexGuard<'_, Reading> {
+    fn lock(&self) -> MutexGuard<'_, Reading> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

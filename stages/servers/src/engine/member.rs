@@ -7,11 +7,11 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
-use super::cache_room::CacheRoom;
+use super::cache_estimate::CacheEstimate;
 use super::delivery_task::Fault;
 use crate::breaker::Breaker;
-use crate::canary::Proven;
-use crate::server::{Limits, Outcome, Pulse, Server};
+use crate::canary::VerifiedDelivery;
+use crate::server::{Limits, Outcome, Server, StallDetector};
 use crate::weights::salt;
 
 /// The state of a server.
@@ -21,15 +21,15 @@ pub(super) enum MemberState {
     Starting,
     /// The server takes responses.
     Ready,
-    /// The server takes no more responses, and loads weights when its running ones have ended.
+    /// The server takes no more responses, and loads weights when its running responses have ended.
     Draining,
     /// The server loads weights.
     Loading,
     /// A call failed. The server takes responses again when it answers and has the weights.
     Suspect,
-    /// The server does not use these weights. The next ones are delivered to it again.
-    Out {
-        /// The salt of the weights.
+    /// The server does not use the weights that it was given. It stays out of rotation until other weights are delivered.
+    Excluded {
+        /// The salt of the weights that the server does not use.
         salt: String,
         fault: Fault,
     },
@@ -40,30 +40,32 @@ pub(super) struct Member {
     pub(super) server: Server,
     /// The expected name of the model.
     pub(super) model: String,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) stall_detector: Arc<StallDetector>,
     pub(super) breaker: Breaker,
     pub(super) state: MemberState,
-    /// The weights of the last delivery that passed.
+    /// The policy of the last delivery for which the canary passed; `None` before the first, and after a response with a wrong version.
     pub(super) policy: Option<Policy>,
-    pub(super) proven: Option<Proven>,
-    /// The mean difference of the canary after the first delivery, in nats.
+    /// The scores of the last delivery for which the canary passed; `None` before the first.
+    pub(super) verified: Option<VerifiedDelivery>,
+    /// The mean difference of the canary after the first delivery, in nats; `None` before the first delivery.
     pub(super) first_difference: Option<f64>,
     /// `true` once the drift of the canary was reported.
     pub(super) has_drifted: bool,
+    /// The responses with a call to the server.
     pub(super) running: BTreeSet<SampleId>,
     /// Tokens of the running responses and their prompts.
     pub(super) load: u64,
-    pub(super) room: CacheRoom,
-    /// The earliest time of the next call, while the server is busy.
+    pub(super) cache: CacheEstimate,
+    /// The earliest time of the next call after the server was busy; `None` if it has refused no call.
     pub(super) not_before: Option<Instant>,
     /// The number of consecutive failed attempts to bring the server into rotation.
     pub(super) failures: u32,
-    /// `true` after a fault, until the server has weights again that the canary has proven.
+    /// `true` after a fault, until a delivery to the server has passed the canary.
     pub(super) is_lost: bool,
     /// `true` while an attempt to bring the server into rotation runs.
     pub(super) is_delivering: bool,
-    /// Responses that ended with tokens of weights that the canary has not proven yet.
-    pub(super) unproven: Vec<(SampleId, u64, Outcome)>,
+    /// Responses that ended with tokens of weights for which the canary has not passed yet, with the numbers and outcomes of their calls.
+    pub(super) unverified: Vec<(SampleId, u64, Outcome)>,
 }
 
 impl Member {
@@ -71,21 +73,21 @@ impl Member {
         Self {
             server,
             model,
-            pulse: Arc::new(Pulse::new(limits)),
+            stall_detector: Arc::new(StallDetector::new(limits)),
             breaker: Breaker::default(),
             state: MemberState::Starting,
             policy: None,
-            proven: None,
+            verified: None,
             first_difference: None,
             has_drifted: false,
             running: BTreeSet::new(),
             load: 0,
-            room: CacheRoom::default(),
+            cache: CacheEstimate::default(),
             not_before: None,
             failures: 0,
             is_lost: false,
             is_delivering: false,
-            unproven: Vec::new(),
+            unverified: Vec::new(),
         }
     }
 
@@ -93,8 +95,8 @@ impl Member {
         self.policy.as_ref().map(|policy| policy.version)
     }
 
-    /// Returns `true` if the server's last weights are those of `policy`.
-    pub(super) fn has(&self, policy: &Policy) -> bool {
+    /// Returns `true` if the server's last verified weights are the weights of `policy`.
+    pub(super) fn has_weights_of(&self, policy: &Policy) -> bool {
         self.policy.as_ref().is_some_and(|own| salt(own) == salt(policy))
     }
 
@@ -102,26 +104,28 @@ impl Member {
         matches!(self.state, MemberState::Ready)
     }
 
-    /// Returns `true` if the server is in rotation. A server that loads new weights stays in rotation, unless it had left it before.
+    /// Returns `true` if the server is in rotation: it has verified weights, and no fault has occurred since the last delivery. A server
+    /// that loads new weights stays in rotation, unless it left the rotation before the load.
     pub(super) fn is_in_rotation(&self) -> bool {
         !self.is_lost && self.policy.is_some()
     }
 
-    /// Returns `true` if the server is neither in rotation nor on the way to it. A server that failed to load more than once in a row is
-    /// not on the way.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Returns `true` if the server is neither in rotation nor about to join it. A server that loads weights after two or more failures in
+    /// a row does not count as about to join.
+    pub(super) fn is_unavailable(&self) -> bool {
         match self.state {
-            MemberState::Suspect | MemberState::Out { .. } => true,
+            MemberState::Suspect | MemberState::Excluded { .. } => true,
             MemberState::Loading => self.failures > 1,
             MemberState::Starting | MemberState::Ready | MemberState::Draining => false,
         }
     }
 
-    /// Returns `true` if the server can start a response of a policy not older than `oldest`.
-    pub(super) fn takes(&self, oldest: PolicyVersion, most: usize, now: Instant) -> bool {
+    /// Returns `true` if the server can start a response at the time `now`: it is ready, its policy version is at least `min_version`, it
+    /// runs fewer than `max` responses, and it is not busy.
+    pub(super) fn accepts(&self, min_version: PolicyVersion, max: usize, now: Instant) -> bool {
         self.is_ready()
-            && self.version() >= Some(oldest)
-            && self.running.len() < most
+            && self.version() >= Some(min_version)
+            && self.running.len() < max
             && self.not_before.is_none_or(|time| time <= now)
     }
 }

@@ -1,23 +1,23 @@
 //! A rollout engine over inference servers.
 //!
-//! A task owns the state and makes all decisions; every call to a server is a task of its own that reports to it, so that no lock is held
-//! and nothing blocks. The tasks run on threads that the engine owns; dropping the engine stops them.
+//! One task, the coordinator, owns the state and makes all decisions. Every call to a server is a task of its own that reports to the
+//! coordinator, so that no lock is held and nothing blocks. The tasks run on threads that the engine owns; dropping the engine stops them.
 //!
-//! A server is in one of a few states: it starts, is ready, drains, loads weights, is suspect after a failed call, or is out because it
-//! does not use the weights that it was given. Responses run on ready servers only. If their server fails, they continue on another one
-//! from the tokens that they have, which are sent after the prompt.
+//! A server is in one of these states: it starts, is ready, drains, loads weights, is suspect after a failed call, or is excluded because
+//! it does not use the weights that it was given. Only ready servers start responses. If a server fails, its responses continue on another
+//! server, or on the same server after it has recovered. That server receives the prompt and the tokens sampled so far.
 //!
-//! A token is kept only if its policy version is certain: from the labels that the server reports with the end of a response, or because it
-//! arrived before the server began to load other weights. Other tokens are discarded and counted.
+//! A token is kept only if its policy version is certain: either the server reports the label of its weights at the end of the response, or
+//! the token arrived before the server began to load other weights. Other tokens are discarded and counted.
 
 mod balance;
-mod cache_room;
+mod cache_estimate;
+mod call_results;
 mod config;
 mod coordinator;
 mod delivery;
 mod delivery_task;
 mod dispatch;
-mod ends;
 mod measurements;
 mod member;
 mod output;
@@ -38,9 +38,9 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 pub use self::config::{ServersConfig, StartError};
 pub use self::coordinator::Detokenize;
 use self::coordinator::Message;
-use self::delivery::Loading;
+use self::delivery::PendingLoad;
 pub use self::measurements::{Measurements, Phases, Reading};
-use self::output::{Output, Shared};
+use self::output::{Output, SharedState};
 use self::response::{Response, defect};
 use crate::launch::Fleet;
 use crate::weights::WeightSource;
@@ -55,28 +55,30 @@ const THREADS: usize = 2;
 /// so a response is not reproducible. There is no [lockstep](rollpacker_stages::rollout::Lockstep) for this reason, and the seed of the
 /// engine is not used.
 ///
-/// Responses that run while a policy is loaded continue with the new weights, or end before, depending on `pause`. The log-probabilities of
-/// tokens sampled in `keep` mode after the load are under the new weights, with the KV cache of the old ones.
+/// Responses that run while a policy is loaded continue with the new weights or end before the load, depending on [`ServersConfig::pause`].
+/// The log-probabilities of tokens sampled in `keep` mode after the load are under the new weights, with the KV cache of the old ones.
 pub struct ServersEngine {
     commands: UnboundedSender<Message>,
     received: Receiver<RolloutEvent>,
     source: Box<dyn WeightSource>,
-    shared: Arc<Shared>,
-    /// The largest number of tokens of a prompt.
-    longest_prompt: usize,
+    shared: Arc<SharedState>,
+    /// The maximum number of tokens of a prompt.
+    max_prompt_length: usize,
     has_failed: bool,
-    /// Dropped last, without waiting: a call may be in progress.
+    /// The runtime of all tasks; `Some` until the engine is dropped. The drop does not wait for the tasks, because a call may be in
+    /// progress.
     runtime: Option<Runtime>,
-    /// The servers that run as processes of this engine. Dropped after the runtime, so that no call is in progress when they end.
+    /// The servers that this engine owns as child processes; `None` if it owns none. They are stopped after the runtime.
     fleet: Option<Fleet>,
 }
 
 impl ServersEngine {
-    /// Connects to the servers and checks that each has the model, the calls and the room that training needs. Waits for the first server
-    /// to answer, for at most the server timeout; others may join later.
+    /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Waits
+    /// for the first server to answer, for at most the server timeout. Other servers may join later.
     ///
     /// # Errors
-    /// If an option is out of bounds or cannot be honoured, or a server lacks what training needs, or no server answers in time.
+    /// If an option is out of bounds or cannot be honoured, the URL or the key of a server or the folder of the weights cannot be used, a
+    /// server lacks what training needs, no server answers in time, or a thread cannot start.
     pub fn start(
         config: ServersConfig,
         source: Box<dyn WeightSource>,
@@ -87,12 +89,12 @@ impl ServersEngine {
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(THREADS).thread_name("servers").enable_all();
         let runtime = runtime.build().map_err(StartError::Threads)?;
-        let longest_prompt = config.max_prompt_length;
+        let max_prompt_length = config.max_prompt_length;
         let (sender, received) = channel();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedState>::default();
         let output = Output { shared: Arc::clone(&shared), events: sender };
         let (commands, messages) = unbounded_channel();
-        let started = start::coordinator(config, detokenize, clock, output, commands.clone());
+        let started = start::build_coordinator(config, detokenize, clock, output, commands.clone());
         let coordinator = runtime.block_on(started)?;
         // The task ends with the runtime, which the engine owns.
         drop(runtime.spawn(coordinator.run(messages)));
@@ -101,21 +103,21 @@ impl ServersEngine {
             received,
             source,
             shared,
-            longest_prompt,
+            max_prompt_length,
             has_failed: false,
             runtime: Some(runtime),
             fleet: None,
         })
     }
 
-    /// Passes the processes of its servers to the engine, which ends them when it is dropped.
+    /// Passes the ownership of the server processes to the engine, which ends the processes when it is dropped.
     #[must_use]
     pub fn with_fleet(mut self, fleet: Fleet) -> Self {
         self.fleet = Some(fleet);
         self
     }
 
-    /// Returns access to the measurements.
+    /// Returns a handle to the measurements.
     #[must_use]
     pub fn measurements(&self) -> Measurements {
         self.shared.measurements.clone()
@@ -129,7 +131,7 @@ impl ServersEngine {
     /// Creates the responses of a request.
     fn responses(&self, request: &Request) -> Result<Vec<Response>, RolloutError> {
         let (prompt, tokens) = (request.prompt, request.prompt_ids.len());
-        let limit = self.longest_prompt;
+        let limit = self.max_prompt_length;
         if tokens > limit {
             return Err(RolloutError::PromptTooLong { prompt, tokens, limit });
         }
@@ -142,14 +144,14 @@ impl ServersEngine {
                 if let Some((field, expected, found)) = partial.as_ref().and_then(defect) {
                     return Err(RolloutError::Resume { id, field, expected, found });
                 }
-                let oldest = PolicyVersion::default();
-                Ok(Response::new(id, Arc::clone(&request.prompt_ids), oldest, partial))
+                let min_version = PolicyVersion::default();
+                Ok(Response::new(id, Arc::clone(&request.prompt_ids), min_version, partial))
             })
             .collect()
     }
 
-    fn refuse(&self, error: RolloutError) {
-        self.send(Message::Refused(error));
+    fn report_failure(&self, error: RolloutError) {
+        self.send(Message::CommandFailed(error));
     }
 }
 
@@ -157,10 +159,10 @@ impl RolloutEngine for ServersEngine {
     fn load(&mut self, policy: &Policy) {
         let policy = policy.clone();
         match self.source.find(&policy) {
-            Ok(weights) => self.send(Message::Load(Loading { policy, weights })),
+            Ok(weights) => self.send(Message::Load(PendingLoad { policy, weights })),
             Err(reason) => {
                 let Policy { version, location, .. } = policy;
-                self.refuse(RolloutError::Load { version, location, reason });
+                self.report_failure(RolloutError::Load { version, location, reason });
             }
         }
     }
@@ -168,7 +170,7 @@ impl RolloutEngine for ServersEngine {
     fn generate(&mut self, request: Request) {
         match self.responses(&request) {
             Ok(responses) => self.send(Message::Generate(responses)),
-            Err(error) => self.refuse(error),
+            Err(error) => self.report_failure(error),
         }
     }
 
@@ -204,7 +206,7 @@ impl Drop for ServersEngine {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-        // Waits until the processes have ended.
+        // This waits until the processes have ended.
         drop(self.fleet.take());
     }
 }

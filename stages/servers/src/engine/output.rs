@@ -1,4 +1,4 @@
-//! The side of the engine that the caller sees: events, the waker, counters and measurements.
+//! The output of the engine for its caller: events, the waker, counters and measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -12,35 +12,35 @@ use super::measurements::Measurements;
 
 /// The state that the engine's thread and its tasks share.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     waker: Mutex<Option<Waker>>,
-    /// The newest version that is in use on every server in rotation, and the time from which it was.
+    /// The last version that was recorded as loaded by all servers in rotation, and the time of the record; `None` before the first.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
-    /// A counter that increases with every token and report.
+    /// A counter that increases with every token and event.
     work: AtomicU64,
     pub(super) measurements: Measurements,
 }
 
-impl Shared {
+impl SharedState {
     pub(super) fn set_waker(&self, waker: Waker) {
-        *held(&self.waker) = Some(waker);
+        *lock(&self.waker) = Some(waker);
     }
 
     pub(super) fn wake(&self) {
         // The waker may call back into the engine, so it runs without the lock.
-        let waker = held(&self.waker).clone();
+        let waker = lock(&self.waker).clone();
         if let Some(waker) = waker {
             waker();
         }
     }
 
     pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
-        held(&self.loaded).filter(|(loaded, _)| *loaded == version).map(|(_, time)| time)
+        lock(&self.loaded).filter(|(loaded, _)| *loaded == version).map(|(_, time)| time)
     }
 
-    /// Records the time at which all servers in rotation have a version; the first call counts.
+    /// Records `now` as the time from which all servers in rotation have `version`. Further calls with the same version have no effect.
     pub(super) fn set_loaded(&self, version: PolicyVersion, now: Nanos) {
-        let mut loaded = held(&self.loaded);
+        let mut loaded = lock(&self.loaded);
         if loaded.is_none_or(|(known, _)| known != version) {
             *loaded = Some((version, now));
         }
@@ -55,13 +55,13 @@ impl Shared {
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends events to the caller.
 pub(super) struct Output {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) events: Sender<RolloutEvent>,
 }
 

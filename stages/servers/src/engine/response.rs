@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::{Completion, FinishReason, Partial, TokenVersion
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::server::Piece;
+use crate::server::TokenChunk;
 
 /// A response that was requested and not reported yet.
 #[derive(Debug)]
@@ -17,19 +17,23 @@ pub(super) struct Response {
     pub(super) id: SampleId,
     pub(super) prompt: Arc<[i32]>,
     /// The version of the policy at the time of the request. New tokens are of this version or a later one.
-    pub(super) oldest: PolicyVersion,
-    kept: Kept,
-    pub(super) call: Option<Running>,
+    pub(super) min_version: PolicyVersion,
+    kept: KeptTokens,
+    /// The running call; `None` while the response waits.
+    pub(super) call: Option<RunningCall>,
     /// The number of calls in a row that failed and brought no token.
     pub(super) failed_attempts: u32,
     /// The number of calls that a busy server refused.
-    pub(super) busy: u32,
-    /// The number of aborts that had no effect yet.
-    pub(super) aborts: u32,
+    pub(super) busy_refusals: u32,
+    /// The number of abort calls that have had no effect.
+    pub(super) failed_aborts: u32,
     /// The number of calls that were made.
     calls: u32,
+    /// `true` once the caller has aborted the response.
     pub(super) is_aborted: bool,
+    /// The time of the first call.
     started: Option<Nanos>,
+    /// The time of the last token; 0 before the first token.
     finished: Nanos,
     /// The server of the last call.
     instance: usize,
@@ -37,7 +41,7 @@ pub(super) struct Response {
 
 /// Tokens that are part of the response.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptTokens {
     tokens: Vec<i32>,
     logprobs: Vec<f32>,
     versions: TokenVersions,
@@ -45,24 +49,26 @@ struct Kept {
 
 /// A call that continues a response.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningCall {
     /// The number of the call, which distinguishes late reports from current ones.
     pub(super) number: u64,
     /// The id of the request.
     pub(super) id: String,
+    /// The index of the server.
     pub(super) server: usize,
     /// The version of the server's weights at the start of the call.
     pub(super) version: PolicyVersion,
-    fresh: Piece,
-    /// The number of fresh tokens that had arrived when the server began to load other weights. The versions of later ones are known only
-    /// from the server's labels.
+    /// The tokens that the call has returned so far.
+    fresh: TokenChunk,
+    /// The number of fresh tokens that had arrived when the server began to load other weights; `None` if the server has begun no load. The
+    /// versions of later tokens are known only from the server's labels.
     certain: Option<usize>,
     pub(super) task: AbortHandle,
     /// The time of the last abort call, if one was made.
     pub(super) abort_sent: Option<Instant>,
 }
 
-impl Running {
+impl RunningCall {
     pub(super) fn new(
         number: u64,
         id: String,
@@ -70,17 +76,17 @@ impl Running {
         version: PolicyVersion,
         task: AbortHandle,
     ) -> Self {
-        let fresh = Piece::default();
+        let fresh = TokenChunk::default();
         Self { number, id, server, version, fresh, certain: None, task, abort_sent: None }
     }
 
-    pub(super) fn add(&mut self, piece: Piece) {
-        self.fresh.tokens.extend(piece.tokens);
-        self.fresh.logprobs.extend(piece.logprobs);
+    pub(super) fn add(&mut self, chunk: TokenChunk) {
+        self.fresh.tokens.extend(chunk.tokens);
+        self.fresh.logprobs.extend(chunk.logprobs);
     }
 
     /// Records that the server begins to load other weights.
-    pub(super) fn server_loads(&mut self) {
+    pub(super) fn mark_load_started(&mut self) {
         self.certain.get_or_insert(self.fresh.tokens.len());
     }
 }
@@ -89,10 +95,10 @@ impl Response {
     pub(super) fn new(
         id: SampleId,
         prompt: Arc<[i32]>,
-        oldest: PolicyVersion,
+        min_version: PolicyVersion,
         resumed: Option<Partial>,
     ) -> Self {
-        let kept = resumed.map_or_else(Kept::default, |partial| Kept {
+        let kept = resumed.map_or_else(KeptTokens::default, |partial| KeptTokens {
             tokens: partial.response_ids,
             logprobs: partial.logprobs,
             versions: partial.token_versions,
@@ -100,12 +106,12 @@ impl Response {
         Self {
             id,
             prompt,
-            oldest,
+            min_version,
             kept,
             call: None,
             failed_attempts: 0,
-            busy: 0,
-            aborts: 0,
+            busy_refusals: 0,
+            failed_aborts: 0,
             calls: 0,
             is_aborted: false,
             started: None,
@@ -115,17 +121,17 @@ impl Response {
     }
 
     /// Returns the number of kept tokens.
-    pub(super) fn kept(&self) -> u32 {
+    pub(super) fn kept_tokens(&self) -> u32 {
         u32::try_from(self.kept.tokens.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the last kept token.
-    pub(super) fn last(&self) -> Option<i32> {
+    /// Returns the last kept token; `None` if no token is kept.
+    pub(super) fn last_kept(&self) -> Option<i32> {
         self.kept.tokens.last().copied()
     }
 
-    /// Returns the number of tokens of prompt and response.
-    pub(super) fn tokens(&self) -> u64 {
+    /// Returns the number of tokens of the prompt, the kept tokens and the fresh tokens of the running call.
+    pub(super) fn total_tokens(&self) -> u64 {
         let fresh = self.call.as_ref().map_or(0, |call| call.fresh.tokens.len());
         (self.prompt.len() + self.kept.tokens.len() + fresh) as u64
     }
@@ -136,23 +142,23 @@ impl Response {
     }
 
     /// Starts a call.
-    pub(super) fn run(&mut self, call: Running, now: Nanos) {
+    pub(super) fn begin_call(&mut self, call: RunningCall, now: Nanos) {
         self.started.get_or_insert(now);
         self.instance = call.server;
         self.calls += 1;
         self.call = Some(call);
     }
 
-    /// Ends a call whose server reported the versions of all tokens. Returns the number of tokens kept.
+    /// Ends a call whose server reported the versions of all tokens. Returns the number of fresh tokens, which are all kept.
     ///
     /// # Errors
-    /// The first label that is not an allowed version; all fresh tokens are discarded then, and their number is returned, too.
+    /// Returns the first label that is not an allowed version, and the number of fresh tokens, which are all discarded.
     pub(super) fn keep_labelled(
         &mut self,
         labels: &[(String, usize)],
         allowed: &RangeInclusive<PolicyVersion>,
     ) -> Result<usize, (String, usize)> {
-        let Some(Running { fresh, .. }) = self.call.take() else { return Ok(0) };
+        let Some(RunningCall { fresh, .. }) = self.call.take() else { return Ok(0) };
         let mut versions = TokenVersions::default();
         for (label, tokens) in labels {
             match label.parse().ok().map(PolicyVersion).filter(|found| allowed.contains(found)) {
@@ -168,10 +174,10 @@ impl Response {
         Ok(count)
     }
 
-    /// Ends a call without the server's labels. The tokens that are certainly of the version at the start of the call are kept, the others
-    /// are discarded. Returns the numbers of both.
+    /// Ends a call without the server's labels. Keeps the fresh tokens that are certainly of the version at the start of the call, and
+    /// discards the others. Returns the numbers of kept and of discarded fresh tokens.
     pub(super) fn keep_certain(&mut self) -> (usize, usize) {
-        let Some(Running { mut fresh, certain, version, .. }) = self.call.take() else {
+        let Some(RunningCall { mut fresh, certain, version, .. }) = self.call.take() else {
             return (0, 0);
         };
         let all = fresh.tokens.len();
@@ -190,11 +196,11 @@ impl Response {
     }
 
     /// Records the time of the last token.
-    pub(super) fn moved(&mut self, now: Nanos) {
+    pub(super) fn record_token_time(&mut self, now: Nanos) {
         self.finished = now;
     }
 
-    /// Returns the report of the response.
+    /// Returns the completion with which the response is reported.
     pub(super) fn complete(
         self,
         finish_reason: FinishReason,
@@ -204,7 +210,7 @@ impl Response {
         let started = self.started.unwrap_or(now);
         Completion {
             id: self.id,
-            response_length: self.kept(),
+            response_length: self.kept_tokens(),
             text: detokenize(&self.kept.tokens),
             response_ids: self.kept.tokens,
             logprobs: self.kept.logprobs,
@@ -218,7 +224,8 @@ impl Response {
     }
 }
 
-/// Returns the defect of a partial response: the field, the expected value and the value found.
+/// Returns the first field of a partial response whose length is wrong, with the expected and the found number of entries. `None` if all
+/// lengths agree with `response_length`.
 pub(super) fn defect(partial: &Partial) -> Option<(&'static str, String, String)> {
     let expected = partial.response_length as usize;
     let lengths = [

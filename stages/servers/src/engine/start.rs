@@ -20,10 +20,10 @@ use crate::server::{Identity, Server};
 use crate::weights::WeightRoot;
 
 /// The time between two attempts to reach a server.
-const INTERVAL: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Queries all servers for their models and creates the state of the engine.
-pub(super) async fn coordinator(
+pub(super) async fn build_coordinator(
     config: ServersConfig,
     detokenize: Detokenize,
     clock: Arc<dyn Clock>,
@@ -59,7 +59,7 @@ pub(super) async fn coordinator(
         waiting: VecDeque::new(),
         assigned: BTreeMap::new(),
         loads: 0,
-        wanted: PolicyVersion::default(),
+        wanted_version: PolicyVersion::default(),
         latest: None,
         calls: 0,
         tasks: JoinSet::new(),
@@ -78,7 +78,11 @@ fn connect(config: &ServersConfig) -> Result<Vec<Server>, StartError> {
     config.servers.iter().map(connect).collect()
 }
 
-/// Returns the model of every server that answers. Waits until at least one does.
+/// Checks every server and returns its model, or `None` for a server that does not answer. Repeats the checks until at least one server
+/// answers.
+///
+/// # Errors
+/// If a check fails for good, or no server answers within the server timeout.
 async fn identities(
     config: &ServersConfig,
     servers: &[Server],
@@ -101,16 +105,16 @@ async fn identities(
         match last {
             Some(last) if answers.iter().all(Option::is_none) => {
                 if begin.elapsed() >= config.server_timeout {
-                    return Err(StartError::Absent { waited: config.server_timeout, last });
+                    return Err(StartError::Unreachable { waited: config.server_timeout, last });
                 }
-                tokio::time::sleep(INTERVAL).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             _ => return Ok(answers),
         }
     }
 }
 
-/// Checks names and limits of all models. Returns the name that every server must have.
+/// Checks the name and the limit of each known model. Returns the name that every server must have.
 fn check_models(
     config: &ServersConfig,
     servers: &[Server],
@@ -128,9 +132,9 @@ fn check_models(
             let found = identity.model.clone();
             return Err(StartError::Model { server, expected, found });
         }
-        if let Some(found) = identity.lacks_room(config.longest()) {
-            let expected = config.longest();
-            return Err(StartError::TooShort { server, expected, found });
+        if let Some(found) = identity.exceeded_limit(config.max_length()) {
+            let expected = config.max_length();
+            return Err(StartError::ContextTooShort { server, expected, found });
         }
     }
     Ok(expected)

@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 /// The error of a call to a server. Its messages contain no secrets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ServerError {
-    /// No connection, or the connection broke.
+    /// The connection failed or broke, or the server ended a stream before the response was complete.
     #[error("{server}: {reason}")]
     Connection {
         /// The URL of the call.
@@ -32,12 +32,12 @@ pub enum ServerError {
         status: StatusCode,
         /// The error message of the server.
         message: String,
-        /// The time after which the client may retry.
+        /// The time after which the client may retry; `None` if the server stated none.
         retry_after: Option<Duration>,
     },
     /// The answer breaks the protocol: it is not what a correct server sends.
     #[error("{server}: expected {expected}, found {found}")]
-    Garbage {
+    InvalidAnswer {
         /// The URL of the call.
         server: String,
         /// The expected answer.
@@ -47,41 +47,41 @@ pub enum ServerError {
     },
 }
 
-/// The reaction to a [`ServerError`].
+/// The decision on how to retry after a [`ServerError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaction {
+pub enum RetryHint {
     /// The server is busy: retry later.
     Later,
     /// The server has a fault: retry on another server, or on this one after it has recovered.
-    Elsewhere,
+    OtherServer,
     /// The request is wrong and would fail on every server of this kind.
     Never,
 }
 
 impl ServerError {
-    /// Returns the reaction to this error.
+    /// Returns how to retry after this error.
     #[must_use]
-    pub fn reaction(&self) -> Reaction {
+    pub fn retry_hint(&self) -> RetryHint {
         match self {
             Self::Status { status, .. } if *status == StatusCode::TOO_MANY_REQUESTS => {
-                Reaction::Later
+                RetryHint::Later
             }
             Self::Status { status, .. }
                 if status.is_client_error() && *status != StatusCode::REQUEST_TIMEOUT =>
             {
-                Reaction::Never
+                RetryHint::Never
             }
-            _ => Reaction::Elsewhere,
+            _ => RetryHint::OtherServer,
         }
     }
 
-    /// Returns `true` if the same call may succeed if it is made again.
+    /// Returns `true` if the same call may succeed later on the same server.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.reaction() != Reaction::Never && !matches!(self, Self::Garbage { .. })
+        self.retry_hint() != RetryHint::Never && !matches!(self, Self::InvalidAnswer { .. })
     }
 
-    /// Returns `true` if the server has no such call.
+    /// Returns `true` if the server does not have the call, or forbids it (status 404, 405 or 403).
     #[must_use]
     pub fn is_missing(&self) -> bool {
         let missing =

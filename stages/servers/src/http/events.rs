@@ -11,7 +11,7 @@ use super::{Endpoint, ServerError};
 
 type Data = Pin<Box<dyn Stream<Item = Result<String, ServerError>> + Send>>;
 
-/// The events of an answer. Dropping them closes the connection.
+/// The server-sent events of an answer. Dropping this value closes the connection.
 pub(crate) struct Events {
     endpoint: Endpoint,
     path: String,
@@ -49,7 +49,7 @@ fn data(
     });
     chunks.eventsource().map(move |event| match event {
         Ok(event) => Ok(event.data),
-        Err(EventStreamError::Transport(error)) => Err(endpoint.broken(&path, error)),
-        Err(error) => Err(endpoint.garbage(&path, "server-sent events", error)),
+        Err(EventStreamError::Transport(error)) => Err(endpoint.connection_error(&path, error)),
+        Err(error) => Err(endpoint.invalid_answer(&path, "server-sent events", error)),
     })
 }

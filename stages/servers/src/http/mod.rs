@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Response, Url};
-use rollpacker_endpoint::{Address, chain, message, retry_after, shown};
+use rollpacker_endpoint::{Address, chain, message, redact_url, retry_after};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use rollpacker_endpoint::AddressError;
 
-pub use self::error::{Reaction, ServerError};
+pub use self::error::{RetryHint, ServerError};
 pub(crate) use self::events::Events;
 
 /// The maximum size of an answer in bytes. The log-probabilities of a long prompt take about 60 bytes per token.
-const LARGEST_ANSWER: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 /// The maximum number of characters of an answer that an error quotes.
-const LONGEST_QUOTE: usize = 300;
+const MAX_QUOTE: usize = 300;
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///
@@ -39,7 +39,8 @@ impl Endpoint {
     /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is invalid, or the key is missing or cannot be sent in a header.
+    /// If the URL is invalid or is not `http` or `https`, the key is missing or cannot be sent in a header, or the HTTP client cannot
+    /// start.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
         let address = Address::new(url, api_key_env, |client| {
             client.tcp_keepalive(Duration::from_secs(30)).tcp_nodelay(true)
@@ -47,7 +48,7 @@ impl Endpoint {
         let scheme = address.url.scheme();
         if !matches!(scheme, "http" | "https") {
             let reason = format!("expected `http` or `https`, found `{scheme}`");
-            return Err(AddressError::Url { url: shown(url).to_owned(), reason });
+            return Err(AddressError::Url { url: redact_url(url).to_owned(), reason });
         }
         Ok(Self(address))
     }
@@ -55,10 +56,10 @@ impl Endpoint {
     /// Returns the URL of the server without parts that may be secret.
     #[must_use]
     pub fn name(&self) -> String {
-        self.0.place().trim_end_matches('/').to_owned()
+        self.0.display_url().trim_end_matches('/').to_owned()
     }
 
-    /// Gets JSON.
+    /// Makes a GET call and returns the JSON of the answer. The call must end within `limit`.
     pub(crate) async fn get<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -68,7 +69,7 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
-    /// Gets text.
+    /// Makes a GET call and returns the text of the answer. The call must end within `limit`.
     pub(crate) async fn text(&self, path: &str, limit: Duration) -> Result<String, ServerError> {
         let answer = self.answer(Method::GET, path, None::<&()>, limit).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
@@ -85,7 +86,7 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
-    /// Makes a call whose answer has no content, or content that is not read.
+    /// Makes a call and ignores the content of the answer. The call must end within `limit`.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -104,7 +105,7 @@ impl Endpoint {
         limit: Duration,
     ) -> Result<Events, ServerError> {
         let sent = self.send(Method::POST, path, Some(body));
-        let response = within(sent, limit, || self.stalled(path, limit)).await?;
+        let response = with_timeout(sent, limit, || self.stall_error(path, limit)).await?;
         Ok(Events::new(self.clone(), path, response))
     }
 
@@ -119,7 +120,7 @@ impl Endpoint {
             let response = self.send(method, path, body).await?;
             self.read(path, response).await
         };
-        within(call, limit, || self.stalled(path, limit)).await
+        with_timeout(call, limit, || self.stall_error(path, limit)).await
     }
 
     /// Sends a request and waits for the headers of the answer.
@@ -131,11 +132,12 @@ impl Endpoint {
     ) -> Result<Response, ServerError> {
         let mut request = self.0.client.request(method, self.url(path));
         if let Some(body) = body {
-            let body = serde_json::to_vec(body)
-                .map_err(|error| self.garbage(path, "a request that is valid JSON", error))?;
+            let body = serde_json::to_vec(body).map_err(|error| {
+                self.invalid_answer(path, "a request that is valid JSON", error)
+            })?;
             request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let response = request.send().await.map_err(|error| self.broken(path, error))?;
+        let response = request.send().await.map_err(|error| self.connection_error(path, error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -144,16 +146,18 @@ impl Endpoint {
         let body = self.read(path, response).await.unwrap_or_default();
         let text = serde_json::from_slice(&body)
             .map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
-        let (server, message) = (self.place(path), self.quote(&text));
+        let (server, message) = (self.display_url(path), self.quote(&text));
         Err(ServerError::Status { server, status, message, retry_after })
     }
 
     async fn read(&self, path: &str, mut response: Response) -> Result<Vec<u8>, ServerError> {
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(path, error))? {
-            if body.len() + chunk.len() > LARGEST_ANSWER {
-                let expected = format!("an answer of at most {LARGEST_ANSWER} bytes");
-                return Err(self.garbage(path, &expected, "more"));
+        while let Some(chunk) =
+            response.chunk().await.map_err(|error| self.connection_error(path, error))?
+        {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                let expected = format!("an answer of at most {MAX_ANSWER} bytes");
+                return Err(self.invalid_answer(path, &expected, "more"));
             }
             body.extend_from_slice(&chunk);
         }
@@ -164,11 +168,11 @@ impl Endpoint {
     fn json<A: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<A, ServerError> {
         serde_json::from_slice(answer).map_err(|error| {
             let found = String::from_utf8_lossy(answer);
-            self.garbage(path, "the JSON of this call", format_args!("`{found}` ({error})"))
+            self.invalid_answer(path, "the JSON of this call", format_args!("`{found}` ({error})"))
         })
     }
 
-    /// Returns the URL of a call. The query string of the server's URL is kept.
+    /// Returns the URL of a call. The query string of the server's URL comes before the query string of `path`.
     fn url(&self, path: &str) -> Url {
         let mut url = self.0.url.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
@@ -181,36 +185,36 @@ impl Endpoint {
     }
 
     /// Returns the URL of a call without parts that may be secret.
-    pub(crate) fn place(&self, path: &str) -> String {
+    pub(crate) fn display_url(&self, path: &str) -> String {
         format!("{}{path}", self.name())
     }
 
-    pub(crate) fn garbage(
+    pub(crate) fn invalid_answer(
         &self,
         path: &str,
         expected: &str,
         found: impl fmt::Display,
     ) -> ServerError {
-        let (server, found) = (self.place(path), self.quote(&found.to_string()));
-        ServerError::Garbage { server, expected: expected.to_owned(), found }
+        let (server, found) = (self.display_url(path), self.quote(&found.to_string()));
+        ServerError::InvalidAnswer { server, expected: expected.to_owned(), found }
     }
 
-    pub(crate) fn stalled(&self, path: &str, waited: Duration) -> ServerError {
-        ServerError::Stalled { server: self.place(path), waited }
+    pub(crate) fn stall_error(&self, path: &str, waited: Duration) -> ServerError {
+        ServerError::Stalled { server: self.display_url(path), waited }
     }
 
-    pub(crate) fn broken(&self, path: &str, error: reqwest::Error) -> ServerError {
+    pub(crate) fn connection_error(&self, path: &str, error: reqwest::Error) -> ServerError {
         let reason = self.quote(&chain(&error.without_url()));
-        ServerError::Connection { server: self.place(path), reason }
+        ServerError::Connection { server: self.display_url(path), reason }
     }
 
-    /// Returns the beginning of a text without secrets.
+    /// Redacts the secrets in a text and returns at most its first `MAX_QUOTE` characters.
     fn quote(&self, text: &str) -> String {
-        self.0.quote(text, LONGEST_QUOTE)
+        self.0.quote(text, MAX_QUOTE)
     }
 }
 
-async fn within<A>(
+async fn with_timeout<A>(
     call: impl Future<Output = Result<A, ServerError>>,
     limit: Duration,
     stalled: impl FnOnce() -> ServerError,

@@ -8,43 +8,44 @@ use rollpacker_stages::secret::{self, REDACTED, without_command_secrets};
 
 use crate::server::Protocol;
 
-/// The largest number of servers.
-pub const MOST_SERVERS: usize = 256;
+/// The maximum number of servers of a fleet.
+pub const MAX_SERVERS: usize = 256;
 /// The placeholder of the port.
 const PORT: &str = "{port}";
-/// The expected value of a text whose secrets were redacted.
+/// The text that an error gives as the expected value if secrets were redacted.
 const SECRETS: &str = "its secrets, which the recipe in a run folder lacks";
-/// The environment variable that gives vLLM the calls that pause it and load weights.
+/// The environment variable that enables vLLM's calls for pauses and weights, and its value.
 const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 
-/// Servers that run as processes of this program, on this machine.
+/// The configuration of servers that run as child processes on this machine.
 ///
 /// In the arguments and in the values of the environment, `{port}` is the port of the server, `{model}` the absolute path of the model
-/// folder, and `{index}` the number of the server from 0. Other braces stay as they are.
+/// folder, and `{index}` the number of the server from 0. Other braces are not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {
     /// The protocol of the servers.
     pub protocol: Protocol,
-    /// The program and its arguments. One of them must contain `{port}`.
+    /// The program and its arguments. One of them, or a value of `env`, must contain `{port}`.
     pub command: Vec<String>,
-    /// The number of servers, from 1 to [`MOST_SERVERS`].
+    /// The number of servers, from 1 to [`MAX_SERVERS`].
     pub count: usize,
-    /// Environment variables in addition to those of this process. vLLM also gets `VLLM_SERVER_DEV_MODE=1`.
+    /// Environment variables in addition to those of this process. vLLM also gets `VLLM_SERVER_DEV_MODE=1`, unless this map has the
+    /// variable.
     pub env: BTreeMap<String, String>,
-    /// The environment variable of this process with the API key of the servers; no key by default.
+    /// The environment variable of this process that has the API key of the servers; `None` if they need no key.
     pub api_key_env: Option<String>,
     /// The model folder that the servers start from.
     pub model_folder: PathBuf,
-    /// The folder for the output of the servers, `0.log` and so on.
+    /// The folder for the logs of the servers. The log of server 0 is `0.log`, and so on.
     pub log_folder: PathBuf,
-    /// The longest time in which the first server must be ready.
+    /// The maximum time to wait for the servers. At least one server must be ready within this time.
     pub timeout: Duration,
 }
 
 /// The field, the expected value and the value found of a configuration that is out of bounds.
-pub type Refusal = (&'static str, &'static str, String);
+pub type InvalidField = (&'static str, &'static str, String);
 
-/// A server among several.
+/// The index and the port of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) index: usize,
@@ -58,20 +59,20 @@ impl Slot {
 }
 
 impl LaunchConfig {
-    /// Checks all bounds that need no process. Returns the field, the expected value and the value found.
+    /// Checks the fields, without starting a process.
     ///
     /// # Errors
-    /// The first field that is out of bounds. The values contain no secrets.
-    pub fn check(&self) -> Result<(), Refusal> {
+    /// Returns the first field that is out of bounds. The values contain no secrets.
+    pub fn check(&self) -> Result<(), InvalidField> {
         self.check_command()?;
-        if !(1..=MOST_SERVERS).contains(&self.count) {
+        if !(1..=MAX_SERVERS).contains(&self.count) {
             return Err(("count", "a number from 1 to 256", self.count.to_string()));
         }
         self.check_env()
     }
 
-    fn check_command(&self) -> Result<(), Refusal> {
-        let shown = || format!("`{}`", self.shown());
+    fn check_command(&self) -> Result<(), InvalidField> {
+        let shown = || format!("`{}`", self.redacted_command());
         let has_port = |text: &String| text.contains(PORT);
         if self.command.first().is_none_or(String::is_empty) {
             return Err(("command", "a program and its arguments", "none".to_owned()));
@@ -82,13 +83,13 @@ impl LaunchConfig {
         if self.command.iter().any(|argument| argument.contains('\0')) {
             return Err(("command", "arguments without NUL", shown()));
         }
-        if self.command.iter().any(lacks_secret) {
+        if self.command.iter().any(is_redacted) {
             return Err(("command", SECRETS, format!("`{REDACTED}`")));
         }
         Ok(())
     }
 
-    fn check_env(&self) -> Result<(), Refusal> {
+    fn check_env(&self) -> Result<(), InvalidField> {
         let is_wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
         if let Some(name) = self.env.keys().find(is_wrong) {
             return Err(("env", "names of environment variables", format!("`{name}`")));
@@ -96,40 +97,43 @@ impl LaunchConfig {
         if self.env.values().any(|value| value.contains('\0')) {
             return Err(("env", "values without NUL", "a value with NUL".to_owned()));
         }
-        if self.env.values().any(lacks_secret) {
+        if self.env.values().any(is_redacted) {
             return Err(("env", SECRETS, format!("`{REDACTED}`")));
         }
         Ok(())
     }
 
-    /// Returns the command as it is shown, without secrets.
-    pub(super) fn shown(&self) -> String {
+    /// Returns the command for messages, without secrets and with its placeholders.
+    pub(super) fn redacted_command(&self) -> String {
         without_command_secrets(&self.command).join(" ")
     }
 
-    /// Registers the secrets in command and environment, so that no message has them.
-    pub(super) fn keep_secrets(&self) {
-        secret::command_secrets(&self.command).iter().for_each(|secret| secret::keep(secret));
+    /// Registers the secrets in command and environment, so that they are redacted in messages.
+    pub(super) fn register_secrets(&self) {
+        secret::command_secrets(&self.command).iter().for_each(|secret| secret::register(secret));
         let named = self.env.iter().filter(|(name, _)| secret::is_secret_parameter(name));
-        named.for_each(|(_, value)| secret::keep(value));
+        named.for_each(|(_, value)| secret::register(value));
     }
 
-    /// Returns the command of a server.
+    /// Returns the command of a server, with its placeholders replaced.
     pub(super) fn command(&self, slot: Slot) -> Vec<String> {
-        self.command.iter().map(|argument| self.filled(argument, slot)).collect()
+        self.command.iter().map(|argument| self.fill_placeholders(argument, slot)).collect()
     }
 
     /// Returns the variables that a server gets in addition to those of this process.
     pub(super) fn variables(&self, slot: Slot) -> BTreeMap<String, String> {
         let own = (self.protocol == Protocol::Vllm).then_some(DEV_MODE);
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let given = self.env.iter().map(|(name, value)| (name.clone(), self.filled(value, slot)));
+        let given = self
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), self.fill_placeholders(value, slot)));
         own.into_iter().chain(given).collect()
     }
 
-    fn filled(&self, text: &str, slot: Slot) -> String {
+    fn fill_placeholders(&self, text: &str, slot: Slot) -> String {
         let folder = &self.model_folder;
-        // A server may run in another folder. The path is inserted last: its own braces stay as they are.
+        // A server may run in another folder, so the path is absolute. It is inserted last, so that braces in it are not replaced.
         let model = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
         text.replace(PORT, &slot.port.to_string())
             .replace("{index}", &slot.index.to_string())
@@ -137,7 +141,7 @@ impl LaunchConfig {
     }
 }
 
-fn lacks_secret(text: impl AsRef<str>) -> bool {
+fn is_redacted(text: impl AsRef<str>) -> bool {
     text.as_ref().contains(REDACTED)
 }
 

@@ -17,7 +17,7 @@ pub enum LaunchError {
         field: &'static str,
         /// The expected value.
         expected: &'static str,
-        /// The value.
+        /// The value that was found.
         found: String,
     },
     /// The log of a server cannot be written.
@@ -31,7 +31,7 @@ pub enum LaunchError {
     /// No port is free.
     #[error("cannot find a free port on 127.0.0.1: {0}")]
     Port(io::Error),
-    /// The process of a server cannot be started.
+    /// The process of a server cannot be started, or its exit status cannot be read.
     #[error("cannot start the server {server}, `{command}`: {error}")]
     Spawn {
         /// The number of the server.
@@ -57,18 +57,18 @@ pub enum LaunchError {
     },
     /// No server was ready in time.
     #[error("no server was ready after {waited:?}; the last error: {last}; the logs are in {logs}")]
-    Absent {
-        /// The limit.
+    Unreachable {
+        /// The time limit.
         waited: Duration,
-        /// The last error of the last server.
+        /// The last error of the server with the highest number.
         last: ServerError,
         /// The folder of the logs.
         logs: PathBuf,
     },
-    /// The API key cannot be used.
+    /// The URL or the API key of a server cannot be used, or its HTTP client cannot start.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The thread that watches the servers cannot start.
+    /// The thread that watches the servers cannot start, or it panicked.
     #[error("cannot start a thread to watch servers: {0}")]
     Thread(io::Error),
 }

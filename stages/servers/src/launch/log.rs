@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use rollpacker_stages::secret::redact;
 
-/// The number of lines that an error quotes.
-const LINES: usize = 20;
-/// The number of bytes at the end of a log in which these lines are searched. A longer line is cut.
-const BYTES: u64 = 16 << 10;
+/// The maximum number of lines that an error quotes.
+const MAX_LINES: usize = 20;
+/// The maximum number of bytes at the end of a log from which the quoted lines are taken. Earlier text is cut off, even within a line.
+const MAX_BYTES: u64 = 16 << 10;
 
 /// The log of a server.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    /// The size of the file when the running process was started, in bytes.
+    /// The size of the file in bytes when the current or last process was started.
     begin: u64,
 }
 
@@ -28,7 +28,7 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log for another process. `title` separates its output from that of earlier processes.
+    /// Opens the log for another process and appends a line with `title`, which separates the output of the process from earlier output.
     pub(super) fn open(&mut self, title: &str) -> io::Result<File> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
@@ -39,21 +39,22 @@ impl Log {
         Ok(file)
     }
 
-    /// Returns the last lines of the running process, indented and without secrets. Empty if there are none.
+    /// Returns the last `MAX_LINES` lines that the current or last process wrote, indented and without secrets and blank lines. Empty if
+    /// there are none or the log cannot be read.
     pub(super) fn last_lines(&self) -> String {
-        let text = self.end().unwrap_or_default();
+        let text = self.read_tail().unwrap_or_default();
         let text = redact(&text);
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(LINES)..];
+        let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
         last.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    fn end(&self) -> io::Result<String> {
+    fn read_tail(&self) -> io::Result<String> {
         let mut file = File::open(&self.path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(self.begin.max(length.saturating_sub(BYTES))))?;
+        file.seek(SeekFrom::Start(self.begin.max(length.saturating_sub(MAX_BYTES))))?;
         let mut bytes = Vec::new();
-        file.take(BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }

@@ -1,11 +1,11 @@
-//! Servers as processes of this program: started, watched and stopped by it.
+//! Servers as child processes of this program, which starts, watches and stops them.
 //!
-//! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. A process that ends
-//! before it is ready is an error; one that ends later is started again on the same port. The engine moves its responses in the meantime
-//! and delivers the weights when it answers again, as for a server that is restarted from outside.
+//! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. If a process ends
+//! during this wait, the start fails. A process that ends later is started again on the same port. Meanwhile the engine moves the server's
+//! responses to other servers. It delivers the weights when the server answers again, as it does for any server that restarts.
 //!
-//! No server outlives this process, however it ends: each server has a process group with a guard, which kills the group when this process
-//! is gone. A child of a server that leaves the group, such as one that calls `setsid`, must end by itself.
+//! No server outlives this process, however this process ends: each server has a process group with a guard, which kills the group when
+//! this process is gone. A child of a server that leaves the group, for example with `setsid`, is not killed.
 
 mod config;
 mod error;
@@ -24,33 +24,33 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::oneshot;
 
 use self::config::Slot;
-pub use self::config::{LaunchConfig, MOST_SERVERS, Refusal};
+pub use self::config::{InvalidField, LaunchConfig, MAX_SERVERS};
 pub use self::error::LaunchError;
 use self::server::LaunchedServer;
 
-/// Running servers. They are stopped on drop, which waits until they have ended, for at most ten seconds.
+/// Running servers. Dropping the fleet stops the servers: it waits for at most ten seconds, and then kills the servers that still run.
 #[derive(Debug)]
 pub struct Fleet {
     urls: Vec<String>,
     restarts: Arc<AtomicU64>,
-    /// Dropped to stop the servers.
+    /// The sender whose drop stops the servers; `None` once it was dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Fleet {
-    /// Starts the servers and waits until all answer. After the timeout, one is enough; the others may join later.
+    /// Starts the servers and waits until all answer. If the timeout expires first, one ready server is enough; the others may join later.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, a server cannot be started or ends before it is ready, or none is ready in time. No server
-    /// runs then.
+    /// If the configuration is out of bounds, the API key cannot be used, no port is free, a thread cannot start, a server cannot be
+    /// started or ends before it is ready, or no server is ready in time. No server runs after an error.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,
             expected,
             found,
         })?;
-        config.keep_secrets();
+        config.register_secrets();
         let slots = slots(config.count).map_err(LaunchError::Port)?;
         let urls = slots.iter().map(|slot| slot.url()).collect();
         let restarts = Arc::<AtomicU64>::default();
@@ -59,7 +59,7 @@ impl Fleet {
         let servers = slots.into_iter().map(new).collect::<Result<_, _>>()?;
         let (ready_sender, ready) = channel();
         let (stop, stopped) = oneshot::channel();
-        let thread = watch(Arc::clone(&config), servers, ready_sender, stopped)?;
+        let thread = spawn_supervisor(Arc::clone(&config), servers, ready_sender, stopped)?;
         let mut fleet = Self { urls, restarts, stop: Some(stop), thread: Some(thread) };
         match ready.recv() {
             Ok(Ok(())) => Ok(fleet),
@@ -74,7 +74,7 @@ impl Fleet {
         self.urls.clone()
     }
 
-    /// Returns the counter of the times that a server was started again.
+    /// Returns the counter of restarts, which is shared by all callers.
     #[must_use]
     pub fn restarts(&self) -> Restarts {
         Restarts(Arc::clone(&self.restarts))
@@ -96,19 +96,19 @@ impl Drop for Fleet {
     }
 }
 
-/// The number of times that a server was started again.
+/// A counter of the restarts of a fleet's servers. Clones share the counter.
 #[derive(Clone, Debug)]
 pub struct Restarts(Arc<AtomicU64>);
 
 impl Restarts {
-    /// Returns the number since the last call.
+    /// Returns the number of restarts since the last call of this method on any clone.
     #[must_use]
     pub fn take(&self) -> u64 {
         self.0.swap(0, Ordering::Relaxed)
     }
 }
 
-/// Returns servers with ports that are free. All ports are held until the last one is chosen, so that they differ.
+/// Returns the index and a free port of each of `count` servers. All ports are held until the last one is chosen, so that they differ.
 fn slots(count: usize) -> io::Result<Vec<Slot>> {
     let held = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
     let held = held.collect::<io::Result<Vec<TcpListener>>>()?;
@@ -119,7 +119,7 @@ fn slots(count: usize) -> io::Result<Vec<Slot>> {
 }
 
 /// Starts the thread that owns the processes.
-fn watch(
+fn spawn_supervisor(
     config: Arc<LaunchConfig>,
     servers: Vec<LaunchedServer>,
     ready_sender: Sender<Result<(), LaunchError>>,
@@ -131,7 +131,8 @@ fn watch(
     Builder::new().name("launch".to_owned()).spawn(run).map_err(LaunchError::Thread)
 }
 
-/// Starts the servers, reports when they are ready, and keeps them running until the fleet is dropped.
+/// Starts the servers, reports the result of the start, and keeps the servers running until the fleet is dropped. Stops the servers when
+/// the fleet is dropped or the start fails.
 async fn run(
     config: &LaunchConfig,
     mut servers: Vec<LaunchedServer>,
@@ -154,15 +155,16 @@ async fn run(
     }
 }
 
-/// Starts all servers and waits until they are ready.
+/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process ends during the wait, or no
+/// server is ready after it.
 async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<(), LaunchError> {
     servers.iter_mut().try_for_each(|server| server.start("start 1"))?;
-    let late = try_join_all(servers.iter_mut().map(LaunchedServer::ready)).await?;
+    let late = try_join_all(servers.iter_mut().map(LaunchedServer::wait_until_ready)).await?;
     let is_any_ready = late.iter().any(Option::is_none);
     match late.into_iter().flatten().next_back() {
         Some(last) if !is_any_ready => {
             let (waited, logs) = (config.timeout, config.log_folder.clone());
-            Err(LaunchError::Absent { waited, last, logs })
+            Err(LaunchError::Unreachable { waited, last, logs })
         }
         _ => Ok(()),
     }

@@ -12,12 +12,12 @@ use tokio::process::{Child, ChildStdin, Command};
 /// The time in which a server may end after SIGTERM, before its process group is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Starts the arguments as a program that does not outlive this process.
+/// A shell script that runs its arguments as a program, which does not outlive this process.
 ///
-/// Standard input is a pipe whose other end only this process has. A guard in the process group of the server waits for its end, which
-/// comes even if this process is killed by SIGKILL, and then kills the group. `PR_SET_PDEATHSIG` would end only the server, not its
-/// children, and already when the thread ends that started it. The shell becomes the server, so that process id and exit status are the
-/// server's.
+/// Standard input is a pipe, which only this process holds open for writing. A guard in the process group of the server reads the pipe
+/// until the end of file, which arrives even if this process is killed by SIGKILL, and then kills the group. `PR_SET_PDEATHSIG` would kill
+/// only the server, not its children, and would do so already when the thread ends that started the server. The shell replaces itself with
+/// the server, so that process id and exit status are the server's.
 const GUARDED: &str = r#"exec 3<&0 </dev/null
 (trap '' HUP INT TERM; read -r _ <&3; kill -KILL 0) >/dev/null 2>&1 &
 exec "$@" 3<&-"#;
@@ -28,14 +28,14 @@ pub(super) struct Process {
     child: Child,
     /// The process group; `None` once it was killed.
     group: Option<Pid>,
-    /// The end of the pipe that the guard waits for.
+    /// The writing end of the pipe that the guard reads.
     _guarded: Option<ChildStdin>,
 }
 
 impl Process {
     /// Starts a server with additional environment variables. Its output goes to `log`.
     ///
-    /// A program that cannot be executed ends with status 126 or 127, and the log has the reason.
+    /// If the program cannot be executed, the process ends with status 126 or 127, and the log has the reason.
     pub(super) fn start(
         command: &[String],
         variables: &BTreeMap<String, String>,
@@ -55,23 +55,24 @@ impl Process {
         Ok(Self { child, group: id.and_then(Pid::from_raw), _guarded: guarded })
     }
 
-    /// Waits until the server has ended. Then kills what is left of its process group. May be dropped and called again.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+    /// Waits until the server has ended, and then kills what is left of its process group. Cancel safe: the future may be dropped and the
+    /// method called again.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         self.kill();
         status
     }
 
-    /// Ends the server: by SIGTERM, or after a time by SIGKILL.
+    /// Ends the server with SIGTERM, and with SIGKILL if it still runs after `GRACE`.
     pub(super) async fn stop(&mut self) {
         self.signal(Signal::TERM);
-        if tokio::time::timeout(GRACE, self.ended()).await.is_err() {
+        if tokio::time::timeout(GRACE, self.wait()).await.is_err() {
             self.kill();
             let _status = self.child.wait().await;
         }
     }
 
-    /// Kills the process group. The guard is a member until then, so that no other group can have this id.
+    /// Kills the process group. The guard is a member until then, so the id cannot belong to another group.
     fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.group = None;

@@ -18,9 +18,9 @@ use crate::http::{Endpoint, ServerError};
 use crate::server::{Limits, Server};
 
 /// The time between two attempts to reach a server that starts.
-const INTERVAL: Duration = Duration::from_millis(200);
-/// A server that ran for so long is started again at once when it ends.
-const STEADY: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// The running time after which earlier failures no longer count. A server that ends after this time is started again immediately.
+const STABLE_TIME: Duration = Duration::from_secs(60);
 
 /// A server that this program starts.
 pub(super) struct LaunchedServer {
@@ -28,7 +28,7 @@ pub(super) struct LaunchedServer {
     slot: Slot,
     client: Server,
     log: Log,
-    /// The number of times that a server of the fleet was started again.
+    /// The number of restarts of all servers of the fleet.
     restarts: Arc<AtomicU64>,
     process: Option<Process>,
 }
@@ -46,7 +46,7 @@ impl LaunchedServer {
         Ok(Self { config, slot, client, log, restarts, process: None })
     }
 
-    /// Starts the process.
+    /// Starts the process. A line with `title` and the port precedes its output in the log.
     pub(super) fn start(&mut self, title: &str) -> Result<(), LaunchError> {
         let title = format!("{title} on port {}", self.slot.port);
         let log = self.log.open(&title).map_err(|error| {
@@ -56,65 +56,70 @@ impl LaunchedServer {
         let (command, variables) =
             (self.config.command(self.slot), self.config.variables(self.slot));
         let process = Process::start(&command, &variables, &log).map_err(|error| {
-            let (server, command) = (self.slot.index, self.config.shown());
+            let (server, command) = (self.slot.index, self.config.redacted_command());
             LaunchError::Spawn { server, command, error }
         })?;
         self.process = Some(process);
         Ok(())
     }
 
-    /// Waits until the server answers. Returns its last error if it does not answer in time.
+    /// Waits until the server answers; a permanent error counts as an answer. Returns the last error if the server does not answer in time,
+    /// or else `None`.
     ///
     /// # Errors
-    /// If the process ends before it answers.
-    pub(super) async fn ready(&mut self) -> Result<Option<ServerError>, LaunchError> {
+    /// If the process ends before it answers, or its exit status cannot be read.
+    pub(super) async fn wait_until_ready(&mut self) -> Result<Option<ServerError>, LaunchError> {
         let waited = self.config.timeout;
         let mut last = ServerError::Stalled { server: self.client.name(), waited };
         let client = self.client.clone();
-        let answer = tokio::time::timeout(waited, answered(&client, &mut last));
+        let answer = tokio::time::timeout(waited, wait_for_answer(&client, &mut last));
         let answer = tokio::select! {
             biased;
-            status = ended(&mut self.process) => match status {
-                Ok(status) => return Err(self.ended_early(status)),
-                Err(source) => return Err(self.lost(source)),
+            status = wait(&mut self.process) => match status {
+                Ok(status) => return Err(self.early_end_error(status)),
+                Err(source) => return Err(self.wait_error(source)),
             },
             answer = answer => answer,
         };
         Ok(answer.is_err().then_some(last))
     }
 
-    fn ended_early(&self, status: ExitStatus) -> LaunchError {
+    fn early_end_error(&self, status: ExitStatus) -> LaunchError {
         LaunchError::Ended {
             server: self.slot.index,
-            command: self.config.shown(),
+            command: self.config.redacted_command(),
             status,
             log: self.log.path().to_owned(),
             last_lines: self.log.last_lines(),
         }
     }
 
-    fn lost(&self, error: io::Error) -> LaunchError {
-        LaunchError::Spawn { server: self.slot.index, command: self.config.shown(), error }
+    fn wait_error(&self, error: io::Error) -> LaunchError {
+        LaunchError::Spawn {
+            server: self.slot.index,
+            command: self.config.redacted_command(),
+            error,
+        }
     }
 
-    /// Starts the server again whenever it ends: at once, and after a growing time if it ends again and again.
+    /// Starts the server again whenever it ends: immediately, or after a growing delay if it ends repeatedly (see `Breaker`).
     pub(super) async fn keep_running(&mut self) -> Infallible {
         let breaker = Breaker::default();
         let mut starts = 1;
         loop {
             let begin = Instant::now();
-            let status = ended(&mut self.process).await;
-            if begin.elapsed() >= STEADY {
-                breaker.succeeded();
+            let status = wait(&mut self.process).await;
+            if begin.elapsed() >= STABLE_TIME {
+                breaker.record_success();
             }
-            breaker.failed();
-            breaker.permitted().await;
+            breaker.record_failure();
+            breaker.wait_until_permitted().await;
             starts += 1;
-            self.start_again(&status, starts);
+            self.restart(&status, starts);
         }
     }
 
-    fn start_again(&mut self, status: &io::Result<ExitStatus>, starts: u64) {
+    fn restart(&mut self, status: &io::Result<ExitStatus>, starts: u64) {
         let ended = match status {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
@@ -128,7 +133,7 @@ impl LaunchedServer {
         }
     }
 
-    /// Ends the process.
+    /// Ends the process, if there is one.
     pub(super) async fn stop(&mut self) {
         if let Some(process) = &mut self.process {
             process.stop().await;
@@ -136,21 +141,21 @@ impl LaunchedServer {
     }
 }
 
-/// Waits for the end of a process.
-async fn ended(process: &mut Option<Process>) -> io::Result<ExitStatus> {
+/// Waits for the end of a process. Fails if `process` is `None`.
+async fn wait(process: &mut Option<Process>) -> io::Result<ExitStatus> {
     match process {
-        Some(process) => process.ended().await,
+        Some(process) => process.wait().await,
         None => Err(io::Error::other("it did not start")),
     }
 }
 
 /// Waits until a server answers. A permanent error counts as an answer: the engine reports it.
-async fn answered(client: &Server, last: &mut ServerError) {
+async fn wait_for_answer(client: &Server, last: &mut ServerError) {
     while let Err(error) = client.identity().await {
         if !error.is_retryable() {
             return;
         }
         *last = error;
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

@@ -2,10 +2,11 @@
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
-/// The smallest expected count of a bin, so that the statistic has nearly its limiting distribution.
-const LEAST: f64 = 10.0;
+/// The minimum expected count of a bin. It is so large that the statistic nearly follows the chi-square distribution.
+const MIN_EXPECTED_COUNT: f64 = 10.0;
 
-/// Tokens in bins. A likely token is a bin of its own; unlikely ones share a bin with others of nearly the same probability.
+/// A partition of the vocabulary into bins. A likely token has a bin of its own; unlikely tokens share a bin with others of nearly the same
+/// probability.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bins {
     /// The bin of each token.
@@ -17,14 +18,16 @@ pub(super) struct Bins {
 /// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ChiSquare {
+    /// Pearson's statistic: the sum of `(observed - expected)^2 / expected` over the bins.
     pub(super) statistic: f64,
+    /// The degrees of freedom: the number of bins minus 1.
     pub(super) degrees: usize,
-    /// The probability of such a statistic, or a larger one, if the tokens have the distribution.
+    /// The p-value: the probability of this statistic or a larger one if the tokens have the expected distribution.
     pub(super) p: f64,
 }
 
 impl Bins {
-    /// Creates bins for a number of draws from the distribution with these log-probabilities.
+    /// Creates bins for `draws` draws from the distribution with the log-probabilities `logprobs`, one in nats for each token.
     pub(super) fn new(logprobs: &[f32], draws: usize) -> Self {
         let expected = |token: usize| f64::from(logprobs[token]).exp() * draws as f64;
         let mut tokens: Vec<usize> = (0..logprobs.len()).collect();
@@ -34,7 +37,7 @@ impl Bins {
         for &token in &tokens {
             bin[token] = counts.len();
             count += expected(token);
-            if count >= LEAST {
+            if count >= MIN_EXPECTED_COUNT {
                 counts.push(std::mem::take(&mut count));
             }
         }
@@ -54,7 +57,7 @@ impl Bins {
         self.expected.len()
     }
 
-    /// Tests the tokens. `None` if one has no probability at all, because it is not in the vocabulary. There must be 2 bins or more.
+    /// Tests whether tokens have the distribution of the bins. `None` if a token is not in the vocabulary. There must be 2 bins or more.
     pub(super) fn test(&self, tokens: &[i32]) -> Option<ChiSquare> {
         let mut observed = vec![0_u64; self.len()];
         for token in tokens {
@@ -99,7 +102,7 @@ mod tests {
         let mut logprobs = vec![half];
         logprobs.extend(uniform(5000).iter().map(|logprob| logprob + half));
         let bins = Bins::new(&logprobs, 1000);
-        assert!(bins.expected.iter().all(|&count| count >= LEAST));
+        assert!(bins.expected.iter().all(|&count| count >= MIN_EXPECTED_COUNT));
         assert!((bins.expected.iter().sum::<f64>() - 1000.0).abs() < 0.1);
         assert!((48..=51).contains(&bins.len()), "{}", bins.len());
         assert_eq!(Bins::new(&[0.0, -100.0], 1000).len(), 1, "there is nothing to test");

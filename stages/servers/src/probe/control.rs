@@ -6,53 +6,54 @@ use tokio::sync::watch;
 
 use super::finding::{Checked, Finding};
 use super::report::Check;
-use super::session::{ProbeSession, Streamed};
+use super::session::{ProbeSession, StreamedResponse};
 use crate::server::{Call, Finish};
 use crate::vllm::protocol::PauseMode;
 
 /// The number of tokens after which a response is interrupted.
-const TOKENS: usize = 4;
+const INTERRUPT_TOKENS: usize = 4;
 /// The number of attempts to interrupt a response before it reaches its full length.
-const ATTEMPTS: u32 = 4;
-/// The time in which tokens that were sampled before a pause arrive.
-const SETTLING: Duration = Duration::from_millis(200);
-/// The time in which no token may arrive during a pause.
-const SILENCE: Duration = Duration::from_millis(500);
-/// The number of tokens of a response that a pause waits for, at first.
-const WAITED: u32 = 64;
+const MAX_ATTEMPTS: u32 = 4;
+/// The time after a pause within which tokens that were sampled before it may still arrive.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+/// The duration, after `SETTLE_TIME`, in which no token may arrive.
+const SILENT_TIME: Duration = Duration::from_millis(500);
+/// The length, in tokens, of the first response that a pause waits for. The length is multiplied by 4 if a response ends before the pause.
+const FIRST_WAIT_TOKENS: u32 = 64;
 
 impl ProbeSession {
     pub(super) async fn check_control(&mut self) {
-        let abort = self.abort().await;
+        let abort = self.check_abort().await;
         self.record(Check::Abort, abort);
-        let pause = self.pause_abort().await;
+        let pause = self.check_pause_abort().await;
         self.record(Check::PauseAbort, pause);
         self.resume_if_paused().await;
-        let pause = self.pause_wait().await;
+        let pause = self.check_pause_wait().await;
         self.record(Check::PauseWait, pause);
         self.resume_if_paused().await;
-        let pause = self.pause_keep().await;
+        let pause = self.check_pause_keep().await;
         self.record(Check::PauseKeep, pause);
         self.resume_if_paused().await;
-        let label = self.label().await;
+        let label = self.check_label().await;
         self.record(Check::WeightLabel, label);
     }
 
-    /// Resumes after a check that failed, so that the next one is not held up.
+    /// Resumes after a check that failed, so that the next check is not delayed.
     async fn resume_if_paused(&self) {
-        if self.traces.paused.get() {
+        if self.undo.paused.get() {
             // The end of the probe tries again, and reports the error.
             let _tried_again = self.resume().await;
         }
     }
 
-    /// Makes a call, and runs `act` once the response has `tokens` tokens. Ends both if either fails.
-    async fn during<A>(
+    /// Makes a call, and runs `act` once the response has `tokens` tokens. If either fails, the other is cancelled. Fails if the response
+    /// ends before it has `tokens` tokens.
+    async fn act_during<A>(
         &self,
         call: &Call,
         tokens: usize,
         act: impl AsyncFnOnce(&mut watch::Receiver<usize>) -> Result<A, Finding>,
-    ) -> Result<(Streamed, A), Finding> {
+    ) -> Result<(StreamedResponse, A), Finding> {
         let (progress, mut seen) = watch::channel(0);
         let acted = async {
             if seen.wait_for(|count| *count >= tokens).await.is_err() {
@@ -61,42 +62,42 @@ impl ProbeSession {
             }
             act(&mut seen).await
         };
-        futures::try_join!(self.streamed(call, progress), acted)
+        futures::try_join!(self.generate_streamed(call, progress), acted)
     }
 
-    /// Starts a long response and interrupts it. Tries again if it reached its full length: a small model is fast, and a busy server sends
-    /// many tokens at once.
+    /// Starts a long response and interrupts it. Repeats this if the response reached its full length, up to `MAX_ATTEMPTS` attempts in
+    /// total: a small model is fast, and a busy server sends many tokens at once.
     async fn interrupt(
         &self,
         act: impl AsyncFn(&Call) -> Result<(), Finding>,
-    ) -> Result<Streamed, Finding> {
+    ) -> Result<StreamedResponse, Finding> {
         let mut attempt = 1;
         loop {
-            let call = self.call(self.prompt(), 1.0, self.long());
+            let call = self.call(self.prompt(), 1.0, self.long_response_tokens());
             let act = async |_: &mut watch::Receiver<usize>| act(&call).await;
-            let (streamed, ()) = self.during(&call, TOKENS, act).await?;
-            if streamed.outcome.finish != Finish::Length || attempt == ATTEMPTS {
+            let (streamed, ()) = self.act_during(&call, INTERRUPT_TOKENS, act).await?;
+            if streamed.outcome.finish != Finish::Length || attempt == MAX_ATTEMPTS {
                 return Ok(streamed);
             }
             attempt += 1;
         }
     }
 
-    async fn abort(&self) -> Checked {
+    async fn check_abort(&self) -> Checked {
         let abort = async |call: &Call| Ok::<_, Finding>(self.client.abort(&call.id).await?);
-        Ok(kept(&self.interrupt(abort).await?, "an aborted response"))
+        Ok(finding_of_interrupted(&self.interrupt(abort).await?, "an aborted response"))
     }
 
-    async fn pause_abort(&self) -> Checked {
+    async fn check_pause_abort(&self) -> Checked {
         let pause = async |_: &Call| {
             self.pause(PauseMode::Abort).await?;
             self.end_pause().await
         };
-        Ok(kept(&self.interrupt(pause).await?, "a response that a pause ended"))
+        Ok(finding_of_interrupted(&self.interrupt(pause).await?, "a response that a pause ended"))
     }
 
-    async fn pause_wait(&self) -> Checked {
-        let mut tokens = WAITED.min(self.long());
+    async fn check_pause_wait(&self) -> Checked {
+        let mut tokens = FIRST_WAIT_TOKENS.min(self.long_response_tokens());
         loop {
             let call = self.call(self.prompt(), 1.0, tokens);
             let pause = async |seen: &mut watch::Receiver<usize>| {
@@ -104,38 +105,38 @@ impl ProbeSession {
                 self.pause(PauseMode::Wait).await?;
                 Ok::<_, Finding>(was_running)
             };
-            let (streamed, was_running) = self.during(&call, 1, pause).await?;
+            let (streamed, was_running) = self.act_during(&call, 1, pause).await?;
             self.end_pause().await?;
             if was_running {
                 let (found, finish) = (streamed.sampled.tokens.len(), streamed.outcome.finish);
                 let is_right = found == tokens as usize && finish == Finish::Length;
                 let details = format!("a response of {tokens} tokens that a pause waited for");
-                return Ok(Finding::of(is_right, details).figure("tokens", found as f64));
+                return Ok(Finding::passed_if(is_right, details).figure("tokens", found as f64));
             }
-            if tokens >= self.long() {
+            if tokens >= self.long_response_tokens() {
                 return Err(Finding::unchecked("all responses ended before the pause"));
             }
-            tokens = (tokens * 4).min(self.long());
+            tokens = (tokens * 4).min(self.long_response_tokens());
         }
     }
 
-    async fn pause_keep(&self) -> Checked {
-        for _ in 0..ATTEMPTS {
-            if let Some(finding) = self.pause_keep_once().await? {
+    async fn check_pause_keep(&self) -> Checked {
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(finding) = self.check_pause_keep_once().await? {
                 return Ok(finding);
             }
         }
         Err(Finding::unchecked("all responses ended before the pause"))
     }
 
-    /// Returns `None` if the response reached its full length before the pause.
-    async fn pause_keep_once(&self) -> Result<Option<Finding>, Finding> {
-        let call = self.call(self.prompt(), 1.0, self.long());
+    /// Makes one attempt of the check. Returns `None` if the response reached its full length and did not continue after the pause.
+    async fn check_pause_keep_once(&self) -> Result<Option<Finding>, Finding> {
+        let call = self.call(self.prompt(), 1.0, self.long_response_tokens());
         let pause = async |seen: &mut watch::Receiver<usize>| {
             self.pause(PauseMode::Keep).await?;
-            tokio::time::sleep(SETTLING).await;
+            tokio::time::sleep(SETTLE_TIME).await;
             let before = *seen.borrow();
-            tokio::time::sleep(SILENCE).await;
+            tokio::time::sleep(SILENT_TIME).await;
             let after = *seen.borrow();
             self.end_pause().await?;
             let continues = seen.wait_for(|count| *count > after).await.is_ok();
@@ -144,16 +145,17 @@ impl ProbeSession {
             }
             Ok::<_, Finding>((after - before, continues))
         };
-        let (streamed, (during, continues)) = self.during(&call, TOKENS, pause).await?;
+        let (streamed, (during, continues)) =
+            self.act_during(&call, INTERRUPT_TOKENS, pause).await?;
         let tokens = streamed.sampled.tokens.len();
-        if !continues && tokens == self.long() as usize {
+        if !continues && tokens == self.long_response_tokens() as usize {
             return Ok(None);
         }
         let details = match continues {
             true => "a response that continued after the pause",
             false => "expected a response that continues after the pause, found its end",
         };
-        let finding = Finding::of(continues && during == 0, details)
+        let finding = Finding::passed_if(continues && during == 0, details)
             .figure("during_pause", during as f64)
             .figure("tokens", tokens as f64);
         Ok(Some(finding))
@@ -165,41 +167,41 @@ impl ProbeSession {
         self.resume().await?;
         let is_paused = self.client.check_calls().await?;
         match (was_paused, is_paused) {
-            (true, false) => self.token_ids().await.map(drop),
+            (true, false) => self.check_token_ids().await.map(drop),
             (false, _) => Err(Finding::failed("`is_paused` is false during a pause")),
             (_, true) => Err(Finding::failed("`is_paused` is true after `resume`")),
         }
     }
 
-    async fn label(&self) -> Checked {
+    async fn check_label(&self) -> Checked {
         let first = self.client.reported_label().await?;
         let label = format!("probe-{:016x}", self.nonce);
-        self.traces.label.replace(first.clone());
+        self.undo.label.replace(first.clone());
         self.client.label(&label).await?;
-        let call = self.call(self.prompt(), 1.0, TOKENS as u32);
-        let found = self.streamed(&call, watch::Sender::new(0)).await?.outcome.labels;
+        let call = self.call(self.prompt(), 1.0, INTERRUPT_TOKENS as u32);
+        let found = self.generate_streamed(&call, watch::Sender::new(0)).await?.outcome.labels;
         if let Some(first) = first {
             self.set_first_label(&first).await?;
         }
         match found {
             None => Err(Finding::missing("responses have no `weight_versions`")),
-            Some(spans) if spans == [(label.clone(), TOKENS)] => {
+            Some(spans) if spans == [(label.clone(), INTERRUPT_TOKENS)] => {
                 Ok(Finding::passed("tokens have the label that was set"))
             }
             Some(spans) => Err(Finding::failed(format!(
-                "expected {TOKENS} tokens with the label `{label}`, found {spans:?}"
+                "expected {INTERRUPT_TOKENS} tokens with the label `{label}`, found {spans:?}"
             ))),
         }
     }
 }
 
-/// Returns the finding for a response that was ended from outside. The client has compared the numbers of tokens.
-fn kept(streamed: &Streamed, what: &str) -> Finding {
+/// Returns the finding for a response that an abort or a pause ended. The client has already compared the numbers of tokens.
+fn finding_of_interrupted(streamed: &StreamedResponse, what: &str) -> Finding {
     let (tokens, finish) = (streamed.sampled.tokens.len(), streamed.outcome.finish);
     let details = match finish {
         Finish::Abort => format!("{what} keeps its tokens, and all counts agree"),
         _ => format!("expected {what} to end with `abort`, found {finish:?}"),
     };
-    let is_right = finish == Finish::Abort && tokens >= TOKENS;
-    Finding::of(is_right, details).figure("tokens", tokens as f64)
+    let is_right = finish == Finish::Abort && tokens >= INTERRUPT_TOKENS;
+    Finding::passed_if(is_right, details).figure("tokens", tokens as f64)
 }

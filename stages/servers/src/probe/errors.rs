@@ -1,4 +1,4 @@
-//! Wrong requests.
+//! The check that a server refuses wrong requests with a message.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use super::session::ProbeSession;
 use crate::http::ServerError;
 use crate::vllm::protocol::path;
 
-/// The longest context whose limit is tried with a request.
-const LONGEST: u64 = 1 << 18;
+/// The maximum context, in tokens, of a server that is sent a prompt longer than its context.
+const MAX_CHECKED_CONTEXT: u64 = 1 << 18;
 
 impl ProbeSession {
-    pub(super) async fn errors(&self) -> Checked {
+    pub(super) async fn check_errors(&self) -> Checked {
         let cases = self.wrong_requests();
         let mut wrong = Vec::new();
         for (what, request) in &cases {
@@ -20,13 +20,13 @@ impl ProbeSession {
                 wrong.push(format!("{what}: {found}"));
             }
         }
-        // The server must have survived.
-        self.token_ids().await?;
+        // The server must still work.
+        self.check_token_ids().await?;
         let details = match wrong.len() {
             0 => "wrong requests get status 4xx and a message".to_owned(),
             _ => format!("expected status 4xx with a message; {}", wrong.join("; ")),
         };
-        Ok(Finding::of(wrong.is_empty(), details).figure("requests", cases.len() as f64))
+        Ok(Finding::passed_if(wrong.is_empty(), details).figure("requests", cases.len() as f64))
     }
 
     fn wrong_requests(&self) -> Vec<(&'static str, Value)> {
@@ -38,7 +38,7 @@ impl ProbeSession {
             ("a negative temperature", with(json!({"temperature": -1.0, "max_tokens": 1}))),
             ("an unknown model", named),
         ];
-        if self.context() <= LONGEST {
+        if self.context() <= MAX_CHECKED_CONTEXT {
             let token = self.canary()[0];
             let prompt = vec![token; usize::try_from(self.context()).unwrap_or(0) + 1];
             let params = json!({"max_tokens": 1});
@@ -48,7 +48,8 @@ impl ProbeSession {
         cases
     }
 
-    /// Returns the reaction to a wrong request if it is not a refusal with a message.
+    /// Returns a description of the reaction to a wrong request; `None` if the server refused the request with a client error (status 4xx)
+    /// and a message in plain text.
     async fn defect(&self, request: &Value) -> Option<String> {
         let endpoint = self.client.endpoint();
         let limit = self.client.call_limit();

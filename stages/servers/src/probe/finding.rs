@@ -12,7 +12,7 @@ pub(super) struct Finding {
     figures: Vec<Figure>,
 }
 
-/// The finding of a check. The error is a finding, too, so that `?` ends the check.
+/// The finding of a check. `Err` has a finding as well, so that `?` ends the check.
 pub(super) type Checked = Result<Finding, Finding>;
 
 impl Finding {
@@ -37,7 +37,7 @@ impl Finding {
     }
 
     /// Returns a passed finding if `passes`, or else a failed one.
-    pub(super) fn of(passes: bool, details: impl Into<String>) -> Self {
+    pub(super) fn passed_if(passes: bool, details: impl Into<String>) -> Self {
         Self::new(if passes { CheckResult::Passed } else { CheckResult::Failed }, details)
     }
 
@@ -52,7 +52,7 @@ impl Finding {
     }
 
     /// Adds the figures of a comparison of scores.
-    pub(super) fn scores(self, figures: &CanaryFigures) -> Self {
+    pub(super) fn with_scores(self, figures: &CanaryFigures) -> Self {
         self.figure("max", figures.max).figure("mean", figures.mean).figure("kl", figures.kl)
     }
 
@@ -72,7 +72,7 @@ impl Finding {
         // Texts of the server may have several lines.
         let mut details = self.details.replace(['\n', '\r'], " ");
         if !self.figures.is_empty() {
-            let figures: Vec<_> = self.figures.iter().map(written).collect();
+            let figures: Vec<_> = self.figures.iter().map(format_figure).collect();
             details = format!("{details} ({})", figures.join(", "));
         }
         let (needed, figures) = (check.is_needed(), self.figures);
@@ -80,7 +80,7 @@ impl Finding {
     }
 }
 
-fn written(Figure { name, value }: &Figure) -> String {
+fn format_figure(Figure { name, value }: &Figure) -> String {
     let is_plain = *value == 0.0 || (1e-3..1e6).contains(&value.abs());
     if is_plain {
         // At most four decimals, without zeros at the end.

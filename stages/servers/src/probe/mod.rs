@@ -1,10 +1,10 @@
 //! A conformance report of a vLLM server: `rollpacker probe`.
 //!
 //! [`probe`] makes all calls that training needs and compares the answers with the program's own forward pass of the same weights. It
-//! reports what passes, what is missing and what is wrong. To prove that weight updates arrive, it loads a perturbed copy of the weights,
+//! reports what passes, what is missing and what is wrong. To verify that weight updates arrive, it loads a perturbed copy of the weights,
 //! and then the first weights again.
 //!
-//! A run makes the short form of the probe at its start; the proof of the weights comes with its first delivery there.
+//! A training run makes a short form of the probe at its start, and verifies the weights with its first delivery.
 
 mod chi_square;
 mod control;
@@ -36,12 +36,12 @@ use crate::weights::PublishedWeights;
 pub struct ProbeConfig {
     /// The URL of the server.
     pub server: String,
-    /// The environment variable with the API key; no key by default.
+    /// The environment variable that has the API key; `None` if the server needs no key.
     pub api_key_env: Option<String>,
-    /// The expected name of the model; any by default.
+    /// The expected name of the model; `None` accepts any.
     pub model: Option<String>,
-    /// The tokens of prompt and response that the server must have room for; not checked by default.
-    pub longest: Option<u64>,
+    /// The number of tokens of prompt and response for which the server must have room; `None` for no check.
+    pub max_length: Option<u64>,
     /// The time limits of calls.
     pub limits: Limits,
     /// The tokens that are scored, and the bounds of the differences.
@@ -55,19 +55,20 @@ pub struct ProbeConfig {
 /// The program's own forward pass of the weights that the server was started with. The methods of [`PublishedWeights`] write and score the
 /// current weights.
 pub trait ReferenceModel: PublishedWeights {
-    /// Returns the largest log-probability of any token at the place of each of `tokens` after the first, given those before it.
+    /// Returns, for each of `tokens` after the first, the log-probability in nats of the most likely token at its position, given the
+    /// tokens before it.
     ///
     /// # Errors
     /// The cause, if the forward pass fails.
-    fn best(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
+    fn best_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
-    /// Returns the log-probability of every token of the vocabulary after `tokens`.
+    /// Returns the log-probability, in nats, of every token of the vocabulary as the next token after `tokens`.
     ///
     /// # Errors
     /// The cause, if the forward pass fails.
-    fn next(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
+    fn next_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
-    /// Adds normal noise to all weights. Its standard deviation is `strength` times the root mean square of the tensor.
+    /// Adds normal noise to all weights. The standard deviation is `strength` times the root mean square of the tensor.
     ///
     /// # Errors
     /// The cause, if the tensors cannot be changed.
@@ -77,7 +78,7 @@ pub trait ReferenceModel: PublishedWeights {
 /// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The address or the key of the server cannot be used.
+    /// The URL or the API key of the server cannot be used, or the HTTP client cannot start.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The canary is too short.
@@ -88,13 +89,14 @@ pub enum ProbeError {
     Unreachable(ServerError),
 }
 
-/// Checks a server. When `stop` becomes `true`, the probe ends early. In either case it leaves the server as it was: with its first weights
-/// and their label, and not paused.
+/// Checks a server. When `stop` becomes `true`, the probe ends early. In either case it tries to restore the server: its first weights,
+/// their label and the unpaused state.
 ///
-/// Nothing else may use the server meanwhile: running requests are aborted, and for some seconds it has other weights.
+/// Nothing else may use the server during the probe: running requests are aborted, and for some seconds the server has other weights.
 ///
 /// # Errors
-/// If the server cannot be reached, or an option is wrong. A server that lacks something is no error.
+/// If the URL, the API key or the canary is invalid, the HTTP client cannot start, or the server does not answer or is not ready. A failed
+/// check is not an error, but a part of the report.
 pub async fn probe(
     config: ProbeConfig,
     model: Box<dyn ReferenceModel>,
@@ -121,7 +123,7 @@ pub async fn probe(
             false
         }
     };
-    session.leave().await;
+    session.restore_server().await;
     Ok(session.report(interrupted))
 }
 

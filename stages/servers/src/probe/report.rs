@@ -13,15 +13,15 @@ use super::finding::Finding;
 pub enum Check {
     /// The server answers and is not paused.
     Health,
-    /// The name of the model.
+    /// The server has the expected model.
     Model,
-    /// The maximum number of tokens of prompt and response.
+    /// The server has room for prompts and responses of maximum length.
     Context,
     /// The server has the calls for weights, pauses and token ids.
     Calls,
-    /// Token ids in, token ids and log-probabilities out.
+    /// The server accepts token ids, and returns token ids and log-probabilities.
     TokenIds,
-    /// Several responses to a prompt in one call.
+    /// One call returns several responses to a prompt.
     SeveralResponses,
     /// Log-probabilities are those of the program's forward pass.
     Logprobs,
@@ -31,25 +31,25 @@ pub enum Check {
     Sampling,
     /// Responses end at stop tokens and at the maximum length.
     StopAndLength,
-    /// `min_tokens` and `ignore_eos`.
+    /// The server honours `min_tokens` and `ignore_eos`.
     MinTokens,
-    /// A streamed response has the tokens of one that is not streamed.
+    /// A streamed response has the same tokens as a response that is not streamed.
     Streaming,
     /// An aborted response keeps its tokens.
     Abort,
-    /// Pause with the mode `abort`, and resume.
+    /// The server can be paused with the mode `abort` and resumed.
     PauseAbort,
-    /// Pause with the mode `wait`, and resume.
+    /// The server can be paused with the mode `wait` and resumed.
     PauseWait,
-    /// Pause with the mode `keep`, and resume.
+    /// The server can be paused with the mode `keep` and resumed.
     PauseKeep,
     /// Tokens have the label of the weights.
     WeightLabel,
-    /// Loaded weights are in use, proven by the canary.
+    /// Loaded weights are in use, as the canary verifies.
     WeightUpdate,
     /// No KV cache of old weights is used after an update.
     PrefixCache,
-    /// The server has its first weights and its label again.
+    /// The server has its first weights and their label again.
     WeightsRestored,
     /// Wrong requests are refused with a message.
     Errors,
@@ -123,7 +123,7 @@ impl Check {
         )
     }
 
-    /// Returns the next step if the check does not pass.
+    /// Returns advice for a check that does not pass.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
@@ -192,7 +192,7 @@ impl Check {
 pub enum CheckResult {
     /// The server does what training expects.
     Passed,
-    /// The server has no such call.
+    /// The server lacks the call, or the field of the answer, that the check needs.
     Missing,
     /// The call fails, or its result is wrong.
     Failed,
@@ -234,11 +234,11 @@ pub struct CheckReport {
     pub figures: Vec<Figure>,
     /// The observation in one line.
     pub details: String,
-    /// The next step; `None` if the check passed.
+    /// The advice on what to do next; `None` if the check passed.
     pub advice: Option<&'static str>,
 }
 
-/// Writes figures as a map. JSON has no infinities; they become `null`.
+/// Writes figures as a map. JSON cannot represent infinities and NaN; they become `null`.
 fn by_name<S: Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(figures.len()))?;
     for figure in figures {
@@ -247,14 +247,14 @@ fn by_name<S: Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S:
     map.end()
 }
 
-/// The report of a server. Its text is a table and a summary.
+/// The report of a server. The `Display` form is a table and a summary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProbeReport {
     /// The URL of the server without secrets.
     pub server: String,
-    /// `true` if the server has all that training needs.
+    /// `true` if every check of a property that training needs has passed.
     pub passed: bool,
-    /// `true` if a signal ended the probe before its last check.
+    /// `true` if the probe was stopped before its last check.
     pub interrupted: bool,
     /// The summary in one line.
     pub summary: String,
@@ -276,7 +276,7 @@ impl ProbeReport {
         Self { server, passed, interrupted, summary, checks }
     }
 
-    /// Returns the report of a check.
+    /// Returns the report of a check; `None` if `checks` does not contain the check.
     #[must_use]
     pub fn of(&self, check: Check) -> Option<&CheckReport> {
         self.checks.iter().find(|report| report.check == check)

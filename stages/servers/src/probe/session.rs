@@ -1,4 +1,4 @@
-//! A running probe: its server, its forward pass and its findings.
+//! A running probe: the server, the program's model and the findings.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -10,17 +10,19 @@ use tokio::sync::watch;
 use super::finding::{Checked, Finding};
 use super::report::{Check, ProbeReport};
 use super::{ProbeConfig, ReferenceModel, nonce};
-use crate::canary::{CanaryFigures, Proven};
+use crate::canary::{CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
-use crate::server::{Call, CallSampling, Identity, Outcome, Piece, Pulse, retried};
+use crate::server::{
+    Call, CallSampling, Identity, Outcome, StallDetector, TokenChunk, with_retries,
+};
 use crate::vllm::protocol::{PauseMode, SamplingParams};
-use crate::vllm::{VllmClient, WholeResponse, generate_request};
+use crate::vllm::{CompleteResponse, VllmClient, generate_request};
 use crate::weights::salt;
 
-/// The most tokens of a response that is ended from outside.
-const LONG: u64 = 2048;
-/// The assumed context of a server that does not report it.
-const CONTEXT: u64 = 1024;
+/// The maximum length, in tokens, of a response that an abort or a pause is to end.
+const MAX_LONG_RESPONSE: u64 = 2048;
+/// The assumed context, in tokens, of a server that does not report it.
+const DEFAULT_CONTEXT: u64 = 1024;
 
 /// A running probe.
 pub(super) struct ProbeSession {
@@ -28,40 +30,41 @@ pub(super) struct ProbeSession {
     pub(super) client: VllmClient,
     pub(super) model: Box<dyn ReferenceModel>,
     pub(super) nonce: u64,
-    pulse: Pulse,
+    stall_detector: StallDetector,
     identity: Option<Identity>,
     calls: Cell<u64>,
     findings: Vec<(Check, Finding)>,
-    /// The differences between the server's log-probabilities and the program's, once they were found to be within bounds.
+    /// The differences between the server's log-probabilities and the program's log-probabilities; `None` unless the check of the
+    /// log-probabilities has passed.
     pub(super) noise: Option<CanaryFigures>,
-    pub(super) traces: Traces,
+    pub(super) undo: PendingUndo,
 }
 
-/// The changes of the server that must be undone.
+/// The changes to the server that must be undone.
 #[derive(Default)]
-pub(super) struct Traces {
+pub(super) struct PendingUndo {
     /// `true` if the server may be paused.
     pub(super) paused: Cell<bool>,
-    /// The first label, if the server may have another one.
+    /// The first label; `None` unless the server may have another label.
     pub(super) label: RefCell<Option<String>>,
-    /// The first weights, if the server may have others.
+    /// The first weights; `None` unless the server may have other weights.
     pub(super) weights: RefCell<Option<FirstWeights>>,
 }
 
 /// The weights that the server was started with.
 #[derive(Clone)]
 pub(super) struct FirstWeights {
-    /// Their label.
+    /// The label of these weights; `None` if the server reports none.
     pub(super) label: Option<String>,
-    /// The program's scores of the canary.
+    /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
-    /// The weights that the server may have instead.
-    pub(super) others: Option<Proven>,
+    /// The perturbed weights that the server may have instead; `None` before they are written.
+    pub(super) perturbed: Option<VerifiedDelivery>,
 }
 
 /// A response that was streamed.
-pub(super) struct Streamed {
-    pub(super) sampled: Piece,
+pub(super) struct StreamedResponse {
+    pub(super) sampled: TokenChunk,
     pub(super) outcome: Outcome,
 }
 
@@ -72,7 +75,7 @@ impl ProbeSession {
         model: Box<dyn ReferenceModel>,
     ) -> Self {
         Self {
-            pulse: Pulse::new(config.limits),
+            stall_detector: StallDetector::new(config.limits),
             nonce: nonce(),
             config,
             client,
@@ -81,11 +84,11 @@ impl ProbeSession {
             calls: Cell::new(0),
             findings: Vec::new(),
             noise: None,
-            traces: Traces::default(),
+            undo: PendingUndo::default(),
         }
     }
 
-    /// Runs all checks.
+    /// Runs all checks. If the first call is refused or the server is paused, the remaining checks are not run.
     ///
     /// # Errors
     /// If the server does not answer, or is not ready.
@@ -113,7 +116,7 @@ impl ProbeSession {
         self.check_sampling().await;
         self.check_control().await;
         self.check_update().await;
-        let errors = self.errors().await;
+        let errors = self.check_errors().await;
         self.record(Check::Errors, errors);
         Ok(())
     }
@@ -129,16 +132,16 @@ impl ProbeSession {
     }
 
     fn check_context(&self) -> Checked {
-        let Some(most) = self.identity.as_ref().and_then(|identity| identity.max_tokens) else {
-            return Ok(Finding::passed("the server does not tell its limit"));
+        let Some(max) = self.identity.as_ref().and_then(|identity| identity.max_tokens) else {
+            return Ok(Finding::passed("the server does not report its limit"));
         };
-        let wanted = self.config.longest.unwrap_or(0);
-        let lacking = self.identity.as_ref().and_then(|identity| identity.lacks_room(wanted));
+        let wanted = self.config.max_length.unwrap_or(0);
+        let lacking = self.identity.as_ref().and_then(|identity| identity.exceeded_limit(wanted));
         let details = match wanted {
             0 => "tokens of prompt and response".to_owned(),
             _ => format!("expected room for {wanted} tokens of prompt and response"),
         };
-        Ok(Finding::of(lacking.is_none(), details).figure("most", most as f64))
+        Ok(Finding::passed_if(lacking.is_none(), details).figure("max", max as f64))
     }
 
     pub(super) fn record(&mut self, check: Check, finding: Checked) {
@@ -155,15 +158,15 @@ impl ProbeSession {
         ProbeReport::new(self.client.endpoint().name(), interrupted, &self.findings)
     }
 
-    /// Leaves the server as it was. What has been undone already is not done again.
-    pub(super) async fn leave(&mut self) {
-        if self.traces.weights.borrow().is_some() {
+    /// Restores the weights, the label and the unpaused state of the server, as far as they have not been restored yet.
+    pub(super) async fn restore_server(&mut self) {
+        if self.undo.weights.borrow().is_some() {
             let restored = self.restore().await;
             self.record(Check::WeightsRestored, restored);
         }
-        let label = self.traces.label.borrow().clone();
+        let label = self.undo.label.borrow().clone();
         let undone = async {
-            if self.traces.paused.get() {
+            if self.undo.paused.get() {
                 self.resume().await?;
             }
             if let Some(label) = label {
@@ -178,27 +181,27 @@ impl ProbeSession {
     }
 
     pub(super) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {
-        self.traces.paused.set(true);
-        let paused = retried(|| self.client.pause(mode)).await;
+        self.undo.paused.set(true);
+        let paused = with_retries(|| self.client.pause(mode)).await;
         if paused.as_ref().is_err_and(ServerError::is_missing) {
-            self.traces.paused.set(false);
+            self.undo.paused.set(false);
         }
         paused
     }
 
     pub(super) async fn resume(&self) -> Result<(), ServerError> {
-        retried(|| self.client.resume()).await?;
-        self.traces.paused.set(false);
+        with_retries(|| self.client.resume()).await?;
+        self.undo.paused.set(false);
         Ok(())
     }
 
     pub(super) async fn set_first_label(&self, label: &str) -> Result<(), ServerError> {
-        retried(|| self.client.label(label)).await?;
-        self.traces.label.replace(None);
+        with_retries(|| self.client.label(label)).await?;
+        self.undo.label.replace(None);
         Ok(())
     }
 
-    /// The tokens of the canary.
+    /// Returns the tokens of the canary.
     pub(super) fn canary(&self) -> &[i32] {
         &self.config.canary.tokens
     }
@@ -208,18 +211,20 @@ impl ProbeSession {
         self.canary()[..self.canary().len() / 2].to_vec()
     }
 
-    /// Returns the most tokens of prompt and response.
+    /// Returns the maximum number of tokens of prompt and response, or `DEFAULT_CONTEXT` if the server does not report it.
     pub(super) fn context(&self) -> u64 {
-        self.identity.as_ref().and_then(|identity| identity.max_tokens).unwrap_or(CONTEXT)
+        self.identity.as_ref().and_then(|identity| identity.max_tokens).unwrap_or(DEFAULT_CONTEXT)
     }
 
-    /// Returns the number of tokens for a response that is ended from outside.
-    pub(super) fn long(&self) -> u32 {
+    /// Returns the length, in tokens, for a response that an abort or a pause is to end: `MAX_LONG_RESPONSE`, or less if the context has
+    /// less room.
+    pub(super) fn long_response_tokens(&self) -> u32 {
         let room = self.context().saturating_sub(self.canary().len() as u64);
-        u32::try_from(room.clamp(1, LONG)).unwrap_or(1)
+        u32::try_from(room.clamp(1, MAX_LONG_RESPONSE)).unwrap_or(1)
     }
 
-    /// Returns the salt of the KV cache, by the rule of the engine: 0 for the first weights, other numbers for others.
+    /// Returns the salt of the KV cache, in the engine's format. `version` is 0 for the first weights, and another number for other
+    /// weights.
     pub(super) fn salt(&self, version: u64) -> String {
         let (version, digest) = (PolicyVersion(version), self.nonce);
         salt(&Policy { version, location: String::new(), digest })
@@ -237,66 +242,71 @@ impl ProbeSession {
                 top_k: 0,
                 min_tokens: tokens,
                 max_tokens: tokens,
-                ends: [].into(),
+                eos_token_ids: [].into(),
             },
             cache_salt: self.salt(0),
         }
     }
 
     /// Makes a call without streaming, with changed options.
-    pub(super) async fn whole(
+    pub(super) async fn generate_unstreamed(
         &self,
         call: &Call,
         change: impl FnOnce(&mut SamplingParams),
-    ) -> Result<Vec<WholeResponse>, ServerError> {
+    ) -> Result<Vec<CompleteResponse>, ServerError> {
         let mut request = generate_request(call);
         (request.stream, request.stream_options) = (None, None);
         change(&mut request.sampling_params);
-        self.client.whole(&request).await
+        self.client.generate_unstreamed(&request).await
     }
 
-    /// Returns the only response to a call without streaming.
-    pub(super) async fn one(
+    /// Returns the response to a call without streaming. Fails if the server does not return exactly one.
+    pub(super) async fn generate_one(
         &self,
         call: &Call,
         change: impl FnOnce(&mut SamplingParams),
-    ) -> Result<WholeResponse, Finding> {
-        let mut responses = self.whole(call, change).await?;
+    ) -> Result<CompleteResponse, Finding> {
+        let mut responses = self.generate_unstreamed(call, change).await?;
         match (responses.pop(), responses.len()) {
             (Some(response), 0) => Ok(response),
             (_, more) => Err(Finding::failed(format!("expected 1 response, found {}", more + 1))),
         }
     }
 
-    /// Makes a call as the engine does. `progress` has the number of tokens so far, and is closed with the end.
-    pub(super) async fn streamed(
+    /// Makes a call as the engine does. `progress` has the number of tokens so far, and is closed when the call ends.
+    pub(super) async fn generate_streamed(
         &self,
         call: &Call,
         progress: watch::Sender<usize>,
-    ) -> Result<Streamed, Finding> {
-        let mut sampled = Piece::default();
-        let mut sink = |piece: Piece| {
-            progress.send_modify(|tokens| *tokens += piece.tokens.len());
-            sampled.tokens.extend(piece.tokens);
-            sampled.logprobs.extend(piece.logprobs);
+    ) -> Result<StreamedResponse, Finding> {
+        let mut sampled = TokenChunk::default();
+        let mut sink = |chunk: TokenChunk| {
+            progress.send_modify(|tokens| *tokens += chunk.tokens.len());
+            sampled.tokens.extend(chunk.tokens);
+            sampled.logprobs.extend(chunk.logprobs);
         };
-        let outcome = self.client.generate(call, &self.pulse, &mut sink).await?;
-        Ok(Streamed { sampled, outcome })
+        let outcome = self.client.generate(call, &self.stall_detector, &mut sink).await?;
+        Ok(StreamedResponse { sampled, outcome })
     }
 
-    /// Returns the program's score of each token of a response.
-    pub(super) fn own_scores(&self, prompt: &[i32], response: &[i32]) -> Result<Vec<f32>, Finding> {
-        let scores = self.model.score(&[prompt, response].concat()).map_err(own)?;
+    /// Returns the program's log-probability of each token of a response, in nats. `prompt` must not be empty.
+    pub(super) fn model_scores(
+        &self,
+        prompt: &[i32],
+        response: &[i32],
+    ) -> Result<Vec<f32>, Finding> {
+        let scores = self.model.score(&[prompt, response].concat()).map_err(model_failure)?;
         Ok(scores[prompt.len() - 1..].to_vec())
     }
 
-    /// Returns the difference of two log-probabilities, in nats, that both implementations may see in another order.
+    /// Returns the difference of two log-probabilities, in nats, up to which the server and the program may rank the two tokens
+    /// differently.
     pub(super) fn tolerance(&self) -> f64 {
         self.noise.map_or(0.1, |noise| 4.0 * noise.max) + 1e-3
     }
 }
 
-/// Returns the finding if the program's own forward pass fails.
-pub(super) fn own(reason: String) -> Finding {
+/// Returns the finding for a failure of the program's own forward pass.
+pub(super) fn model_failure(reason: String) -> Finding {
     Finding::unchecked(format!("the program's own forward pass failed: {reason}"))
 }

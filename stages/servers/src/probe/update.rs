@@ -1,4 +1,4 @@
-//! Weight updates: proven by a perturbed copy of the weights, and undone.
+//! The check of weight updates: a perturbed copy of the weights is loaded and detected, and then the first weights are restored.
 
 use std::fs;
 use std::iter;
@@ -10,31 +10,34 @@ use rollpacker_stages::rollout::Policy;
 
 use super::finding::{Checked, Finding};
 use super::report::Check;
-use super::session::{FirstWeights, ProbeSession, own};
-use crate::canary::{CanaryFigures, Proven};
+use super::session::{FirstWeights, ProbeSession, model_failure};
+use crate::canary::{CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
-use crate::server::{Piece, retried};
+use crate::server::{TokenChunk, with_retries};
 use crate::vllm::protocol::PauseMode;
 use crate::weights::{WeightFolder, WeightRoot};
 
-/// The smallest mean change of the scores by the perturbation, in nats, that ends the search for its strength.
-const CHANGE: f64 = 0.1;
-/// The growth of the canary's difference by an update, as a factor, from which the server uses only a part of the new weights.
-const PARTIAL: f64 = 4.0;
-/// The strength of the first perturbation. Each further one is twice as strong.
-const STRENGTH: f64 = 0.01;
-const PERTURBATIONS: u32 = 8;
-/// The length of the prompt whose KV cache must not be used again: more than two blocks of vLLM's on CPU, which have 128 tokens.
-const PREFIX: usize = 272;
-/// The number of tokens after that prompt.
-const TOKENS: u32 = 16;
+/// The minimum mean change of the scores, in nats, at which no further perturbation is added. A noisy server needs a larger change.
+const MIN_CHANGE: f64 = 0.1;
+/// The factor by which an update may increase the mean difference of the canary. A larger increase shows that the server uses only a part
+/// of the new weights.
+const MAX_GROWTH: f64 = 4.0;
+/// The strength of the first perturbation. Each further perturbation is twice as strong.
+const FIRST_STRENGTH: f64 = 0.01;
+/// The maximum number of perturbations, which add up.
+const MAX_PERTURBATIONS: u32 = 8;
+/// The length, in tokens, of the prompt whose KV cache must not be used again: more than two blocks of vLLM's KV cache on CPU, which have
+/// 128 tokens each.
+const PREFIX_TOKENS: usize = 272;
+/// The number of tokens that are sampled after the prompt of `PREFIX_TOKENS` tokens.
+const SAMPLED_TOKENS: u32 = 16;
 
 /// An update that the server must follow.
 struct Update {
     /// The program's scores of the canary with the perturbed weights.
     reference: Arc<[f32]>,
-    /// The first weights' scores, as the server has them.
-    first: Proven,
+    /// The program's scores with the first weights, and the server's usual difference from the program.
+    first: VerifiedDelivery,
     folder: TemporaryFolder,
     prefix: Prefix,
 }
@@ -42,18 +45,19 @@ struct Update {
 /// A long prompt and its response under the first weights.
 struct Prefix {
     prompt: Vec<i32>,
-    sampled: Piece,
+    sampled: TokenChunk,
     /// The program's scores of the response with the first weights.
     reference: Vec<f32>,
 }
 
-/// The perturbed weights in a folder of the probe. Dropping it removes both; the fields are dropped in this order.
+/// The perturbed weights in a folder of the probe. Dropping this value removes the weights and then the folder, because fields are dropped
+/// in the order of their declaration.
 struct TemporaryFolder {
     weights: WeightFolder,
     _root: ProbeFolder,
 }
 
-/// A folder that is removed with the value, with all that a failed write left in it.
+/// A folder that is removed on drop, with all files that a failed write left in it.
 struct ProbeFolder(PathBuf);
 
 impl Drop for ProbeFolder {
@@ -70,10 +74,12 @@ impl ProbeSession {
             Ok(update) => update,
             Err(finding) => return self.record(Check::WeightUpdate, Err(finding)),
         };
-        let updated = self.update(&update).await;
+        let updated = self.check_weight_update(&update).await;
         let has_arrived = updated.as_ref().is_ok_and(|(finding, _)| finding.has_passed());
         let prefix = match &updated {
-            Ok((_, figures)) if has_arrived => self.prefix_cache(&update.prefix, figures).await,
+            Ok((_, figures)) if has_arrived => {
+                self.check_prefix_cache(&update.prefix, figures).await
+            }
             _ => Err(Finding::unchecked("the update has not arrived")),
         };
         self.record(Check::WeightUpdate, updated.map(|(finding, _)| finding));
@@ -84,43 +90,48 @@ impl ProbeSession {
         drop(update);
     }
 
-    /// Proves that the first weights can be loaded again, and then makes others. The server keeps the first weights.
+    /// Verifies that the server can load the first weights again, and then writes perturbed weights. The server still has the first weights
+    /// afterwards.
     async fn prepare(&mut self) -> Result<Update, Finding> {
         let Some(noise) = self.noise else {
             let details = "the server's log-probabilities are not those of --model, whose weights would be restored";
             return Err(Finding::unchecked(details));
         };
         let label = self.client.reported_label().await?;
-        let reference: Arc<[f32]> = self.model.score(self.canary()).map_err(own)?.into();
-        let mut weights = FirstWeights { label, reference: Arc::clone(&reference), others: None };
-        self.traces.weights.replace(Some(weights.clone()));
+        let reference: Arc<[f32]> = self.model.score(self.canary()).map_err(model_failure)?.into();
+        let mut weights =
+            FirstWeights { label, reference: Arc::clone(&reference), perturbed: None };
+        self.undo.weights.replace(Some(weights.clone()));
         let restored = self.restore().await?;
         if !restored.has_passed() {
             return Err(restored);
         }
         let prefix = self.prefix().await?;
-        let first = Proven::new(Arc::clone(&reference), &noise);
+        let first = VerifiedDelivery::new(Arc::clone(&reference), &noise);
         let changed = self.perturb(&reference, &prefix, &noise)?;
         let folder = self.write().map_err(Finding::unchecked)?;
-        weights.others = Some(Proven::new(Arc::clone(&changed), &noise));
-        self.traces.weights.replace(Some(weights));
+        weights.perturbed = Some(VerifiedDelivery::new(Arc::clone(&changed), &noise));
+        self.undo.weights.replace(Some(weights));
         Ok(Update { reference: changed, first, folder, prefix })
     }
 
-    /// Returns the response to a long prompt, which fills the prefix cache. Its tokens are those of the canary in an irregular order: after
-    /// a text that repeats itself, a model is certain, and its weights hardly matter.
+    /// Samples a response to a long prompt, which enters the prefix cache. The prompt has the tokens of the canary in an irregular order:
+    /// after a repetitive text a model is certain of the next token, and a change of the weights would hardly change the scores.
     async fn prefix(&self) -> Result<Prefix, Finding> {
-        let room = usize::try_from(self.context()).unwrap_or(PREFIX) / 2;
+        let room = usize::try_from(self.context()).unwrap_or(PREFIX_TOKENS) / 2;
         let numbers = iter::successors(Some(7_usize), |number| Some((5 * number + 3) % 512));
         let tokens = numbers.map(|number| self.canary()[number * self.canary().len() / 512]);
-        let prompt: Vec<i32> = tokens.take(PREFIX.min(room).max(1)).collect();
-        let sampled = self.one(&self.call(prompt.clone(), 1.0, TOKENS), |_| {}).await?.sampled;
-        let reference = self.own_scores(&prompt, &sampled.tokens)?;
+        let prompt: Vec<i32> = tokens.take(PREFIX_TOKENS.min(room).max(1)).collect();
+        let sampled = self
+            .generate_one(&self.call(prompt.clone(), 1.0, SAMPLED_TOKENS), |_| {})
+            .await?
+            .sampled;
+        let reference = self.model_scores(&prompt, &sampled.tokens)?;
         Ok(Prefix { prompt, sampled, reference })
     }
 
     /// Perturbs the program's weights until the scores of the canary and of the long prompt's response change clearly. Returns the new
-    /// scores of the canary.
+    /// scores of the canary. Fails if `MAX_PERTURBATIONS` perturbations do not change the scores clearly.
     fn perturb(
         &mut self,
         first: &Arc<[f32]>,
@@ -128,13 +139,13 @@ impl ProbeSession {
         noise: &CanaryFigures,
     ) -> Result<Arc<[f32]>, Finding> {
         let (mut changed, mut moved) = (Arc::clone(first), 0.0);
-        for number in 0..PERTURBATIONS {
-            self.model.perturb(STRENGTH * f64::from(1 << number)).map_err(own)?;
-            changed = self.model.score(self.canary()).map_err(own)?.into();
-            let after = self.own_scores(&prefix.prompt, &prefix.sampled.tokens)?;
+        for number in 0..MAX_PERTURBATIONS {
+            self.model.perturb(FIRST_STRENGTH * f64::from(1 << number)).map_err(model_failure)?;
+            changed = self.model.score(self.canary()).map_err(model_failure)?.into();
+            let after = self.model_scores(&prefix.prompt, &prefix.sampled.tokens)?;
             let canary = CanaryFigures::compare(&changed, first, None).mean;
             moved = canary.min(CanaryFigures::compare(&after, &prefix.reference, None).mean);
-            if moved >= CHANGE.max(20.0 * noise.mean) {
+            if moved >= MIN_CHANGE.max(20.0 * noise.mean) {
                 break;
             }
         }
@@ -145,7 +156,7 @@ impl ProbeSession {
         Err(Finding::unchecked(details).figure("change", moved).figure("noise", noise.mean))
     }
 
-    /// Writes the program's weights.
+    /// Writes the program's current weights to a temporary folder.
     fn write(&self) -> Result<TemporaryFolder, String> {
         let name = format!("rollpacker-probe-{:016x}", self.nonce);
         let root = self.config.weights_folder.join(name);
@@ -158,45 +169,51 @@ impl ProbeSession {
     }
 
     /// Loads the perturbed weights and compares the scores.
-    async fn update(&self, update: &Update) -> Result<(Finding, CanaryFigures), Finding> {
+    async fn check_weight_update(
+        &self,
+        update: &Update,
+    ) -> Result<(Finding, CanaryFigures), Finding> {
         let label = format!("probe-{:016x}-update", self.nonce);
         self.deliver(update.folder.weights.path(), Some(&label)).await?;
         let scores = self.client.score(self.canary(), &self.salt(1)).await?;
         let figures = CanaryFigures::compare(&scores, &update.reference, Some(&update.first));
-        // Weights of which some tensors are old can be within the bounds, but are further off than the first ones were.
+        // A mix of old and new tensors can be within the bounds, but its difference is larger than that of the first weights.
         let before = self.noise.map_or(0.0, |noise| noise.mean);
-        let is_partial = figures.is_farther(PARTIAL, before);
+        let is_partial = figures.has_grown(MAX_GROWTH, before);
         let details = match (figures.is_stale, is_partial) {
             (true, _) => "the server loaded other weights and still uses the old ones",
             (false, true) => "the server uses the new weights only in part",
             (false, false) => "the server uses perturbed weights after loading them",
         };
         let passes = figures.passes(&self.config.canary) && !is_partial;
-        let finding = Finding::of(passes, details).scores(&figures).figure("mean_before", before);
+        let finding =
+            Finding::passed_if(passes, details).with_scores(&figures).figure("mean_before", before);
         Ok((finding.figure("to_old", figures.to_previous.unwrap_or(f64::NAN)), figures))
     }
 
-    /// Pauses, loads, labels and resumes, as the engine does.
+    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does. Does not label the weights if `label`
+    /// is `None`.
     async fn deliver(&self, folder: &Path, label: Option<&str>) -> Result<(), ServerError> {
         let (client, folder) = (&self.client, folder.to_string_lossy());
         self.pause(PauseMode::Abort).await?;
-        retried(|| client.load(&folder, label.unwrap_or_default())).await?;
+        with_retries(|| client.load(&folder, label.unwrap_or_default())).await?;
         if let Some(label) = label {
-            retried(|| client.label(label)).await?;
+            with_retries(|| client.label(label)).await?;
         }
         self.resume().await
     }
 
-    /// Continues the long prompt with the salt of the new weights. Scores of a prompt do not use the cache, so this needs a response.
-    async fn prefix_cache(&self, prefix: &Prefix, update: &CanaryFigures) -> Checked {
-        let mut call = self.call(prefix.prompt.clone(), 1.0, TOKENS);
+    /// Checks that no KV cache of the old weights is used: continues the long prompt with the salt of the new weights. Scoring a prompt
+    /// does not use the cache, so the check samples a response.
+    async fn check_prefix_cache(&self, prefix: &Prefix, update: &CanaryFigures) -> Checked {
+        let mut call = self.call(prefix.prompt.clone(), 1.0, SAMPLED_TOKENS);
         call.cache_salt = self.salt(1);
-        let sampled = self.one(&call, |_| {}).await?.sampled;
-        let expected = self.own_scores(&prefix.prompt, &sampled.tokens)?;
+        let sampled = self.generate_one(&call, |_| {}).await?.sampled;
+        let expected = self.model_scores(&prefix.prompt, &sampled.tokens)?;
         let distance = |one: &[f32], other: &[f32]| CanaryFigures::compare(one, other, None).mean;
         let before = distance(&prefix.sampled.logprobs, &prefix.reference);
         // The old response, scored with both weights, shows how much an old cache could change.
-        let moved = self.own_scores(&prefix.prompt, &prefix.sampled.tokens)?;
+        let moved = self.model_scores(&prefix.prompt, &prefix.sampled.tokens)?;
         let moved = distance(&moved, &prefix.reference);
         let found = distance(&sampled.logprobs, &expected);
         let tolerance = 4.0 * before.max(update.mean) + 1e-4;
@@ -205,7 +222,7 @@ impl ProbeSession {
             return Err(Finding::unchecked(details).figure("change", moved));
         }
         let details = "difference in nats to the new weights, after a prompt that was cached under the old ones";
-        let finding = Finding::of(found <= tolerance, details)
+        let finding = Finding::passed_if(found <= tolerance, details)
             .figure("mean", found)
             .figure("tolerance", tolerance)
             .figure("prompt_tokens", prefix.prompt.len() as f64);
@@ -214,7 +231,7 @@ impl ProbeSession {
 
     /// Loads the first weights again, and compares the scores.
     pub(super) async fn restore(&self) -> Checked {
-        let Some(first) = self.traces.weights.borrow().clone() else {
+        let Some(first) = self.undo.weights.borrow().clone() else {
             return Err(Finding::unchecked("the weights were not changed"));
         };
         let label = first.label.as_deref();
@@ -222,22 +239,22 @@ impl ProbeSession {
         let folder = folder.unwrap_or_else(|_| self.config.model_folder.clone());
         let delivered = self.deliver(&folder, label).await;
         // After a load that failed, the server may still have its weights. It must not stay paused in any case.
-        let resumed = if self.traces.paused.get() { self.resume().await } else { Ok(()) };
+        let resumed = if self.undo.paused.get() { self.resume().await } else { Ok(()) };
         let salt = self.salt(2);
-        let scores = retried(|| self.client.score(self.canary(), &salt)).await?;
-        let figures = CanaryFigures::compare(&scores, &first.reference, first.others.as_ref());
+        let scores = with_retries(|| self.client.score(self.canary(), &salt)).await?;
+        let figures = CanaryFigures::compare(&scores, &first.reference, first.perturbed.as_ref());
         if !figures.passes(&self.config.canary) {
             delivered?;
             let details = "the server does not use its first weights after loading them again";
-            return Err(Finding::failed(details).scores(&figures));
+            return Err(Finding::failed(details).with_scores(&figures));
         }
         resumed?;
         if let Some(label) = label {
             self.set_first_label(label).await?;
         }
-        self.traces.weights.replace(None);
+        self.undo.weights.replace(None);
         match delivered {
-            Ok(()) => Ok(Finding::passed("the server has its first weights").scores(&figures)),
+            Ok(()) => Ok(Finding::passed("the server has its first weights").with_scores(&figures)),
             Err(error) => Err(error.into()),
         }
     }

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 
-/// Maximum size of a body in bytes: a prompt of some million token ids.
-pub(super) const LIMIT: usize = 64 << 20;
+/// Maximum size of a body in bytes. A prompt of several million token ids fits.
+pub(super) const MAX_BODY: usize = 64 << 20;
 
 /// The JSON body of a request, whatever its content type.
 pub(super) struct Body<T>(pub(super) T);
@@ -30,8 +30,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let place = if path == "." { String::new() } else { format!(" at `{path}`") };
-        ApiError::bad_request(format_args!("body{place}: {}", error.inner()))
+        let location = if path == "." { String::new() } else { format!(" at `{path}`") };
+        ApiError::bad_request(format_args!("body{location}: {}", error.inner()))
     })?;
     json.end()
         .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format_args!("body: {error}")))?;

@@ -18,7 +18,7 @@ use super::events::{self, Chunks};
 use super::generate::check_salt;
 use super::job::{Choice, Job};
 use super::logprobs::TokenTexts;
-use super::neutral::refuse_others;
+use super::neutral::refuse_unsupported;
 use super::options::{Options, take};
 use crate::vllm::protocol::{SamplingParams, StreamOptions};
 
@@ -30,9 +30,9 @@ pub(super) struct ChatRequest {
     max_tokens: Option<u32>,
     /// OpenAI's new name of `max_tokens`.
     max_completion_tokens: Option<u32>,
-    /// Returns the log-probability of each sampled token.
+    /// Requests the log-probability of each sampled token.
     logprobs: Option<bool>,
-    /// Returns the log-probabilities of this number of most likely tokens; requires `logprobs`.
+    /// Requests the log-probabilities of the given number of most likely tokens; requires `logprobs`.
     top_logprobs: Option<i64>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -40,7 +40,7 @@ pub(super) struct ChatRequest {
     return_token_ids: Option<bool>,
     /// Starts the answer of the assistant; `true` by default.
     add_generation_prompt: Option<bool>,
-    /// The other options, among them those for sampling.
+    /// All other options, such as the sampling options.
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -54,7 +54,7 @@ struct ChatMessage {
     other: Map<String, Value>,
 }
 
-/// A call, checked.
+/// A call whose options have been checked.
 struct Chat {
     job: Job,
     model: String,
@@ -70,9 +70,9 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
     let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
-    let call = service.chat(&headers, request)?;
+    let call = service.parse_chat(&headers, request)?;
     if !stream {
-        return service.chatted(&call).await.map(|answer| Json(answer).into_response());
+        return service.respond_chat(&call).await.map(|answer| Json(answer).into_response());
     }
     let deltas = Deltas::start(&service, &call.job, true)?;
     let include_usage = stream_options.is_some_and(|options| options.include_usage);
@@ -80,7 +80,7 @@ pub(super) async fn chat_completions(
 }
 
 impl Service {
-    fn chat(&self, headers: &HeaderMap, mut request: ChatRequest) -> Result<Chat, ApiError> {
+    fn parse_chat(&self, headers: &HeaderMap, mut request: ChatRequest) -> Result<Chat, ApiError> {
         check_salt(request.cache_salt.as_deref())?;
         let request_id: Option<String> = take(&mut request.other, "request_id", "a text")?;
         let flag = "true or false";
@@ -110,8 +110,8 @@ impl Service {
         })
     }
 
-    async fn chatted(self: &Arc<Self>, call: &Chat) -> Result<Value, ApiError> {
-        let choices = self.answer(&call.job, true).await?.pop().unwrap_or_default().choices;
+    async fn respond_chat(self: &Arc<Self>, call: &Chat) -> Result<Value, ApiError> {
+        let choices = self.generate_all(&call.job, true).await?.pop().unwrap_or_default().choices;
         let sampled = choices.iter().map(|choice| choice.tokens.len()).sum();
         let choices = choices.iter().enumerate();
         let choices: Vec<Value> =
@@ -126,7 +126,7 @@ impl Service {
 }
 
 impl ChatRequest {
-    /// Returns the options for sampling, checked.
+    /// Checks and returns the sampling options.
     fn options(mut self) -> Result<Options, ApiError> {
         if self.logprobs != Some(true) && self.top_logprobs.is_some_and(|top| top != 0) {
             return Err(ApiError::parameter("top_logprobs", "null without logprobs", "a number"));
@@ -147,9 +147,13 @@ impl ChatRequest {
 }
 
 impl ChatMessage {
-    /// Reads a message whose content is a text or a list of texts.
+    /// Reads a message whose content is a text, a list of texts or null. The texts of a list are joined by line breaks, and null is an
+    /// empty text.
+    ///
+    /// # Errors
+    /// If the content has another form, or another field of the message has an effect that is not supported.
     fn read(&self) -> Result<Message, ApiError> {
-        refuse_others(&self.other)?;
+        refuse_unsupported(&self.other)?;
         let part = |part: &Value| {
             let text = part["text"].as_str().filter(|_| part["type"] == "text");
             text.map(str::to_owned)

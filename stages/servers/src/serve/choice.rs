@@ -21,7 +21,7 @@ pub(super) struct ChoiceText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NewText {
     pub(super) text: String,
-    /// The stop text that ended the response.
+    /// The stop text that ended the response; `None` if the text contains none.
     pub(super) stop: Option<String>,
 }
 
@@ -35,13 +35,13 @@ impl ChoiceText {
         }
     }
 
-    /// Adds a token. After a stop text nothing may be added.
+    /// Adds a token and returns the new text. No token may be added after a stop text was found.
     pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: i32) -> Result<NewText, ModelError> {
         self.held += &self.stream.push(tokenizer, id)?;
         Ok(self.release())
     }
 
-    /// Returns the text that is left at the end of a response.
+    /// Ends the response and returns the rest of its text. Must not be called after a stop text was found.
     pub(super) fn finish(&mut self, tokenizer: &Tokenizer) -> Result<NewText, ModelError> {
         self.held += &self.stream.finish(tokenizer)?;
         let mut new = self.release();
@@ -64,7 +64,7 @@ impl ChoiceText {
     }
 }
 
-/// Returns the length in bytes of the longest end of `text` that a stop text starts with.
+/// Returns the length, in bytes, of the longest suffix of `text` that is a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let starts = stop.char_indices().map(|(at, _)| at).skip(1);
     starts.filter(|at| text.ends_with(&stop[..*at])).max().unwrap_or(0)

@@ -15,7 +15,7 @@ use super::deltas::{Delta, Deltas};
 use super::error::ApiError;
 use super::events::{self, Chunks};
 use super::generate::check_salt;
-use super::job::{Answer, Choice, Job};
+use super::job::{Choice, Job, PromptResponses};
 use super::logprobs::{self, TokenTexts};
 use super::options::{Options, take};
 use crate::vllm::protocol::{
@@ -23,13 +23,13 @@ use crate::vllm::protocol::{
     Stop, Usage,
 };
 
-/// The default of `max_tokens`.
+/// The default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: u32 = 16;
 
-/// A call, checked.
+/// A call whose options have been checked.
 struct Completion {
     job: Job,
-    /// The text of each prompt that `echo` puts before its responses.
+    /// The text of each prompt, which comes before its responses; `None` without `echo`.
     echo: Option<Vec<String>>,
     return_token_ids: bool,
     tokens_as_ids: bool,
@@ -45,9 +45,9 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
     let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
-    let call = service.completion(&headers, request)?;
+    let call = service.parse_completion(&headers, request)?;
     if !stream {
-        return service.completed(&call).await.map(|answer| Json(answer).into_response());
+        return service.respond_completion(&call).await.map(|answer| Json(answer).into_response());
     }
     if call.echo.is_some() {
         return Err(ApiError::parameter("echo", "false with stream", true));
@@ -62,7 +62,7 @@ pub(super) async fn completions(
 }
 
 impl Service {
-    fn completion(
+    fn parse_completion(
         &self,
         headers: &HeaderMap,
         mut request: CompletionRequest,
@@ -75,10 +75,10 @@ impl Service {
         let tokens_as_ids = take(other, "return_tokens_as_token_ids", flag)?.unwrap_or(false);
         let prompt_logprobs = take(other, "prompt_logprobs", "a number")?;
         let echo = request.echo == Some(true);
-        let mut params = params(request.clone());
+        let mut params = sampling_params(request.clone());
         params.prompt_logprobs = prompt_logprobs.or(params.logprobs.filter(|_| echo));
         if let Some(stop) = request.stop {
-            params.other.insert("stop".to_owned(), texts(stop));
+            params.other.insert("stop".to_owned(), stop_value(stop));
         }
         let options = Options::new(params)?;
         if options.only_scores() && options.prompt_logprobs.is_none() {
@@ -118,7 +118,7 @@ impl Service {
         all.iter().map(|one| self.prompt(one)?.ok_or_else(wrong)).collect()
     }
 
-    /// Reads a prompt. Returns `None` if the value is not one.
+    /// Reads a single prompt, a text or a list of token ids. Returns `None` if the value is neither, or is an empty list.
     fn prompt(&self, value: &Value) -> Result<Option<Prompt>, ApiError> {
         if let Some(text) = value.as_str() {
             let ids = self.encoder.tokenizer.encode(text).map_err(ApiError::bad_request)?;
@@ -130,11 +130,11 @@ impl Service {
         Ok(ids.map(|ids| Prompt { text: None, ids: ids.into() }))
     }
 
-    async fn completed(
+    async fn respond_completion(
         self: &Arc<Self>,
         call: &Completion,
     ) -> Result<CompletionResponse, ApiError> {
-        let answers = self.answer(&call.job, true).await?;
+        let answers = self.generate_all(&call.job, true).await?;
         let sampled = answers.iter().flat_map(|answer| &answer.choices);
         let usage = call.job.usage(sampled.map(|choice| choice.tokens.len()).sum());
         let answers = answers.into_iter().enumerate();
@@ -149,7 +149,7 @@ struct Prompt {
 }
 
 /// Returns the options for sampling of a request.
-fn params(request: CompletionRequest) -> SamplingParams {
+fn sampling_params(request: CompletionRequest) -> SamplingParams {
     SamplingParams {
         n: request.n,
         temperature: request.temperature,
@@ -166,7 +166,7 @@ fn params(request: CompletionRequest) -> SamplingParams {
     }
 }
 
-fn texts(stop: Stop) -> Value {
+fn stop_value(stop: Stop) -> Value {
     match stop {
         Stop::One(text) => text.into(),
         Stop::Any(texts) => texts.into(),
@@ -190,9 +190,14 @@ impl Completion {
         }
     }
 
-    /// Returns the choices of the prompt number `at`.
-    fn choices(&self, service: &Service, at: usize, answer: Answer) -> Vec<CompletionChoice> {
-        let Answer { prompt, choices } = answer;
+    /// Returns the choices of the prompt with the index `at`.
+    fn choices(
+        &self,
+        service: &Service,
+        at: usize,
+        answer: PromptResponses,
+    ) -> Vec<CompletionChoice> {
+        let PromptResponses { prompt, choices } = answer;
         let first = at as u32 * self.job.options.n;
         let choices = (first..).zip(choices);
         choices.map(|(index, choice)| self.choice(service, index, at, choice, &prompt)).collect()
@@ -224,7 +229,8 @@ impl Completion {
         }
     }
 
-    /// Returns the log-probabilities of a response, after those of an echoed prompt.
+    /// Returns the log-probabilities of the echoed prompt, if any, and of the response, in this order. `None` if the request does not ask
+    /// for log-probabilities.
     fn logprobs(
         &self,
         service: &Service,
@@ -235,7 +241,7 @@ impl Completion {
         let (prompt, scored) = echoed.unwrap_or_default();
         let scored = std::iter::once(None).chain(scored.iter().map(Some));
         let echoed = prompt.iter().copied().zip(scored);
-        let tokens = echoed.chain(choice.tokens.iter().map(listed));
+        let tokens = echoed.chain(choice.tokens.iter().map(id_and_logprob));
         Some(self.texts(service).of_completion(tokens, 0))
     }
 
@@ -244,7 +250,7 @@ impl Completion {
     }
 }
 
-fn listed(token: &ServedToken) -> (i32, Option<&TokenLogprob>) {
+fn id_and_logprob(token: &ServedToken) -> (i32, Option<&TokenLogprob>) {
     (token.id, token.logprob.as_ref())
 }
 
@@ -254,7 +260,7 @@ struct CompletionChunks {
     call: Completion,
     include_usage: bool,
     sampled: usize,
-    /// The position of the next token of each choice in its text, in characters.
+    /// The position of the next token of each choice in the text of the choice, in characters.
     offsets: Vec<u64>,
 }
 
@@ -263,7 +269,7 @@ impl CompletionChunks {
         self.call.job.options.logprobs?;
         let offset = &mut self.offsets[choice as usize];
         let texts = self.call.texts(&self.service);
-        let logprobs = texts.of_completion([listed(token)].into_iter(), *offset);
+        let logprobs = texts.of_completion([id_and_logprob(token)].into_iter(), *offset);
         *offset += logprobs.tokens.iter().map(|text| text.chars().count() as u64).sum::<u64>();
         Some(logprobs)
     }

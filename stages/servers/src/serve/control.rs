@@ -18,12 +18,12 @@ use crate::vllm::protocol::{
     UpdateWeightVersionResponse, WeightInfoResponse,
 };
 
-type Answer<T> = Result<Json<T>, ApiError>;
+type ApiResult<T> = Result<Json<T>, ApiError>;
 
 pub(super) async fn pause(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-) -> Answer<StatusResponse> {
+) -> ApiResult<StatusResponse> {
     let mode = match pause_mode(query.as_deref().unwrap_or_default())? {
         PauseMode::Abort => Pause::Abort,
         PauseMode::Wait => Pause::Wait,
@@ -33,7 +33,7 @@ pub(super) async fn pause(
     Ok(status("paused"))
 }
 
-/// Reads the query of a pause. `clear_cache` has no effect, because no cache outlives its response.
+/// Reads the query of a pause. `clear_cache` has no effect, because the engine keeps no KV cache after a response has ended.
 fn pause_mode(query: &str) -> Result<PauseMode, ApiError> {
     let mut mode = PauseMode::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -51,7 +51,7 @@ fn pause_mode(query: &str) -> Result<PauseMode, ApiError> {
     Ok(mode)
 }
 
-pub(super) async fn resume(State(service): State<Arc<Service>>) -> Answer<StatusResponse> {
+pub(super) async fn resume(State(service): State<Arc<Service>>) -> ApiResult<StatusResponse> {
     service.engine.resume().await?;
     Ok(status("resumed"))
 }
@@ -73,7 +73,7 @@ pub(super) async fn abort_requests(
 pub(super) async fn collective_rpc(
     State(service): State<Arc<Service>>,
     Body(request): Body<CollectiveRpcRequest>,
-) -> Answer<CollectiveRpcResponse> {
+) -> ApiResult<CollectiveRpcResponse> {
     if request.method != CollectiveRpcRequest::RELOAD_WEIGHTS {
         let message = format_args!(
             "method `{}`: this server has only `{}`",
@@ -86,7 +86,7 @@ pub(super) async fn collective_rpc(
     Ok(Json(CollectiveRpcResponse { results: vec![Value::Null] }))
 }
 
-/// Returns the folder that `reload_weights` names, if it names one.
+/// Returns the folder that `reload_weights` names; `None` for the folder that the server was started with.
 fn weights_path(request: CollectiveRpcRequest) -> Result<Option<PathBuf>, ApiError> {
     if !request.args.is_empty() {
         return Err(ApiError::parameter("args", "none: use kwargs", Value::Array(request.args)));
@@ -108,7 +108,7 @@ fn weights_path(request: CollectiveRpcRequest) -> Result<Option<PathBuf>, ApiErr
 pub(super) async fn update_weight_version(
     State(service): State<Arc<Service>>,
     Body(request): Body<UpdateWeightVersionRequest>,
-) -> Answer<UpdateWeightVersionResponse> {
+) -> ApiResult<UpdateWeightVersionResponse> {
     let new_version = request.new_version;
     service.engine.set_label(new_version.as_str().into()).await?;
     Ok(Json(UpdateWeightVersionResponse { success: true, new_version }))
@@ -118,7 +118,7 @@ pub(super) async fn weight_info(State(service): State<Arc<Service>>) -> Json<Wei
     Json(WeightInfoResponse { weight_version: service.engine.label().to_string() })
 }
 
-/// Answers that the cache is empty of prefixes: no cache outlives its response.
+/// Reports success and does nothing: there is no prefix cache, because the engine keeps no KV cache after a response has ended.
 pub(super) async fn reset_prefix_cache() -> Json<SuccessResponse> {
     Json(SuccessResponse { success: true })
 }

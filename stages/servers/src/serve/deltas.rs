@@ -1,4 +1,4 @@
-//! The responses of a call while they are sampled.
+//! The progress of a call's responses while they are sampled.
 
 use std::sync::Arc;
 
@@ -13,15 +13,19 @@ use super::choice::{ChoiceText, NewText};
 use super::error::ApiError;
 use super::job::{End, Job};
 use super::options::Options;
-use super::receive::{Event, Forwarder};
-use super::requests::Running;
+use super::receive::{Forwarder, TokenEvent};
+use super::requests::RequestGuard;
 
-/// The progress of a choice. Choices are numbered over all prompts of the call.
+/// The progress of a choice.
 #[derive(Debug, Default)]
 pub(super) struct Delta {
+    /// The index of the choice among the choices of all prompts of the call.
     pub(super) choice: u32,
+    /// The new token; `None` if the choice ends without another token.
     pub(super) token: Option<ServedToken>,
+    /// The new text, which may be empty.
     pub(super) text: String,
+    /// The end of the choice; `None` if the choice continues.
     pub(super) end: Option<End>,
 }
 
@@ -29,9 +33,9 @@ pub(super) struct Delta {
 pub(super) struct Deltas {
     service: Arc<Service>,
     options: Options,
-    /// The request of each prompt. They are dropped with the stream, which frees the slots of responses that are not read any more.
-    running: Vec<Running>,
-    received: UnboundedReceiver<Event>,
+    /// The request of each prompt. Dropping the requests with the stream frees the slots of responses that are not read any more.
+    running: Vec<RequestGuard>,
+    received: UnboundedReceiver<TokenEvent>,
     /// Number of choices that have not ended.
     left: usize,
     choices: Vec<StreamedChoice>,
@@ -39,14 +43,18 @@ pub(super) struct Deltas {
 
 #[derive(Clone, Debug)]
 struct StreamedChoice {
-    /// `None` if the caller requests no text.
+    /// The text of the choice; `None` if the caller requests neither text nor stop texts.
     text: Option<ChoiceText>,
+    /// The last token; `None` before the first token.
     last: Option<i32>,
     ended: bool,
 }
 
 impl Deltas {
     /// Submits a job. Without `text`, tokens are not decoded, unless stop texts are searched.
+    ///
+    /// # Errors
+    /// If the job requests log-probabilities of prompts or samples no tokens, or the options are invalid for a prompt.
     pub(super) fn start(service: &Arc<Service>, job: &Job, text: bool) -> Result<Self, ApiError> {
         let options = job.options.clone();
         if options.prompt_logprobs.is_some() {
@@ -76,20 +84,20 @@ impl Deltas {
         Ok(Self { service: Arc::clone(service), options, running, received, left, choices })
     }
 
-    /// Returns the next progress; `None` after all choices have ended.
+    /// Returns the next progress; `None` after all choices have ended or after an error.
     pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
         while self.left > 0 {
             let delta = match self.received.recv().await {
-                None => Err(self.service.stopped()),
-                Some(Event::Failed(reason)) => Err(ApiError::internal(reason)),
+                None => Err(self.service.stopped_error()),
+                Some(TokenEvent::Failed(reason)) => Err(ApiError::internal(reason)),
                 // Tokens that were sampled after a stop text, before the engine has ended the response.
-                Some(Event::Token(choice, _) | Event::End(choice, _))
+                Some(TokenEvent::Token(choice, _) | TokenEvent::End(choice, _))
                     if self.choices[choice as usize].ended =>
                 {
                     continue;
                 }
-                Some(Event::Token(choice, token)) => self.token(choice, token),
-                Some(Event::End(choice, reason)) => self.end(choice, reason),
+                Some(TokenEvent::Token(choice, token)) => self.token(choice, token),
+                Some(TokenEvent::End(choice, reason)) => self.end(choice, reason),
             };
             match &delta {
                 // A failed stream has no more events.
@@ -103,7 +111,7 @@ impl Deltas {
     }
 
     fn token(&mut self, number: u32, token: ServedToken) -> Result<Delta, ApiError> {
-        let has_text = self.service.has_text(&self.options, token.id);
+        let has_text = self.service.is_text(&self.options, token.id);
         let choice = &mut self.choices[number as usize];
         choice.last = Some(token.id);
         let tokenizer = &self.service.encoder.tokenizer;
@@ -127,7 +135,7 @@ impl Deltas {
             decoded(choice.text.as_mut().map(|text| text.finish(tokenizer)))?;
         let end = match stop {
             Some(stop) => self.stopped_at(number, stop),
-            None => self.service.end(&self.options, reason, choice.last),
+            None => self.service.response_end(&self.options, reason, choice.last),
         };
         Ok(Delta { choice: number, token: None, text, end: Some(end) })
     }

@@ -14,7 +14,7 @@ use crate::vllm::protocol::{ErrorDetail, ErrorResponse};
 pub(super) struct ApiError {
     status: StatusCode,
     message: String,
-    /// The parameter of the request that is wrong.
+    /// The parameter of the request that is wrong; `None` if the error concerns no single parameter.
     param: Option<String>,
 }
 
@@ -23,12 +23,12 @@ impl ApiError {
         Self { status, message: message.to_string(), param: None }
     }
 
-    /// Returns an error of the request as a whole.
+    /// Returns an error of the request as a whole, with status 400.
     pub(super) fn bad_request(message: impl fmt::Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Returns an error of a parameter.
+    /// Returns an error of a parameter, with status 400.
     pub(super) fn parameter(
         name: &str,
         expected: impl fmt::Display,

@@ -28,7 +28,7 @@ pub(super) trait Chunks: Send + 'static {
     fn usage(&mut self) -> Option<Self::Chunk>;
 }
 
-/// Answers with the events of a job, and [`STREAM_END`] at the end. An error ends the stream as an event of its own.
+/// Answers with the events of a job, and [`STREAM_END`] at the end. An error is sent as an event and ends the stream.
 pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C) -> Response {
     let begin =
         stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
@@ -44,7 +44,7 @@ fn sse(events: impl Stream<Item = Event> + Send + 'static) -> Response {
 /// The state of a stream.
 enum Phase<C> {
     Running(Box<(Deltas, C)>),
-    /// Only the end mark is left.
+    /// Only [`STREAM_END`] has not been sent yet.
     Ending,
     Ended,
 }

@@ -13,8 +13,8 @@ use super::body::Body;
 use super::deltas::{Delta, Deltas};
 use super::error::ApiError;
 use super::events::{self, Chunks};
-use super::job::{Answer, Choice, Job};
-use super::neutral::refuse_others;
+use super::job::{Choice, Job, PromptResponses};
+use super::neutral::refuse_unsupported;
 use super::options::Options;
 use super::{logprobs, spans::Spans};
 use crate::vllm::protocol::{
@@ -22,7 +22,7 @@ use crate::vllm::protocol::{
 };
 
 /// Maximum number of characters of a cache salt, as in vLLM.
-const LONGEST_SALT: usize = 1024;
+const MAX_SALT: usize = 1024;
 
 pub(super) async fn generate(
     State(service): State<Arc<Service>>,
@@ -31,7 +31,7 @@ pub(super) async fn generate(
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
     check_salt(request.cache_salt.as_deref())?;
-    refuse_others(&request.other)?;
+    refuse_unsupported(&request.other)?;
     let options = Options::new(request.sampling_params.clone())?;
     if request.sampling_params.detokenize == Some(false) && !options.text.stop.is_empty() {
         return Err(ApiError::parameter("stop", "no texts with detokenize false", "texts"));
@@ -42,7 +42,7 @@ pub(super) async fn generate(
     let id = service.call_id(GENERATE_ID_PREFIX, &headers, request.request_id.as_deref());
     let job = Job { id, prompts: vec![request.token_ids.into()], options };
     if request.stream != Some(true) {
-        return service.generated(&job).await.map(|answer| Json(answer).into_response());
+        return service.respond_generate(&job).await.map(|answer| Json(answer).into_response());
     }
     let deltas = Deltas::start(&service, &job, false)?;
     let include_usage = request.stream_options.is_some_and(|options| options.include_usage);
@@ -50,21 +50,21 @@ pub(super) async fn generate(
     Ok(events::respond(deltas, GenerateChunks { spans, include_usage, sampled: 0, job }))
 }
 
-/// Checks a cache salt. It has no other effect: no cache outlives the responses to its prompt, so there is nothing that a salt could
-/// separate.
+/// Checks that a cache salt has 1 to `MAX_SALT` characters. The salt has no other effect: the engine keeps no KV cache after the responses
+/// to a prompt have ended, so no other prompt could use the cache.
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     let length = salt.map_or(1, |salt| salt.chars().count());
-    if (1..=LONGEST_SALT).contains(&length) {
+    if (1..=MAX_SALT).contains(&length) {
         return Ok(());
     }
-    let expected = format!("1 to {LONGEST_SALT} characters");
+    let expected = format!("1 to {MAX_SALT} characters");
     Err(ApiError::parameter("cache_salt", expected, length))
 }
 
 impl Service {
-    async fn generated(self: &Arc<Self>, job: &Job) -> Result<GenerateResponse, ApiError> {
-        let mut answers = self.answer(job, false).await?;
-        let Answer { prompt, choices } = answers.pop().unwrap_or_default();
+    async fn respond_generate(self: &Arc<Self>, job: &Job) -> Result<GenerateResponse, ApiError> {
+        let mut answers = self.generate_all(job, false).await?;
+        let PromptResponses { prompt, choices } = answers.pop().unwrap_or_default();
         let sampled = choices.iter().map(|choice| choice.tokens.len()).sum();
         let tokenizer = &self.encoder.tokenizer;
         let scored = prompt.map(|scored| logprobs::of_prompt(tokenizer, &job.prompts[0], &scored));
@@ -73,25 +73,25 @@ impl Service {
             request_id: job.id.to_string(),
             model: Some(self.name().to_owned()),
             created: Some(self.unix_time()),
-            choices: choices.map(|(index, choice)| whole(job, index, choice)).collect(),
+            choices: choices.map(|(index, choice)| complete_choice(job, index, choice)).collect(),
             usage: Some(job.usage(sampled)),
             prompt_logprobs: scored,
         })
     }
 }
 
-fn whole(job: &Job, index: u32, choice: Choice) -> GenerateChoice {
+fn complete_choice(job: &Job, index: u32, choice: Choice) -> GenerateChoice {
     let mut spans = Spans::default();
     choice.tokens.iter().for_each(|token| spans.add(token));
     GenerateChoice {
         finish_reason: Some(choice.end.reason.to_string()),
         stop_reason: choice.end.stop,
-        weight_versions: Some(spans.done()),
-        ..tokens(job, index, &choice.tokens)
+        weight_versions: Some(spans.take()),
+        ..token_choice(job, index, &choice.tokens)
     }
 }
 
-fn tokens(job: &Job, index: u32, tokens: &[ServedToken]) -> GenerateChoice {
+fn token_choice(job: &Job, index: u32, tokens: &[ServedToken]) -> GenerateChoice {
     GenerateChoice {
         index,
         token_ids: Some(tokens.iter().map(|token| token.id).collect()),
@@ -129,11 +129,11 @@ impl Chunks for GenerateChunks {
         self.sampled += token.len();
         let spans = &mut self.spans[index as usize];
         token.iter().for_each(|token| spans.add(token));
-        let mut choice = tokens(&self.job, index, &token);
+        let mut choice = token_choice(&self.job, index, &token);
         if let Some(end) = end {
             choice.finish_reason = Some(end.reason.to_string());
             choice.stop_reason = end.stop;
-            choice.weight_versions = Some(spans.done());
+            choice.weight_versions = Some(spans.take());
         }
         Some(self.response(vec![choice], None))
     }

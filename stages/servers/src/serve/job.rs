@@ -1,4 +1,4 @@
-//! The work of a call: its prompts, submitted to the engine, and their responses.
+//! The prompts of a call, which are submitted to the engine, and their responses.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::deltas::{Delta, Deltas};
 use super::error::ApiError;
 use super::options::Options;
 use super::receive::{Collected, Collector, Sampled, Timing};
-use super::requests::Running;
+use super::requests::RequestGuard;
 use crate::vllm::protocol::Usage;
 
 /// The prompts and options of a call.
@@ -27,7 +27,8 @@ pub(super) struct Job {
 
 /// The responses to a prompt.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct PromptResponses {
+    /// The log-probabilities of the prompt tokens from the second on; `None` if they were not requested.
     pub(super) prompt: Option<Vec<TokenLogprob>>,
     pub(super) choices: Vec<Choice>,
 }
@@ -44,7 +45,7 @@ pub(super) struct Choice {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct End {
     pub(super) reason: FinishReason,
-    /// The stop text or stop token.
+    /// The stop text or stop token that ended the response; `None` if neither did.
     pub(super) stop: Option<Value>,
 }
 
@@ -60,10 +61,10 @@ impl Job {
     /// Returns the sampling options of each prompt.
     pub(super) fn samplings(&self, service: &Service) -> Result<Vec<Sampling>, ApiError> {
         let limits = service.engine.limits();
-        self.prompts.iter().map(|prompt| self.options.for_prompt(prompt, limits)).collect()
+        self.prompts.iter().map(|prompt| self.options.sampling_for_prompt(prompt, limits)).collect()
     }
 
-    /// Returns the number of tokens of the prompts and of `completion_tokens` sampled ones.
+    /// Returns the numbers of tokens of the prompts and of the responses, which have `completion_tokens` tokens in total.
     pub(super) fn usage(&self, completion_tokens: usize) -> Usage {
         let prompt_tokens = self.prompts.iter().map(|prompt| prompt.len() as u64).sum();
         let completion_tokens = completion_tokens as u64;
@@ -80,9 +81,9 @@ impl Service {
         prompt: &Arc<[i32]>,
         sampling: Sampling,
         receiver: impl FnOnce(Timing) -> Box<dyn TokenReceiver>,
-    ) -> Running {
-        self.metrics.prompt(prompt.len());
-        let running = self.requests.enter(&job.id);
+    ) -> RequestGuard {
+        self.metrics.record_prompt(prompt.len());
+        let running = self.requests.register(&job.id);
         let (clock, metrics) = (Arc::clone(&self.clock), Arc::clone(&self.metrics));
         let timing = Timing { begun: clock.now(), clock, metrics, has_token: false };
         let options = &job.options;
@@ -100,12 +101,12 @@ impl Service {
         running
     }
 
-    /// Returns all responses of a job, by prompt. Without `text`, tokens are not decoded.
-    pub(super) async fn answer(
+    /// Returns all responses of a job, by prompt. Without `text`, tokens are not decoded, unless stop texts are searched.
+    pub(super) async fn generate_all(
         self: &Arc<Self>,
         job: &Job,
         text: bool,
-    ) -> Result<Vec<Answer>, ApiError> {
+    ) -> Result<Vec<PromptResponses>, ApiError> {
         if job.options.text.stop.is_empty() {
             return self.collect(job, text).await;
         }
@@ -126,11 +127,12 @@ impl Service {
         let choices: Option<Vec<Choice>> =
             choices.map(|((tokens, text), end)| Some(Choice { tokens, text, end: end? })).collect();
         let choices = choices.ok_or_else(|| ApiError::internal("a response did not end"))?;
-        let answer = |choices: &[Choice]| Answer { prompt: None, choices: choices.to_vec() };
+        let answer =
+            |choices: &[Choice]| PromptResponses { prompt: None, choices: choices.to_vec() };
         Ok(choices.chunks(n).map(answer).collect())
     }
 
-    async fn collect(&self, job: &Job, text: bool) -> Result<Vec<Answer>, ApiError> {
+    async fn collect(&self, job: &Job, text: bool) -> Result<Vec<PromptResponses>, ApiError> {
         let samplings = job.samplings(self)?;
         let submitted = job.prompts.iter().zip(samplings).map(|(prompt, sampling)| {
             let (done, collected) = oneshot::channel();
@@ -143,25 +145,25 @@ impl Service {
         let submitted: Vec<_> = submitted.collect();
         let mut answers = Vec::with_capacity(submitted.len());
         for (_running, collected) in submitted {
-            let collected = collected.await.map_err(|_dropped| self.stopped())?;
+            let collected = collected.await.map_err(|_dropped| self.stopped_error())?;
             let Collected { prompt, responses } = collected.map_err(ApiError::internal)?;
             let choices = match job.options.only_scores() {
                 true => vec![Choice::unsampled(); job.options.n as usize],
                 false => responses
                     .into_iter()
-                    .map(|sampled| self.choice(job, sampled, text))
+                    .map(|sampled| self.decode_choice(job, sampled, text))
                     .collect::<Result<_, _>>()?,
             };
-            answers.push(Answer { prompt, choices });
+            answers.push(PromptResponses { prompt, choices });
         }
         Ok(answers)
     }
 
-    fn choice(&self, job: &Job, sampled: Sampled, text: bool) -> Result<Choice, ApiError> {
+    fn decode_choice(&self, job: &Job, sampled: Sampled, text: bool) -> Result<Choice, ApiError> {
         let Sampled { tokens, reason } = sampled;
-        let end = self.end(&job.options, reason, tokens.last().map(|token| token.id));
+        let end = self.response_end(&job.options, reason, tokens.last().map(|token| token.id));
         let ids = tokens.iter().map(|token| token.id);
-        let ids: Vec<i32> = ids.filter(|id| self.has_text(&job.options, *id)).collect();
+        let ids: Vec<i32> = ids.filter(|id| self.is_text(&job.options, *id)).collect();
         let text = match text {
             true => {
                 let skip_special = job.options.text.skip_special;
@@ -172,19 +174,26 @@ impl Service {
         Ok(Choice { tokens, text, end })
     }
 
-    /// Returns `true` if a token is part of the text: the token that ends a response is not, unless the request includes it.
-    pub(super) fn has_text(&self, options: &Options, token: i32) -> bool {
+    /// Returns `true` if a token is part of the text. A token that ends a response is not part of the text, unless the client requests stop
+    /// texts in the output.
+    pub(super) fn is_text(&self, options: &Options, token: i32) -> bool {
         options.text.include_stop || !options.is_end(token, self.engine.limits())
     }
 
-    /// Returns the end of a response, with its last token if that is a stop token and not an end-of-sequence token of the model.
-    pub(super) fn end(&self, options: &Options, reason: FinishReason, last: Option<i32>) -> End {
+    /// Returns the end of a response. `stop` is the last token if this token is a stop token and not an end-of-sequence token of the model,
+    /// and `None` otherwise.
+    pub(super) fn response_end(
+        &self,
+        options: &Options,
+        reason: FinishReason,
+        last: Option<i32>,
+    ) -> End {
         let limits = self.engine.limits();
         let is_stop = |id: &i32| reason == FinishReason::Stop && !options.is_eos(*id, limits);
         End { reason, stop: last.filter(is_stop).map(Value::from) }
     }
 
-    pub(super) fn stopped(&self) -> ApiError {
+    pub(super) fn stopped_error(&self) -> ApiError {
         let reason = self.engine.failure().unwrap_or_else(|| "the server is stopping".to_owned());
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason)
     }

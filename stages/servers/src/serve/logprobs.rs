@@ -1,4 +1,4 @@
-//! Log-probabilities in the shapes of the calls.
+//! Log-probabilities in the formats of the different calls.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::vllm::protocol::{
     CompletionLogprobs, LOWEST_LOGPROB, Logprob, Logprobs, PromptLogprob, PromptLogprobs,
 };
 
-/// Returns the log-probabilities of a response to `/inference/v1/generate`.
+/// Returns the log-probabilities of tokens in the format of `/inference/v1/generate`.
 pub(super) fn by_id(tokens: &[ServedToken]) -> Logprobs {
     let entry = |token: &ServedToken| {
         let scored = token.logprob.as_ref();
@@ -35,7 +35,8 @@ fn top_by_id(scored: &TokenLogprob) -> Vec<Logprob> {
     ranked.map(entry).collect()
 }
 
-/// Returns the log-probabilities of the tokens of a prompt by token id.
+/// Returns the log-probabilities of the tokens of a prompt and of the most likely tokens at their positions, by token id. The entry of the
+/// first token is `None`.
 pub(super) fn of_prompt(
     tokenizer: &Tokenizer,
     prompt: &[i32],
@@ -59,7 +60,7 @@ pub(super) fn of_prompt(
 #[derive(Clone, Copy)]
 pub(super) struct TokenTexts<'t> {
     pub(super) tokenizer: &'t Tokenizer,
-    /// Writes `token_id:5` in place of the text, as `return_tokens_as_token_ids` requests.
+    /// `true` to write `token_id:5` in place of the text of token 5, as `return_tokens_as_token_ids` requests.
     pub(super) as_ids: bool,
 }
 
@@ -68,7 +69,8 @@ impl TokenTexts<'_> {
         if self.as_ids { format!("token_id:{id}") } else { text_of(self.tokenizer, id) }
     }
 
-    /// Returns the log-probabilities of tokens of `/v1/completions`. The first token has the position `offset` in the text, in characters.
+    /// Returns the log-probabilities of tokens in the format of `/v1/completions`. The first token has the position `offset` in the text,
+    /// in characters.
     pub(super) fn of_completion<'a>(
         &self,
         tokens: impl Iterator<Item = (i32, Option<&'a TokenLogprob>)>,
@@ -86,7 +88,8 @@ impl TokenTexts<'_> {
         all
     }
 
-    /// Returns the most likely tokens and the sampled one by text. Of several tokens with the same text the most likely one counts.
+    /// Returns the log-probabilities of the most likely tokens and of the token itself, whose text is `own`, by text. If several tokens
+    /// have the same text, the log-probability of the most likely of these tokens is returned.
     fn top(&self, own: &str, scored: &TokenLogprob) -> Map<String, Value> {
         let mut top = Map::new();
         for (id, logprob) in &scored.top {
@@ -96,7 +99,7 @@ impl TokenTexts<'_> {
         top
     }
 
-    /// Returns the log-probabilities of tokens of `/v1/chat/completions`.
+    /// Returns the log-probabilities of tokens in the format of `/v1/chat/completions`.
     pub(super) fn of_chat(&self, tokens: &[ServedToken]) -> Value {
         let entry = |token: &ServedToken| {
             let scored = token.logprob.as_ref();
@@ -117,12 +120,13 @@ impl TokenTexts<'_> {
     }
 }
 
-/// Returns the text of a single token. A part of a character is a replacement character.
+/// Returns the text of a single token; empty if the token cannot be decoded. An incomplete character becomes a replacement character.
 fn text_of(tokenizer: &Tokenizer, id: i32) -> String {
     tokenizer.decode(&[id], false).unwrap_or_default()
 }
 
-/// Returns a value that JSON can hold, as vLLM does.
+/// Returns the log-probability, or `LOWEST_LOGPROB` in place of NaN and of lower values, as vLLM does: JSON cannot represent infinities and
+/// NaN.
 fn sendable(logprob: f32) -> f32 {
     if logprob.is_nan() { LOWEST_LOGPROB } else { logprob.max(LOWEST_LOGPROB) }
 }

@@ -1,4 +1,4 @@
-//! The metrics of a server, with vLLM's names where they mean the same.
+//! The metrics of a server, with the names that vLLM gives to the same metrics.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -14,18 +14,18 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::serving::{ServingLimits, ServingStatistics};
 
-/// Bounds of the histograms in seconds, those of vLLM.
+/// Upper bounds of the histogram buckets in seconds, as in vLLM.
 const SECONDS: [f64; 18] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     320.0, 2560.0,
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Finished {
+struct FinishLabels {
     finished_reason: &'static str,
 }
 
-/// The metrics, which calls update and `/metrics` writes.
+/// The metrics, which calls update and `/metrics` returns.
 pub(super) struct Metrics {
     registry: Registry,
     running: Gauge,
@@ -34,11 +34,12 @@ pub(super) struct Metrics {
     preemptions: Counter,
     prompt_tokens: Counter,
     generation_tokens: Counter,
-    finished: Family<Finished, Counter>,
+    finished: Family<FinishLabels, Counter>,
     first_token: Histogram,
     latency: Histogram,
-    /// Held while counters are set to the engine's values, which two readers must not do at once.
-    reading: Mutex<()>,
+    /// The lock that is held while the counters are increased to the engine's values. Without it, two concurrent readers would add the
+    /// increase twice.
+    write_lock: Mutex<()>,
 }
 
 impl Metrics {
@@ -57,7 +58,7 @@ impl Metrics {
             finished: Family::default(),
             first_token: histogram(),
             latency: histogram(),
-            reading: Mutex::default(),
+            write_lock: Mutex::default(),
             registry: Registry::default(),
         };
         metrics.register(&mut registry);
@@ -83,26 +84,26 @@ impl Metrics {
         r.register("vllm:e2e_request_latency_seconds", help, self.latency.clone());
     }
 
-    pub(super) fn prompt(&self, tokens: usize) {
+    pub(super) fn record_prompt(&self, tokens: usize) {
         self.prompt_tokens.inc_by(tokens as u64);
     }
 
-    pub(super) fn first_token(&self, after: Nanos) {
+    pub(super) fn record_first_token(&self, after: Nanos) {
         self.first_token.observe(after.as_secs_f64());
     }
 
-    pub(super) fn finished(&self, reason: FinishReason, after: Nanos) {
-        self.finished.get_or_create(&Finished { finished_reason: reason.as_str() }).inc();
+    pub(super) fn record_end(&self, reason: FinishReason, after: Nanos) {
+        self.finished.get_or_create(&FinishLabels { finished_reason: reason.as_str() }).inc();
         self.latency.observe(after.as_secs_f64());
     }
 
-    /// Writes the metrics in the OpenMetrics text format.
+    /// Updates the metrics to the engine's statistics `now` and returns them in the OpenMetrics text format.
     pub(super) fn write(
         &self,
         now: &ServingStatistics,
         limits: &ServingLimits,
     ) -> Result<String, fmt::Error> {
-        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(gauge(now.running));
         self.waiting.set(gauge(now.waiting));
@@ -125,9 +126,9 @@ mod tests {
     #[test]
     fn metrics_have_the_names_that_dashboards_of_vllm_read() {
         let metrics = Metrics::new("m");
-        metrics.prompt(7);
-        metrics.first_token(Nanos::from_secs_f64(0.3));
-        metrics.finished(FinishReason::Abort, Nanos::from_secs_f64(3.0));
+        metrics.record_prompt(7);
+        metrics.record_first_token(Nanos::from_secs_f64(0.3));
+        metrics.record_end(FinishReason::Abort, Nanos::from_secs_f64(3.0));
         let limits = ServingLimits {
             context: 8,
             vocab_size: 8,

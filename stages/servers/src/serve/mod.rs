@@ -1,6 +1,6 @@
 //! An HTTP server of vLLM's protocol, over any engine that implements [`ServingEngine`].
 //!
-//! The calls are those of [`path`]. Each parameter of a request is honoured, or the request is refused with an error that names it.
+//! The server has the calls of [`path`]. Each parameter of a request is honoured, or the request is refused with an error that names it.
 
 mod body;
 mod chat;
@@ -43,15 +43,15 @@ use crate::vllm::protocol::path;
 /// The options of a [`Service`].
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The names by which requests call the model; at least one. Answers have the first. (vLLM: `--served-model-name`)
+    /// The names of the model in requests; at least one. Answers have the first name. (vLLM: `--served-model-name`)
     pub names: Vec<String>,
     /// The folder of the model, as `/v1/models` shows it.
     pub root: String,
-    /// The key that every call must send, except for `/health`.
+    /// The key that every call except `/health` must send; `None` if calls need no key.
     pub api_key: Option<String>,
 }
 
-/// A model behind vLLM's protocol.
+/// A server of vLLM's protocol for one model.
 pub struct Service {
     engine: Arc<dyn ServingEngine>,
     encoder: Arc<PromptEncoder>,
@@ -59,13 +59,14 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     requests: Arc<Requests>,
     metrics: Arc<Metrics>,
-    /// The time of the start in seconds since 1970, when `clock` showed `started`.
+    /// The time of the start, in seconds since 1970.
     started_at: u64,
+    /// The time of `clock` at the start, in seconds.
     started: f64,
 }
 
 impl Service {
-    /// Creates a server of an engine. `encoder` has the tokenizer and the chat template of its model.
+    /// Creates a server for an engine. `encoder` has the tokenizer and the chat template of the model.
     #[must_use]
     pub fn new(
         engine: Arc<dyn ServingEngine>,
@@ -86,7 +87,7 @@ impl Service {
         }
     }
 
-    /// Returns the calls of the server.
+    /// Returns the router with all calls of the server.
     pub fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route(path::GENERATE, post(generate::generate))
@@ -109,12 +110,12 @@ impl Service {
             .method_not_allowed_fallback(async || {
                 ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the call has another method")
             })
-            .layer(DefaultBodyLimit::max(body::LIMIT))
-            .layer(middleware::from_fn_with_state(Arc::clone(&self), key::check))
+            .layer(DefaultBodyLimit::max(body::MAX_BODY))
+            .layer(middleware::from_fn_with_state(Arc::clone(&self), key::check_key))
             .with_state(self)
     }
 
-    /// Serves until `stop` is ready and all calls have been answered.
+    /// Serves until `stop` is ready, and then until all calls have been answered.
     ///
     /// # Errors
     /// If the listener fails.
@@ -148,7 +149,7 @@ impl Service {
         }
     }
 
-    /// Returns the id of a call: the prefix, and the header `X-Request-Id`, the id in the body, or a random one.
+    /// Returns the id of a call: the prefix, followed by the header `X-Request-Id`, or else the id in the body, or else a random id.
     fn call_id(&self, prefix: &str, headers: &HeaderMap, in_body: Option<&str>) -> Arc<str> {
         let header = headers.get("x-request-id").and_then(|value| value.to_str().ok());
         match header.or(in_body) {

@@ -1,12 +1,12 @@
-//! Parameters that requests may have without an effect.
+//! Parameters that this server does not implement, and the values at which they have no effect.
 
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
 
-/// The values of a parameter that change nothing.
+/// The values at which a parameter has no effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Neutral {
+enum NeutralValue {
     Number(f64),
     Bool(bool),
     Text(&'static str),
@@ -16,10 +16,10 @@ enum Neutral {
     Any,
 }
 
-use Neutral::{Any, Bool, Empty, Number, Text};
+use NeutralValue::{Any, Bool, Empty, Number, Text};
 
 /// Parameters of OpenAI and vLLM that this server does not implement, with the values that have no effect.
-const PARAMETERS: &[(&str, Neutral)] = &[
+const UNSUPPORTED_PARAMETERS: &[(&str, NeutralValue)] = &[
     ("add_special_tokens", Bool(false)),
     ("allowed_token_ids", Empty),
     ("bad_words", Empty),
@@ -51,18 +51,17 @@ const PARAMETERS: &[(&str, Neutral)] = &[
     ("user", Any),
 ];
 
-/// Returns an error that names the first parameter that is unknown, or requests something that this server does not support. `null` has no
-/// effect.
-pub(super) fn refuse_others(parameters: &Map<String, Value>) -> Result<(), ApiError> {
+/// Returns an error that names the first parameter that is unknown or has an effect. A parameter that is `null` has no effect.
+pub(super) fn refuse_unsupported(parameters: &Map<String, Value>) -> Result<(), ApiError> {
     parameters.iter().try_for_each(|(name, value)| refuse(name, value))
 }
 
 fn refuse(name: &str, value: &Value) -> Result<(), ApiError> {
-    let known = PARAMETERS.iter().find(|(known, _)| *known == name);
+    let known = UNSUPPORTED_PARAMETERS.iter().find(|(known, _)| *known == name);
     let is_text_format = name == "response_format" && value["type"] == "text";
     match known {
         _ if value.is_null() || is_text_format => Ok(()),
-        Some((_, neutral)) if neutral.is(value) => Ok(()),
+        Some((_, neutral)) if neutral.matches(value) => Ok(()),
         Some((_, neutral)) => Err(ApiError::parameter(name, neutral.expected(), value)),
         None => {
             Err(ApiError::parameter(name, "no such parameter, because this server lacks it", value))
@@ -70,8 +69,8 @@ fn refuse(name: &str, value: &Value) -> Result<(), ApiError> {
     }
 }
 
-impl Neutral {
-    fn is(self, value: &Value) -> bool {
+impl NeutralValue {
+    fn matches(self, value: &Value) -> bool {
         match self {
             Any => true,
             Number(number) => value.as_f64() == Some(number),
@@ -106,7 +105,7 @@ mod tests {
 
     fn refused(parameters: Value) -> Option<String> {
         let Value::Object(parameters) = parameters else { panic!("an object") };
-        refuse_others(&parameters).err().map(|error| error.body().error.message)
+        refuse_unsupported(&parameters).err().map(|error| error.body().error.message)
     }
 
     #[test]

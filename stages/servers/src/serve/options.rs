@@ -8,27 +8,31 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use super::neutral::refuse_others;
+use super::neutral::refuse_unsupported;
 use crate::vllm::protocol::{SamplingParams, Stop};
 
 /// Maximum number of choices of a prompt.
-const CHOICES: u32 = 1024;
+const MAX_CHOICES: u32 = 1024;
 /// Maximum number of most likely tokens for which log-probabilities are returned. (vLLM: `--max-logprobs`)
-const TOP_LOGPROBS: i64 = 20;
-/// Temperatures below this are greedy, as in vLLM: the logits would overflow.
-const GREEDY: f64 = 1e-5;
+const MAX_TOP_LOGPROBS: i64 = 20;
+/// The minimum temperature of random sampling. Lower temperatures are greedy, as in vLLM, because the logits would overflow.
+const MIN_TEMPERATURE: f64 = 1e-5;
 
-/// The options for sampling the responses of a request, in bounds.
+/// The sampling options of a request, which are within their bounds.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     /// The number of choices of each prompt.
     pub(super) n: u32,
     pub(super) seed: Option<u64>,
     pub(super) ends: EndTokens,
-    /// Number of most likely tokens whose log-probabilities are returned with those of the sampled tokens.
+    /// The number of most likely tokens whose log-probabilities are returned with the log-probability of each sampled token; `None` if no
+    /// log-probabilities are returned.
     pub(super) logprobs: Option<u32>,
+    /// The number of most likely tokens whose log-probabilities are returned with the log-probability of each prompt token; `None` if no
+    /// log-probabilities are returned.
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) text: TextOptions,
+    /// The maximum number of tokens of a response; `None` for the rest of the context.
     max_tokens: Option<u32>,
     min_tokens: u32,
     temperature: f64,
@@ -41,28 +45,28 @@ pub(super) struct Options {
 pub(super) struct TextOptions {
     /// Texts that end a response.
     pub(super) stop: Arc<[String]>,
-    /// The stop text, or the text of the stop token, is part of the response.
+    /// `true` if the stop text, or the text of the stop token, is part of the response.
     pub(super) include_stop: bool,
-    /// Special tokens have no text.
+    /// `true` if special tokens are left out of the text.
     pub(super) skip_special: bool,
 }
 
 impl Options {
-    /// Checks the options of a request. `max_tokens` 0 generates nothing; the caller decides whether that is allowed.
+    /// Checks the options of a request. With `max_tokens` 0, no token is sampled; the caller must check whether that is allowed.
     pub(super) fn new(mut params: SamplingParams) -> Result<Self, ApiError> {
         let text = TextOptions::take(&mut params.other)?;
-        refuse_others(&params.other)?;
+        refuse_unsupported(&params.other)?;
         let temperature = params.temperature.unwrap_or(1.0);
-        let greedy = temperature < GREEDY;
+        let greedy = temperature < MIN_TEMPERATURE;
         let options = Self {
-            n: bounded("n", params.n.unwrap_or(1), 1, CHOICES)?,
+            n: check_bounds("n", params.n.unwrap_or(1), 1, MAX_CHOICES)?,
             seed: params.seed.map(i64::cast_unsigned),
             ends: EndTokens {
                 ignore_eos: params.ignore_eos.unwrap_or(false),
                 stop_token_ids: params.stop_token_ids.unwrap_or_default().into(),
             },
-            logprobs: top("logprobs", params.logprobs)?,
-            prompt_logprobs: top("prompt_logprobs", params.prompt_logprobs)?,
+            logprobs: check_top_logprobs("logprobs", params.logprobs)?,
+            prompt_logprobs: check_top_logprobs("prompt_logprobs", params.prompt_logprobs)?,
             text,
             max_tokens: params.max_tokens,
             min_tokens: params.min_tokens.unwrap_or(0),
@@ -77,7 +81,7 @@ impl Options {
     fn check(&self) -> Result<(), ApiError> {
         // The length is checked with the prompt.
         let sampling = self.sampling(self.max_tokens.unwrap_or(u32::MAX).max(1));
-        match sampling.defect() {
+        match sampling.invalid_option() {
             None | Some(("min_new_tokens", ..)) => Ok(()),
             Some((name, expected, found)) => Err(ApiError::parameter(name, expected, found)),
         }
@@ -93,7 +97,7 @@ impl Options {
         }
     }
 
-    /// Returns `true` if the request is for no tokens.
+    /// Returns `true` if the request samples no tokens and only scores its prompt.
     pub(super) fn only_scores(&self) -> bool {
         self.max_tokens == Some(0)
     }
@@ -101,8 +105,9 @@ impl Options {
     /// Returns the sampling options for a prompt.
     ///
     /// # Errors
-    /// If a token is outside of the vocabulary, or the prompt and its response do not fit into the context.
-    pub(super) fn for_prompt(
+    /// If a token of the prompt or a stop token is outside of the vocabulary, the prompt is empty, the prompt and its response do not fit
+    /// into the context, or `min_tokens` exceeds the maximum length of the response.
+    pub(super) fn sampling_for_prompt(
         &self,
         prompt: &[i32],
         limits: &ServingLimits,
@@ -118,13 +123,13 @@ impl Options {
         }
         let room = limits.context.saturating_sub(prompt.len());
         let wanted = self.max_tokens.map_or(room, |wanted| wanted as usize);
-        let least = usize::from(!self.only_scores());
-        if room < wanted.max(least) {
+        let min = usize::from(!self.only_scores());
+        if room < wanted.max(min) {
             return Err(ApiError::bad_request(format_args!(
                 "this model's maximum context length is {} tokens: found a prompt of {} tokens and max_tokens {}",
                 limits.context,
                 prompt.len(),
-                wanted.max(least)
+                wanted.max(min)
             )));
         }
         if self.min_tokens as usize > wanted {
@@ -139,14 +144,14 @@ impl Options {
         self.is_eos(token, limits) || self.ends.stop_token_ids.contains(&token)
     }
 
-    /// Returns `true` if a token is an end-of-sequence token of the model that ends a response.
+    /// Returns `true` if a token is an end-of-sequence token of the model, and the request does not ignore these tokens.
     pub(super) fn is_eos(&self, token: i32, limits: &ServingLimits) -> bool {
         !self.ends.ignore_eos && limits.eos_token_ids.contains(&token)
     }
 }
 
 impl TextOptions {
-    /// Takes the options from the parameters that have no field of their own.
+    /// Removes the text options from `other`, the parameters that have no field of their own, and reads them.
     fn take(other: &mut Map<String, Value>) -> Result<Self, ApiError> {
         let stop = match take::<Stop>(other, "stop", "a text or a list of texts")? {
             None => Vec::new(),
@@ -176,17 +181,19 @@ pub(super) fn take<T: DeserializeOwned>(
     serde_json::from_value(value).map_err(|_mismatch| ApiError::parameter(name, expected, found))
 }
 
-fn bounded(name: &str, found: u32, least: u32, most: u32) -> Result<u32, ApiError> {
-    if (least..=most).contains(&found) {
+fn check_bounds(name: &str, found: u32, min: u32, max: u32) -> Result<u32, ApiError> {
+    if (min..=max).contains(&found) {
         return Ok(found);
     }
-    Err(ApiError::parameter(name, format_args!("{least} to {most}"), found))
+    Err(ApiError::parameter(name, format_args!("{min} to {max}"), found))
 }
 
-fn top(name: &str, wanted: Option<i64>) -> Result<Option<u32>, ApiError> {
+fn check_top_logprobs(name: &str, wanted: Option<i64>) -> Result<Option<u32>, ApiError> {
     let in_bounds = |wanted: i64| {
-        let number = u32::try_from(wanted).ok().filter(|_| wanted <= TOP_LOGPROBS);
-        number.ok_or_else(|| ApiError::parameter(name, format_args!("0 to {TOP_LOGPROBS}"), wanted))
+        let number = u32::try_from(wanted).ok().filter(|_| wanted <= MAX_TOP_LOGPROBS);
+        number.ok_or_else(|| {
+            ApiError::parameter(name, format_args!("0 to {MAX_TOP_LOGPROBS}"), wanted)
+        })
     };
     wanted.map(in_bounds).transpose()
 }
@@ -224,7 +231,7 @@ mod tests {
     fn options_have_the_defaults_of_vllm() {
         let options = options(json!({})).unwrap();
         assert_eq!(options.n, 1);
-        let sampling = options.for_prompt(&[2, 3], &limits()).unwrap();
+        let sampling = options.sampling_for_prompt(&[2, 3], &limits()).unwrap();
         assert_eq!(sampling, Sampling::unrestricted(6), "the rest of the context");
     }
 
@@ -249,7 +256,8 @@ mod tests {
     #[test]
     fn prompts_that_do_not_fit_are_refused() {
         let refusal = |params, prompt: &[i32]| {
-            let refused = options(params).unwrap().for_prompt(prompt, &limits()).unwrap_err();
+            let refused =
+                options(params).unwrap().sampling_for_prompt(prompt, &limits()).unwrap_err();
             refused.body().error.message
         };
         assert!(refusal(json!({"max_tokens": 7}), &[2, 3]).contains("context length is 8"));
@@ -263,6 +271,6 @@ mod tests {
     #[test]
     fn a_tiny_temperature_is_greedy() {
         let options = options(json!({"temperature": 1e-9, "top_k": -1, "max_tokens": 3})).unwrap();
-        assert_eq!(options.for_prompt(&[2], &limits()).unwrap(), Sampling::greedy(3));
+        assert_eq!(options.sampling_for_prompt(&[2], &limits()).unwrap(), Sampling::greedy(3));
     }
 }

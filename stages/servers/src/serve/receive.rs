@@ -24,11 +24,14 @@ pub(super) struct Collected {
     pub(super) responses: Vec<Sampled>,
 }
 
-/// An event of a response. Choices are numbered over all prompts of a call.
+/// An event of the responses of a call. The `u32` is the index of the response among the responses to all prompts of the call.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum TokenEvent {
+    /// A token was sampled.
     Token(u32, ServedToken),
+    /// The response has ended.
     End(u32, FinishReason),
+    /// The engine has failed; the text is the reason.
     Failed(String),
 }
 
@@ -36,28 +39,32 @@ pub(super) enum Event {
 pub(super) struct Timing {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Arc<Metrics>,
+    /// The time of the request.
     pub(super) begun: Nanos,
+    /// `true` once the request has a token.
     pub(super) has_token: bool,
 }
 
 impl Timing {
     fn token(&mut self) {
         if !std::mem::replace(&mut self.has_token, true) {
-            self.metrics.first_token(self.clock.now().since(self.begun));
+            self.metrics.record_first_token(self.clock.now().since(self.begun));
         }
     }
 
     fn end(&self, reason: FinishReason) {
-        self.metrics.finished(reason, self.clock.now().since(self.begun));
+        self.metrics.record_end(reason, self.clock.now().since(self.begun));
     }
 }
 
 /// Collects the responses to a prompt and sends them together.
 pub(super) struct Collector {
     pub(super) timing: Timing,
+    /// The log-probabilities of the prompt tokens from the second on; `None` unless the engine has reported them.
     pub(super) prompt: Option<Vec<TokenLogprob>>,
     /// The tokens of each sample.
     pub(super) tokens: Vec<Vec<ServedToken>>,
+    /// The finish reason of each sample; `None` while the sample continues.
     pub(super) ended: Vec<Option<FinishReason>>,
     /// `None` after the responses were sent.
     pub(super) done: Option<oneshot::Sender<Result<Collected, String>>>,
@@ -116,13 +123,13 @@ impl TokenReceiver for Collector {
 /// Sends each token when it is sampled.
 pub(super) struct Forwarder {
     pub(super) timing: Timing,
-    /// The choice of the first sample.
+    /// The index of the response of sample 0 among the responses to all prompts of the call.
     pub(super) first: u32,
-    pub(super) events: UnboundedSender<Event>,
+    pub(super) events: UnboundedSender<TokenEvent>,
 }
 
 impl Forwarder {
-    fn send(&self, event: Event) {
+    fn send(&self, event: TokenEvent) {
         let _client_is_gone = self.events.send(event);
     }
 }
@@ -132,15 +139,15 @@ impl TokenReceiver for Forwarder {
 
     fn token(&mut self, sample: u32, token: ServedToken) {
         self.timing.token();
-        self.send(Event::Token(self.first + sample, token));
+        self.send(TokenEvent::Token(self.first + sample, token));
     }
 
     fn end(&mut self, sample: u32, reason: FinishReason) {
         self.timing.end(reason);
-        self.send(Event::End(self.first + sample, reason));
+        self.send(TokenEvent::End(self.first + sample, reason));
     }
 
     fn fail(&mut self, reason: &str) {
-        self.send(Event::Failed(reason.to_owned()));
+        self.send(TokenEvent::Failed(reason.to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! The requests in flight, by the ids that clients received.
+//! The requests in flight, with the ids of their calls, which clients use to abort them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub(super) struct Requests {
 }
 
 /// A request in flight. When it is dropped, because it has ended or its client has closed the connection, the engine removes it.
-pub(super) struct Running {
+pub(super) struct RequestGuard {
     requests: Arc<Requests>,
     pub(super) id: GenerationId,
 }
@@ -24,11 +24,11 @@ impl Requests {
         Self { engine, next: AtomicU64::new(1), running: Mutex::default() }
     }
 
-    /// Registers a request of the call `id`, before the engine gets it.
-    pub(super) fn enter(self: &Arc<Self>, call: &Arc<str>) -> Running {
+    /// Registers a request of the call with the id `call`, before the engine gets the request.
+    pub(super) fn register(self: &Arc<Self>, call: &Arc<str>) -> RequestGuard {
         let id = GenerationId(self.next.fetch_add(1, Ordering::Relaxed));
         self.lock().insert(id, Arc::clone(call));
-        Running { requests: Arc::clone(self), id }
+        RequestGuard { requests: Arc::clone(self), id }
     }
 
     /// Aborts all requests of a call.
@@ -56,7 +56,7 @@ impl Requests {
     }
 }
 
-impl Drop for Running {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.requests.lock().remove(&self.id);
         self.requests.engine.abort(self.id);

@@ -4,7 +4,7 @@ use rollpacker_stages::serving::ServedToken;
 
 use crate::vllm::protocol::WeightVersionSpan;
 
-/// The labels of the tokens of a response, without repetition.
+/// The spans of the tokens of a response, one for each run of tokens with the same label.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(Vec<WeightVersionSpan>);
 
@@ -21,8 +21,8 @@ impl Spans {
         }
     }
 
-    /// Returns the spans.
-    pub(super) fn done(&mut self) -> Vec<WeightVersionSpan> {
+    /// Returns the spans, and leaves none behind.
+    pub(super) fn take(&mut self) -> Vec<WeightVersionSpan> {
         std::mem::take(&mut self.0)
     }
 }
@@ -38,7 +38,7 @@ mod tests {
             spans.add(&ServedToken { id: 0, logprob: None, version: version.into() });
         }
         let found: Vec<_> =
-            spans.done().into_iter().map(|span| (span.version, span.start, span.end)).collect();
+            spans.take().into_iter().map(|span| (span.version, span.start, span.end)).collect();
         assert_eq!(found, [("1".to_owned(), 0, 2), ("2".to_owned(), 2, 3), ("1".to_owned(), 3, 4)]);
     }
 }

@@ -7,13 +7,13 @@ use crate::vllm::protocol::metric;
 pub(crate) struct CacheUse {
     /// The share of the KV cache that is in use, from 0 to 1.
     pub(crate) share: f64,
-    /// The number of requests that wait for room.
+    /// The number of requests that wait in the server.
     pub(crate) waiting: f64,
 }
 
 impl CacheUse {
-    /// Reads vLLM's metrics in Prometheus' text format. Of several engines in one server, the mean of the shares and the sum of the waiting
-    /// requests count. `None` if a metric is missing.
+    /// Reads vLLM's metrics in Prometheus' text format. For several engines in one server, returns the mean of their shares and the sum of
+    /// their waiting requests. `None` if a metric is missing or the mean is not from 0 to 1.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let shares = values(text, metric::KV_CACHE_USAGE);
         let waiting = values(text, metric::REQUESTS_WAITING);
@@ -24,7 +24,7 @@ impl CacheUse {
     }
 }
 
-/// Returns the values of a metric with any labels.
+/// Returns all values of a metric, one for each set of labels.
 fn values(text: &str, name: &str) -> Vec<f64> {
     let value = |line: &str| {
         let rest = line.strip_prefix(name)?;

@@ -18,12 +18,12 @@ pub enum Protocol {
 /// The time limits of calls to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The limit of a small call, such as a health check, an abort or a pause.
+    /// The limit of a small call, such as a health check, an abort or a pause; 30 s by default.
     pub call: Duration,
-    /// The limit of loading weights.
+    /// The limit of loading weights and of scoring the canary; 600 s by default.
     pub load: Duration,
-    /// The longest time without a token from a server that samples. A response alone may be silent ten times as long, for example because
-    /// the server preempted it, as long as other responses of the server gain tokens.
+    /// The maximum time without a token from a server that is not paused; 120 s by default. While other responses of the server receive
+    /// tokens, a single response may receive none for ten times this limit, for example because the server preempted it.
     pub stall: Duration,
 }
 
@@ -37,50 +37,56 @@ impl Default for Limits {
     }
 }
 
-/// The model that a server has.
+/// The model of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The name of the model in requests.
     pub model: String,
-    /// The maximum number of tokens of prompt and response, if the server reports it.
+    /// The maximum number of tokens of prompt and response; `None` if the server does not report it.
     pub max_tokens: Option<u64>,
 }
 
 impl Identity {
-    /// Returns the server's limit if it has no room for `tokens` of prompt and response.
+    /// Returns the server's limit if the limit is below `tokens`, a number of tokens of prompt and response. `None` if the limit suffices
+    /// or is unknown.
     #[must_use]
-    pub fn lacks_room(&self, tokens: u64) -> Option<u64> {
-        self.max_tokens.filter(|&most| most < tokens)
+    pub fn exceeded_limit(&self, tokens: u64) -> Option<u64> {
+        self.max_tokens.filter(|&max| max < tokens)
     }
 }
 
 /// A prompt to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Call {
-    /// The id of the request, unique over the lives of trainer and server.
+    /// The id of the request, unique among all trainers and calls.
     pub(crate) id: String,
+    /// The prompt and the tokens of the response so far.
     pub(crate) prompt: Vec<i32>,
     pub(crate) sampling: CallSampling,
-    /// Separates the KV cache of this policy from that of others.
+    /// The salt of the prefix cache. It differs for each policy, so that KV cache of other weights is not reused.
     pub(crate) cache_salt: String,
 }
 
 /// The sampling options of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallSampling {
+    /// The divisor of the logits; 0 for greedy sampling.
     pub(crate) temperature: f64,
+    /// The probability mass that nucleus sampling keeps, in (0, 1]; 1 for all.
     pub(crate) top_p: f64,
-    /// 0 turns it off.
+    /// The number of most likely tokens to sample from; 0 for all.
     pub(crate) top_k: u32,
+    /// The minimum number of tokens. Before this number is reached, no end-of-sequence token is sampled.
     pub(crate) min_tokens: u32,
+    /// The maximum number of tokens.
     pub(crate) max_tokens: u32,
     /// The end-of-sequence tokens.
-    pub(crate) ends: Arc<[i32]>,
+    pub(crate) eos_token_ids: Arc<[i32]>,
 }
 
 /// New tokens of a response, with a log-probability each.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Piece {
+pub(crate) struct TokenChunk {
     pub(crate) tokens: Vec<i32>,
     pub(crate) logprobs: Vec<f32>,
 }
@@ -89,11 +95,12 @@ pub(crate) struct Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) finish: Finish,
-    /// The labels of the weights that sampled the tokens, and the numbers of tokens, in order. `None` if the server does not report them.
+    /// For each run of tokens, in order: the label of the weights that sampled them, and the number of tokens. `None` if the server does
+    /// not report labels.
     pub(crate) labels: Option<Vec<(String, usize)>>,
 }
 
-/// The reason of a server for the end of a call.
+/// The finish reason of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Stop,
@@ -102,8 +109,8 @@ pub(crate) enum Finish {
 }
 
 impl Finish {
-    /// Reads the reason in the words that vLLM and SGLang share.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// Parses a finish reason; vLLM and SGLang use the same names. `None` if the name is unknown.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         match name {
             "stop" => Some(Self::Stop),
             "length" => Some(Self::Length),
@@ -114,9 +121,9 @@ impl Finish {
 }
 
 /// Receives the tokens of a response as they arrive.
-pub(crate) type Sink<'a> = &'a mut (dyn FnMut(Piece) + Send);
+pub(crate) type Sink<'a> = &'a mut (dyn FnMut(TokenChunk) + Send);
 
-/// Returns an error text if a log-probability is not a number that a model can return.
+/// Describes a log-probability that no model can return; `None` if the value is valid.
 pub(crate) fn logprob_defect(logprob: f32) -> Option<String> {
     /// Half-precision arithmetic of a server may return slightly more than 0 for a token that is certain.
     const ROUNDING: f32 = 1e-2;

@@ -2,8 +2,8 @@
 
 mod cache;
 mod call;
-mod pulse;
 mod retry;
+mod stall_detector;
 
 use crate::http::{Endpoint, ServerError};
 use crate::sglang::SglangClient;
@@ -11,10 +11,12 @@ use crate::vllm::VllmClient;
 use crate::vllm::protocol::PauseMode;
 
 pub(crate) use self::cache::CacheUse;
-pub(crate) use self::call::{Call, CallSampling, Finish, Outcome, Piece, Sink, logprob_defect};
+pub(crate) use self::call::{
+    Call, CallSampling, Finish, Outcome, Sink, TokenChunk, logprob_defect,
+};
 pub use self::call::{Identity, Limits, Protocol};
-pub(crate) use self::pulse::Pulse;
-pub(crate) use self::retry::retried;
+pub(crate) use self::retry::with_retries;
+pub(crate) use self::stall_detector::StallDetector;
 
 /// A client of one server.
 #[derive(Clone, Debug)]
@@ -23,8 +25,8 @@ pub(crate) enum Server {
     Sglang(SglangClient),
 }
 
-/// Calls the same method of the client of either protocol.
-macro_rules! either {
+/// Evaluates an expression with the client of the server's protocol.
+macro_rules! with_client {
     ($server:expr, $client:ident => $call:expr) => {
         match $server {
             Server::Vllm($client) => $call,
@@ -43,63 +45,66 @@ impl Server {
 
     /// Returns the URL of the server without secrets.
     pub(crate) fn name(&self) -> String {
-        either!(self, client => client.endpoint().name())
+        with_client!(self, client => client.endpoint().name())
     }
 
     /// Returns the model of a server that is ready.
     pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
-        either!(self, client => client.identity().await)
+        with_client!(self, client => client.identity().await)
     }
 
-    /// Checks that the server has all calls that training needs. Returns `true` if it is paused.
+    /// Checks that the server has all calls that training needs. Returns `true` if the server reports that it is paused. SGLang is not
+    /// checked and reports no pause.
     pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
-        either!(self, client => client.check_calls().await)
+        with_client!(self, client => client.check_calls().await)
     }
 
-    /// Checks that the server takes token ids, and returns tokens and log-probabilities, with a prompt of at least 2 tokens.
+    /// Checks that the server accepts the prompt `tokens` and that it returns tokens with log-probabilities. `tokens` must have at least 2
+    /// entries. SGLang is not checked.
     pub(crate) async fn check_tokens(&self, tokens: &[i32], salt: &str) -> Result<(), ServerError> {
-        either!(self, client => client.check_tokens(tokens, salt).await)
+        with_client!(self, client => client.check_tokens(tokens, salt).await)
     }
 
     /// Continues a prompt. Tokens go to `sink` as they arrive.
     ///
-    /// After an error, the tokens in `sink` were sampled, unless the error is [`ServerError::Garbage`].
+    /// After an error, the tokens that `sink` has received are valid, unless the error is [`ServerError::InvalidAnswer`].
     pub(crate) async fn generate(
         &self,
         call: &Call,
-        pulse: &Pulse,
+        stall_detector: &StallDetector,
         sink: Sink<'_>,
     ) -> Result<Outcome, ServerError> {
-        either!(self, client => client.generate(call, pulse, sink).await)
+        with_client!(self, client => client.generate(call, stall_detector, sink).await)
     }
 
     /// Ends a call of [`generate`](Self::generate), which returns the tokens sampled so far. An unknown id has no effect.
     pub(crate) async fn abort(&self, id: &str) -> Result<(), ServerError> {
-        either!(self, client => client.abort(id).await)
+        with_client!(self, client => client.abort(id).await)
     }
 
-    /// Stops sampling. `PauseMode::Wait` is for servers without running responses.
+    /// Pauses sampling. Use `PauseMode::Wait` only when the server runs no response: the call has the time limit of a small call.
     pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {
-        either!(self, client => client.pause(mode).await)
+        with_client!(self, client => client.pause(mode).await)
     }
 
+    /// Continues sampling after a pause.
     pub(crate) async fn resume(&self) -> Result<(), ServerError> {
-        either!(self, client => client.resume().await)
+        with_client!(self, client => client.resume().await)
     }
 
-    /// Loads the weights of a folder.
+    /// Loads the weights of a folder. SGLang also sets their `label` in this call.
     pub(crate) async fn load(&self, folder: &str, label: &str) -> Result<(), ServerError> {
-        either!(self, client => client.load(folder, label).await)
+        with_client!(self, client => client.load(folder, label).await)
     }
 
-    /// Labels the loaded weights and checks that the server reports the label.
+    /// Sets the label of the loaded weights and checks that the server reports it. Does nothing for SGLang, where the load sets the label.
     pub(crate) async fn label(&self, label: &str) -> Result<(), ServerError> {
-        either!(self, client => client.label(label).await)
+        with_client!(self, client => client.label(label).await)
     }
 
     /// Returns the label of the loaded weights; `None` if the server has no call that reports it.
     pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
-        either!(self, client => client.reported_label().await)
+        with_client!(self, client => client.reported_label().await)
     }
 
     /// Returns the use of the KV cache; `None` if the server does not report it.
@@ -110,8 +115,8 @@ impl Server {
         }
     }
 
-    /// Returns the log-probability of each token after the first, given those before it, at temperature 1.
+    /// Returns the log-probability, in nats at temperature 1, of each token after the first, given the tokens before it.
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
-        either!(self, client => client.score(tokens, salt).await)
+        with_client!(self, client => client.score(tokens, salt).await)
     }
 }

@@ -10,13 +10,14 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink, logprob_defect,
+    Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector, TokenChunk,
+    logprob_defect,
 };
 use crate::vllm::protocol::PauseMode;
 
 /// A client of an SGLang server.
 ///
-/// Responses are not streamed: the tokens arrive with the end of the call, so a server that dies loses those of its running responses.
+/// Responses are not streamed: all tokens arrive at the end of the call. If a server fails, the tokens of its running responses are lost.
 #[derive(Clone, Debug)]
 pub(crate) struct SglangClient {
     endpoint: Endpoint,
@@ -37,7 +38,7 @@ impl SglangClient {
         self.endpoint.identity(self.limits.call).await
     }
 
-    /// Returns `false`: all calls are part of every SGLang server, and none reports whether it is paused.
+    /// Returns `false`: every SGLang server has all calls, and none of them reports a pause.
     #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
     pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         Ok(false)
@@ -56,7 +57,7 @@ impl SglangClient {
     pub(crate) async fn generate(
         &self,
         call: &Call,
-        pulse: &Pulse,
+        stall_detector: &StallDetector,
         sink: Sink<'_>,
     ) -> Result<Outcome, ServerError> {
         let request = GenerateRequest {
@@ -66,15 +67,15 @@ impl SglangClient {
             return_logprob: true,
             logprob_start_len: None,
         };
-        // The answer has no parts to follow, so the limit is that of a silent response.
-        let limit = 10 * pulse.stall();
+        // The answer arrives as a whole, so its limit is that of a single response without tokens.
+        let limit = 10 * stall_detector.stall_limit();
         let GenerateResponse { meta_info } =
             self.endpoint.post(path::GENERATE, &request, limit).await?;
-        pulse.beat();
-        let piece = self.piece(&meta_info)?;
-        let received = piece.tokens.len();
+        stall_detector.record_progress();
+        let chunk = self.chunk(&meta_info)?;
+        let received = chunk.tokens.len();
         let outcome = self.outcome(&meta_info, received)?;
-        sink(piece);
+        sink(chunk);
         Ok(outcome)
     }
 
@@ -86,7 +87,7 @@ impl SglangClient {
     pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {
         let mode = match mode {
             PauseMode::Abort => "abort",
-            // Nothing runs, and a load without running requests needs no pause. The pause keeps requests of others out.
+            // No request of this engine runs, so the load itself needs no pause. The pause holds up the requests of other clients.
             PauseMode::Wait => "retract",
             PauseMode::Keep => "in_place",
         };
@@ -131,7 +132,7 @@ impl SglangClient {
                 top_k: 0,
                 min_tokens: 0,
                 max_tokens: 1,
-                ends: [].into(),
+                eos_token_ids: [].into(),
             }),
             return_logprob: true,
             logprob_start_len: Some(0),
@@ -142,7 +143,7 @@ impl SglangClient {
         if !scores.iter().map(|(_, token, _)| token).eq(tokens) {
             let expected = format!("`input_token_logprobs` of {} tokens", tokens.len());
             let found = format_args!("{} entries", scores.len());
-            return Err(self.endpoint.garbage(path::GENERATE, &expected, found));
+            return Err(self.endpoint.invalid_answer(path::GENERATE, &expected, found));
         }
         scores.iter().skip(1).map(|entry| self.logprob(entry)).collect()
     }
@@ -157,17 +158,17 @@ impl SglangClient {
         if is_ok {
             return Ok(());
         }
-        Err(self.endpoint.garbage(path, "success", &answer.message))
+        Err(self.endpoint.invalid_answer(path, "success", &answer.message))
     }
 
-    fn piece(&self, meta: &MetaInfo) -> Result<Piece, ServerError> {
+    fn chunk(&self, meta: &MetaInfo) -> Result<TokenChunk, ServerError> {
         let sampled = &meta.output_token_logprobs;
         if sampled.len() as u64 != meta.completion_tokens {
             let expected = format!("the {} tokens that the server counted", meta.completion_tokens);
-            return Err(self.endpoint.garbage(path::GENERATE, &expected, sampled.len()));
+            return Err(self.endpoint.invalid_answer(path::GENERATE, &expected, sampled.len()));
         }
         let logprobs = sampled.iter().map(|entry| self.logprob(entry)).collect::<Result<_, _>>()?;
-        Ok(Piece { tokens: sampled.iter().map(|(_, token, _)| *token).collect(), logprobs })
+        Ok(TokenChunk { tokens: sampled.iter().map(|(_, token, _)| *token).collect(), logprobs })
     }
 
     fn logprob(&self, (logprob, token, _): &TokenLogprob) -> Result<f32, ServerError> {
@@ -178,17 +179,19 @@ impl SglangClient {
         let expected = format!("a log-probability of token {token} that is a number of at most 0");
         match (logprob, defect) {
             (Some(logprob), None) => Ok(*logprob),
-            (_, defect) => {
-                Err(self.endpoint.garbage(path::GENERATE, &expected, defect.unwrap_or_default()))
-            }
+            (_, defect) => Err(self.endpoint.invalid_answer(
+                path::GENERATE,
+                &expected,
+                defect.unwrap_or_default(),
+            )),
         }
     }
 
     fn outcome(&self, meta: &MetaInfo, received: usize) -> Result<Outcome, ServerError> {
         let reason = &meta.finish_reason.kind;
-        let finish = Finish::named(reason).ok_or_else(|| {
+        let finish = Finish::parse(reason).ok_or_else(|| {
             let expected = "the finish reason stop, length or abort";
-            self.endpoint.garbage(path::GENERATE, expected, reason)
+            self.endpoint.invalid_answer(path::GENERATE, expected, reason)
         })?;
         let labels = meta.weight_version.clone().map(|label| vec![(label, received)]);
         Ok(Outcome { finish, labels })
@@ -202,6 +205,6 @@ fn sampling_params(sampling: &CallSampling) -> SamplingParams {
         top_k: if sampling.top_k == 0 { -1 } else { i64::from(sampling.top_k) },
         max_new_tokens: sampling.max_tokens,
         min_new_tokens: sampling.min_tokens,
-        stop_token_ids: sampling.ends.to_vec(),
+        stop_token_ids: sampling.eos_token_ids.to_vec(),
     }
 }

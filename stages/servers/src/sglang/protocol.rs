@@ -27,9 +27,9 @@ pub struct GenerateRequest {
     pub input_ids: Vec<i32>,
     /// The options for sampling.
     pub sampling_params: SamplingParams,
-    /// Returns the log-probability of each token.
+    /// Requests the log-probability of each token.
     pub return_logprob: bool,
-    /// The index of the first prompt token whose log-probability is returned; none are by default.
+    /// The index of the first prompt token whose log-probability is returned; `None` for no prompt log-probabilities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob_start_len: Option<i64>,
 }
@@ -39,13 +39,13 @@ pub struct GenerateRequest {
 pub struct SamplingParams {
     /// Divisor of the logits. With 0 the most likely token is chosen.
     pub temperature: f64,
-    /// Nucleus sampling, in (0, 1]; 1 turns it off.
+    /// The probability mass that nucleus sampling keeps, in (0, 1]; 1 keeps all.
     pub top_p: f64,
-    /// The number of most likely tokens that are kept; -1 turns it off.
+    /// The number of most likely tokens to sample from; -1 for all.
     pub top_k: i64,
     /// The maximum number of tokens.
     pub max_new_tokens: u32,
-    /// The number of tokens before which no end-of-sequence token is sampled.
+    /// The minimum number of tokens. Before this number is reached, no end-of-sequence token is sampled.
     pub min_new_tokens: u32,
     /// Tokens that end a response, in addition to the end-of-sequence tokens of the model.
     pub stop_token_ids: Vec<i32>,
@@ -54,7 +54,7 @@ pub struct SamplingParams {
 /// The answer to a [`GenerateRequest`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct GenerateResponse {
-    /// Everything about the response but its text.
+    /// All data of the response except its text.
     pub meta_info: MetaInfo,
 }
 
@@ -65,13 +65,13 @@ pub struct MetaInfo {
     pub finish_reason: FinishReason,
     /// The number of sampled tokens.
     pub completion_tokens: u64,
-    /// The label of the weights at the end of the response.
+    /// The label of the weights at the end of the response; `None` if the server reports none.
     #[serde(default)]
     pub weight_version: Option<String>,
-    /// The sampled tokens.
+    /// The sampled tokens with their log-probabilities.
     #[serde(default)]
     pub output_token_logprobs: Vec<TokenLogprob>,
-    /// The tokens of the prompt, if requested. The first has no log-probability.
+    /// The tokens of the prompt with their log-probabilities; `None` unless requested. The first token has no log-probability.
     #[serde(default)]
     pub input_token_logprobs: Option<Vec<TokenLogprob>>,
 }
@@ -93,8 +93,8 @@ pub struct FinishReason {
 /// A request to pause sampling.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseRequest {
-    /// `abort`: running requests end with their tokens. `retract`: they wait, and their KV cache can be flushed. `in_place`: they wait with
-    /// their KV cache.
+    /// `abort`: running requests end with the tokens that they have. `retract`: running requests wait, and their KV cache can be flushed.
+    /// `in_place`: running requests wait and keep their KV cache.
     pub mode: String,
 }
 

@@ -13,8 +13,8 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    CacheUse, Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink,
-    logprob_defect,
+    CacheUse, Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector,
+    TokenChunk, logprob_defect,
 };
 
 /// A client of a vLLM server.
@@ -43,7 +43,7 @@ impl VllmClient {
         self.endpoint.identity(self.limits.call).await
     }
 
-    /// Returns `true` if the server is paused.
+    /// Checks that the server has the calls for pauses, labels and token ids. Returns `true` if the server is paused.
     pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         let advised = |error: ServerError, flag| advise(error, flag);
         let limit = self.limits.call;
@@ -63,14 +63,15 @@ impl VllmClient {
     pub(crate) async fn generate(
         &self,
         call: &Call,
-        pulse: &Pulse,
+        stall_detector: &StallDetector,
         sink: Sink<'_>,
     ) -> Result<Outcome, ServerError> {
         let request = generate_request(call);
-        let mut events = self.endpoint.stream(path::GENERATE, &request, pulse.stall()).await?;
+        let mut events =
+            self.endpoint.stream(path::GENERATE, &request, stall_detector.stall_limit()).await?;
         let (mut received, mut counted) = (0, None);
         let mut outcome: Option<Outcome> = None;
-        while let Some(data) = pulse.next(path::GENERATE, &mut events).await? {
+        while let Some(data) = stall_detector.next_event(path::GENERATE, &mut events).await? {
             if data == super::protocol::STREAM_END {
                 break;
             }
@@ -78,10 +79,10 @@ impl VllmClient {
                 events.json(&data).map_err(|error| self.stream_error(&data, error))?;
             counted = event.usage.map(|usage| usage.completion_tokens).or(counted);
             for choice in event.choices {
-                let piece = self.piece(&choice)?;
-                received += piece.tokens.len();
+                let chunk = self.chunk(&choice)?;
+                received += chunk.tokens.len();
                 outcome = self.outcome(&choice)?.or(outcome);
-                sink(piece);
+                sink(chunk);
             }
         }
         let outcome = outcome.ok_or_else(|| self.unfinished())?;
@@ -124,11 +125,13 @@ impl VllmClient {
         let limit = self.limits.load;
         let answer: CollectiveRpcResponse =
             self.endpoint.post(path::COLLECTIVE_RPC, &request, limit).await?;
-        // A worker that failed without failing the call returns a text.
+        // A worker may fail although the call succeeds; its result is then an error message.
         match answer.results.into_iter().find(|result| !result.is_null()) {
-            Some(Value::String(message)) => {
-                Err(self.endpoint.garbage(path::COLLECTIVE_RPC, "null of each worker", message))
-            }
+            Some(Value::String(message)) => Err(self.endpoint.invalid_answer(
+                path::COLLECTIVE_RPC,
+                "null of each worker",
+                message,
+            )),
             _ => Ok(()),
         }
     }
@@ -156,7 +159,7 @@ impl VllmClient {
         self.scores(&answer, tokens)
     }
 
-    /// Returns the log-probability of each token of a prompt after the first.
+    /// Returns the log-probability of each token of a prompt after the first, in nats.
     pub(super) fn scores(
         &self,
         answer: &GenerateResponse,
@@ -165,7 +168,7 @@ impl VllmClient {
         let scores = answer.prompt_logprobs.as_deref().unwrap_or_default();
         let wrong = |found: String| {
             let expected = format!("`prompt_logprobs` of {} tokens", tokens.len());
-            self.endpoint.garbage(path::GENERATE, &expected, found)
+            self.endpoint.invalid_answer(path::GENERATE, &expected, found)
         };
         if scores.len() != tokens.len() {
             return Err(wrong(format!("{} entries", scores.len())));
@@ -179,18 +182,18 @@ impl VllmClient {
     }
 
     /// Returns the new tokens of an event.
-    fn piece(&self, choice: &GenerateChoice) -> Result<Piece, ServerError> {
+    fn chunk(&self, choice: &GenerateChoice) -> Result<TokenChunk, ServerError> {
         if choice.index != 0 {
             let found = choice.index;
-            return Err(self.endpoint.garbage(path::GENERATE, "the choice 0", found));
+            return Err(self.endpoint.invalid_answer(path::GENERATE, "the choice 0", found));
         }
         self.tokens(choice)
     }
 
     /// Returns the tokens of a choice with a log-probability each.
-    pub(super) fn tokens(&self, choice: &GenerateChoice) -> Result<Piece, ServerError> {
+    pub(super) fn tokens(&self, choice: &GenerateChoice) -> Result<TokenChunk, ServerError> {
         let wrong = |expected: &str, found: String| {
-            Err(self.endpoint.garbage(path::GENERATE, expected, found))
+            Err(self.endpoint.invalid_answer(path::GENERATE, expected, found))
         };
         let tokens = choice.token_ids.clone().unwrap_or_default();
         let content = choice.logprobs.as_ref().and_then(|logprobs| logprobs.content.as_deref());
@@ -202,16 +205,16 @@ impl VllmClient {
         let logprobs: Vec<f32> = content.iter().map(|entry| entry.logprob).collect();
         match logprobs.iter().find_map(|&logprob| logprob_defect(logprob)) {
             Some(defect) => wrong("log-probabilities that are numbers of at most 0", defect),
-            None => Ok(Piece { tokens, logprobs }),
+            None => Ok(TokenChunk { tokens, logprobs }),
         }
     }
 
-    /// Returns the end of a response if the event has it.
+    /// Returns the outcome of a response if this is its last event; `None` otherwise.
     pub(super) fn outcome(&self, choice: &GenerateChoice) -> Result<Option<Outcome>, ServerError> {
         let Some(reason) = &choice.finish_reason else { return Ok(None) };
-        let finish = Finish::named(reason).ok_or_else(|| {
+        let finish = Finish::parse(reason).ok_or_else(|| {
             let expected = "the finish reason stop, length or abort";
-            self.endpoint.garbage(path::GENERATE, expected, reason)
+            self.endpoint.invalid_answer(path::GENERATE, expected, reason)
         })?;
         let spans = choice.weight_versions.as_ref();
         let labels = spans.map(|spans| {
@@ -221,7 +224,7 @@ impl VllmClient {
         Ok(Some(Outcome { finish, labels }))
     }
 
-    /// Checks that all numbers of tokens agree.
+    /// Checks that the server's counts and labels cover exactly the tokens that were received.
     fn check_counts(
         &self,
         received: usize,
@@ -234,7 +237,7 @@ impl VllmClient {
         match [counted, labelled].into_iter().flatten().find(|&count| count != received as u64) {
             Some(count) => {
                 let expected = format!("the {count} tokens that the server counted");
-                Err(self.endpoint.garbage(path::GENERATE, &expected, received))
+                Err(self.endpoint.invalid_answer(path::GENERATE, &expected, received))
             }
             None => Ok(()),
         }
@@ -242,14 +245,14 @@ impl VllmClient {
 
     fn unfinished(&self) -> ServerError {
         let reason = "the stream ended before the response".to_owned();
-        ServerError::Connection { server: self.endpoint.place(path::GENERATE), reason }
+        ServerError::Connection { server: self.endpoint.display_url(path::GENERATE), reason }
     }
 
-    /// Returns the error that an event reports, if it reports one.
+    /// Returns the error that an event reports, or `otherwise` if it reports none.
     fn stream_error(&self, data: &str, otherwise: ServerError) -> ServerError {
         let Ok(ErrorResponse { error }) = serde_json::from_str(data) else { return otherwise };
         ServerError::Connection {
-            server: self.endpoint.place(path::GENERATE),
+            server: self.endpoint.display_url(path::GENERATE),
             reason: format!("the server ended the stream: {}", error.message),
         }
     }
@@ -265,7 +268,7 @@ impl VllmClient {
             return Ok(());
         }
         let expected = format!("`{field}` to be `{expected}`");
-        Err(self.endpoint.garbage(path, &expected, format_args!("`{found}`")))
+        Err(self.endpoint.invalid_answer(path, &expected, format_args!("`{found}`")))
     }
 }
 
@@ -274,12 +277,12 @@ impl Endpoint {
     pub(crate) async fn identity(&self, limit: Duration) -> Result<Identity, ServerError> {
         let models: ModelList = self.get(path::MODELS, limit).await?;
         let first = models.data.into_iter().next();
-        let card = first.ok_or_else(|| self.garbage(path::MODELS, "a model", "none"))?;
+        let card = first.ok_or_else(|| self.invalid_answer(path::MODELS, "a model", "none"))?;
         Ok(Identity { model: card.id, max_tokens: card.max_model_len })
     }
 }
 
-/// Adds to an error of a missing call how a server is started that has it.
+/// Adds to a client error (status 4xx) the setting `needed`, which enables the call in vLLM.
 fn advise(error: ServerError, needed: &str) -> ServerError {
     match error {
         ServerError::Status { server, status, message, retry_after }
@@ -292,7 +295,7 @@ fn advise(error: ServerError, needed: &str) -> ServerError {
     }
 }
 
-/// Returns the request of a call, which is streamed.
+/// Returns the streaming request for a call.
 pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
     GenerateRequest {
         request_id: Some(call.id.clone()),
@@ -306,7 +309,8 @@ pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
     }
 }
 
-/// Returns the options of a call. A seed is never sent: it kills the CPU engine of vLLM 0.32, and batches of a server differ anyway.
+/// Returns the sampling options of a call. A seed is never sent: it crashes the CPU engine of vLLM 0.32, and tokens depend on the server's
+/// batches anyway.
 fn sampling_params(sampling: &CallSampling) -> SamplingParams {
     SamplingParams {
         n: Some(1),
@@ -315,7 +319,7 @@ fn sampling_params(sampling: &CallSampling) -> SamplingParams {
         top_k: Some(i64::from(sampling.top_k)),
         max_tokens: Some(sampling.max_tokens),
         min_tokens: Some(sampling.min_tokens),
-        stop_token_ids: Some(sampling.ends.to_vec()),
+        stop_token_ids: Some(sampling.eos_token_ids.to_vec()),
         logprobs: Some(0),
         detokenize: Some(false),
         ..SamplingParams::default()

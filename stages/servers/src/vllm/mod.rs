@@ -4,9 +4,9 @@
 mod client;
 pub mod protocol;
 #[cfg(feature = "client")]
-mod whole;
+mod unstreamed;
 
 #[cfg(feature = "client")]
 pub(crate) use self::client::{VllmClient, generate_request};
 #[cfg(feature = "client")]
-pub(crate) use self::whole::WholeResponse;
+pub(crate) use self::unstreamed::CompleteResponse;

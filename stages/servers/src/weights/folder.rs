@@ -1,4 +1,4 @@
-//! Folders of weights: written atomically, checksummed, and removed when no server needs them.
+//! Folders of weights, which are written atomically, have a checksum, and are removed when no server needs them.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 use super::PublishedWeights;
 
 const WEIGHTS: &str = "model.safetensors";
-/// The checksum of a folder. Servers ignore it, because it is not one of the files of a model.
+/// The file with the checksum of a folder's weights. Servers ignore it, because it is not one of the files of a model.
 const CHECKSUM: &str = "rollpacker_weights.json";
-/// Ends of the names of files with weights, which a version's folder replaces.
+/// The suffixes of weight files, which are not copied from the model folder.
 const WEIGHT_FILES: [&str; 6] =
     [".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".gguf"];
 
@@ -44,13 +44,13 @@ pub enum WeightError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The expected size.
+        /// The expected size in bytes.
         expected: u64,
-        /// The expected checksum.
+        /// The expected SHA-256 checksum in hexadecimal.
         sha256: String,
-        /// The size.
+        /// The size that was found, in bytes.
         found: u64,
-        /// The checksum.
+        /// The SHA-256 checksum that was found, in hexadecimal.
         found_sha256: String,
     },
 }
@@ -62,7 +62,7 @@ impl WeightError {
     }
 }
 
-/// The folder in which the folders of the versions are. One engine uses it at a time.
+/// The folder that contains one folder for each load of a policy version. One engine uses it at a time.
 #[derive(Clone, Debug)]
 pub struct WeightRoot {
     root: PathBuf,
@@ -70,8 +70,8 @@ pub struct WeightRoot {
 }
 
 impl WeightRoot {
-    /// Opens `root`, which is created if it is missing. Folders that an earlier process left are removed: they may be incomplete, and their
-    /// versions may be those of another run. The files of `model` other than weights go to every version's folder.
+    /// Opens `root`, or creates it. Folders that an earlier process left are removed: they may be incomplete, and may have the weights of
+    /// another run. The files of `model` other than weights are copied to the folder of every version.
     ///
     /// # Errors
     /// If the folder cannot be created or cleaned.
@@ -83,24 +83,25 @@ impl WeightRoot {
                 fs::remove_dir_all(&path).map_err(WeightError::file(&path))?;
             }
         }
-        // Servers run in other folders.
+        // Servers may run in other working directories, so they need the absolute path.
         let root = fs::canonicalize(root).map_err(WeightError::file(root))?;
         Ok(Self { root, model: model.to_owned() })
     }
 
-    /// Writes the folder `v17-3` for version 17 as the load `number` 3. It appears under its name only when it is complete and on disk.
+    /// Writes the folder of a policy version, such as `v17-3` for version 17 and the load `number` 3. The folder gets this name only when
+    /// it is complete and on disk.
     ///
     /// # Errors
-    /// If a file cannot be read or written.
+    /// If a file cannot be read or written, or the trainer cannot write its weights.
     pub fn write(
         &self,
         policy: &Policy,
         number: u64,
         weights: &dyn PublishedWeights,
     ) -> Result<WeightFolder, WeightError> {
-        // The number separates the folders of a version that is loaded twice, since each is removed with its last user.
+        // A version that is loaded twice gets two folders, because each is removed when its last user drops it.
         let name = format!("{}-{number}", policy.version);
-        let (place, partial) = (self.root.join(&name), self.root.join(format!(".{name}")));
+        let (path, partial) = (self.root.join(&name), self.root.join(format!(".{name}")));
         fs::create_dir(&partial).map_err(WeightError::file(&partial))?;
         self.copy_model_files(&partial)?;
         let version = policy.version;
@@ -109,12 +110,12 @@ impl WeightRoot {
         checksum.write(&partial.join(CHECKSUM))?;
         sync(&partial.join(WEIGHTS))?;
         sync(&partial)?;
-        fs::rename(&partial, &place).map_err(WeightError::file(&place))?;
+        fs::rename(&partial, &path).map_err(WeightError::file(&path))?;
         sync(&self.root)?;
-        Ok(WeightFolder { path: place, checksum })
+        Ok(WeightFolder { path, checksum })
     }
 
-    /// Copies configuration and tokenizer.
+    /// Copies the files of the model other than weights, such as configuration and tokenizer.
     fn copy_model_files(&self, folder: &Path) -> Result<(), WeightError> {
         for entry in fs::read_dir(&self.model).map_err(WeightError::file(&self.model))? {
             let path = entry.map_err(WeightError::file(&self.model))?.path();
@@ -192,7 +193,7 @@ impl Checksum {
     }
 }
 
-/// Hashes what is written. The hash is built without the feature that has this.
+/// Hashes the bytes that are written to it. `sha2` implements `io::Write` only with a feature that is not enabled.
 struct Hasher(Sha256);
 
 impl io::Write for Hasher {
@@ -206,7 +207,7 @@ impl io::Write for Hasher {
     }
 }
 
-/// Writes a file or a folder's entries through to the disk.
+/// Flushes a file, or the entries of a folder, to disk.
 fn sync(path: &Path) -> Result<(), WeightError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(WeightError::file(path))
 }

@@ -1,4 +1,4 @@
-//! Weights on their way to servers: a folder per policy version.
+//! The delivery of weights to servers, in a folder for each policy version.
 
 mod folder;
 
@@ -10,28 +10,28 @@ pub use self::folder::{WeightError, WeightFolder, WeightRoot};
 
 /// Finds the weights that a trainer published.
 pub trait WeightSource: Send {
-    /// Returns a handle to the weights of `policy`, which stays valid after the trainer has published later ones.
+    /// Returns a handle to the weights of `policy`. The handle stays valid after the trainer has published later weights.
     ///
     /// # Errors
     /// The cause, if the trainer no longer holds the weights.
     fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String>;
 }
 
-/// Returns the salt of a policy's KV cache: a text that differs between any two policies.
+/// Returns the salt of a policy's KV cache. Policies of different versions or digests have different salts.
 pub(crate) fn salt(policy: &Policy) -> String {
     format!("{}-{:016x}", policy.version, policy.digest)
 }
 
 /// The weights of a policy. Both methods run on threads for blocking work.
 pub trait PublishedWeights: Send {
-    /// Writes the weights to `model.safetensors` in `folder`, which exists, with the tensor names of Hugging Face. The other files of the
-    /// model are in it already.
+    /// Writes the weights to `model.safetensors` in `folder`, with the tensor names of Hugging Face. The folder exists and already has the
+    /// other files of the model.
     ///
     /// # Errors
     /// The cause, if the file cannot be written.
     fn write(&self, folder: &Path) -> Result<(), String>;
 
-    /// Returns the log-probability, in nats at temperature 1, of each of `tokens` after the first, given those before it.
+    /// Returns the log-probability, in nats at temperature 1, of each of `tokens` after the first, given the tokens before it.
     ///
     /// # Errors
     /// The cause, if the forward pass fails.

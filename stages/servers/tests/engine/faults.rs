@@ -11,14 +11,14 @@ use super::toy;
 use super::world::{Caller, PACE, check_tokens, wait_for};
 
 /// Runs 32 responses over two servers. The first call to each has the fault.
-fn with(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
+fn run_with_fault(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
     let servers = [Server::start(PACE), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |config| {
         if matches!(fault, Fault::Hang(_)) {
             config.limits.stall = Duration::from_millis(400);
         }
     });
-    servers.iter().for_each(|server| server.fails([fault]));
+    servers.iter().for_each(|server| server.inject_faults([fault]));
     (0..8).for_each(|prompt| caller.request(0, prompt, 4));
     let responses = caller.collect(32);
     check_tokens(&responses);
@@ -30,7 +30,7 @@ fn with(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
 fn responses_move_after_an_error_of_their_server() {
     for fault in [Fault::Status(500), Fault::Status(503), Fault::Garbage, Fault::Nan, Fault::Fewer]
     {
-        let (responses, caller, _servers) = with(fault);
+        let (responses, caller, _servers) = run_with_fault(fault);
         let reading = caller.measurements.take();
         assert_eq!((reading.server_errors, reading.moved_responses), (2, 2), "{fault:?}");
         let again = responses.values().map(|response| response.preemptions).sum::<u32>();
@@ -40,7 +40,7 @@ fn responses_move_after_an_error_of_their_server() {
 
 #[test]
 fn a_busy_server_is_retried() {
-    let (_, caller, _servers) = with(Fault::Status(429));
+    let (_, caller, _servers) = run_with_fault(Fault::Status(429));
     let reading = caller.measurements.take();
     assert_eq!((reading.server_errors, reading.servers_lost), (2, 0));
 }
@@ -49,7 +49,7 @@ fn a_busy_server_is_retried() {
 fn streamed_tokens_survive_a_broken_connection() {
     let servers = [Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0]], |config| config.sampling.min_new_tokens = 24);
-    servers[0].fails([Fault::Reset(10)]);
+    servers[0].inject_faults([Fault::Reset(10)]);
     caller.request(0, 0, 1);
     check_tokens(&caller.collect(1));
     let prompts = servers[0].state().prompts.clone();
@@ -58,13 +58,13 @@ fn streamed_tokens_survive_a_broken_connection() {
 
 #[test]
 fn an_unresponsive_server_loses_its_responses() {
-    let (responses, ..) = with(Fault::Hang(3));
+    let (responses, ..) = run_with_fault(Fault::Hang(3));
     assert_eq!(responses.len(), 32);
 }
 
 #[test]
 fn tokens_of_a_wrong_version_are_discarded_and_the_weights_delivered_again() {
-    let (_, caller, servers) = with(Fault::WrongLabel);
+    let (_, caller, servers) = run_with_fault(Fault::WrongLabel);
     assert!(caller.measurements.take().discarded_tokens > 0);
     assert_eq!(servers[0].state().loaded.len(), 2);
 }
@@ -72,7 +72,7 @@ fn tokens_of_a_wrong_version_are_discarded_and_the_weights_delivered_again() {
 #[test]
 fn a_request_that_every_server_refuses_ends_the_run() {
     let server = Server::start(PACE);
-    server.fails([Fault::Status(400)]);
+    server.inject_faults([Fault::Status(400)]);
     let mut caller = Caller::start(&[&server], |_| {});
     caller.request(0, 0, 1);
     let error = caller.failure();
@@ -88,7 +88,7 @@ fn a_response_that_always_fails_ends_the_run() {
     let others: Vec<_> = (0..4).map(|_| Server::start(PACE)).collect();
     let all: Vec<_> = others.iter().collect();
     let mut over = Caller::start(&all, |config| config.server_timeout = Duration::from_secs(15));
-    others.iter().for_each(|server| server.fails([Fault::Status(500); 20]));
+    others.iter().for_each(|server| server.inject_faults([Fault::Status(500); 20]));
     over.request(0, 0, 1);
     let error = over.failure().to_string();
     assert!(error.contains("10 calls in a row failed"), "{error}");

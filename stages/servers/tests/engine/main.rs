@@ -82,7 +82,7 @@ fn prompts_avoid_a_server_in_which_requests_wait() {
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
     caller.wait_loaded(0);
     // The second reading of the metrics begins when the first one has been recorded.
-    wait_for(|| servers.iter().all(|server| server.called("metrics") > 1));
+    wait_for(|| servers.iter().all(|server| server.call_count("metrics") > 1));
     (0..2).for_each(|prompt| caller.request(0, prompt, 4));
     let responses = caller.collect(8);
     assert!(responses.values().all(|response| response.instance == 1), "{responses:?}");

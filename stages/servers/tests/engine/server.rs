@@ -150,11 +150,11 @@ impl Server {
     }
 
     /// Returns the number of calls whose path contains `path`.
-    pub(crate) fn called(&self, path: &str) -> usize {
+    pub(crate) fn call_count(&self, path: &str) -> usize {
         self.state().calls.iter().filter(|call| call.contains(path)).count()
     }
 
-    pub(crate) fn fails(&self, faults: impl IntoIterator<Item = Fault>) {
+    pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
     }
 }
@@ -165,7 +165,7 @@ impl Drop for Server {
     }
 }
 
-type Shares = State<Arc<Shared>>;
+type SharedState = State<Arc<Shared>>;
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -184,15 +184,15 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 impl Shared {
-    fn note(&self, call: impl Into<String>) -> MutexGuard<'_, Inner> {
+    fn record_call(&self, call: impl Into<String>) -> MutexGuard<'_, Inner> {
         let mut state = self.state.lock().unwrap();
         state.calls.push(call.into());
         state
     }
 }
 
-async fn models(State(shared): Shares, headers: HeaderMap) -> Response {
-    let mut state = shared.note("models");
+async fn models(State(shared): SharedState, headers: HeaderMap) -> Response {
+    let mut state = shared.record_call("models");
     if state.bad_key {
         let found = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
         let error = json!({"error": {"message": format!("wrong key: {found:?}")}});
@@ -204,16 +204,16 @@ async fn models(State(shared): Shares, headers: HeaderMap) -> Response {
     Json(ModelList { object: "list".to_owned(), data: vec![card] }).into_response()
 }
 
-async fn is_paused(State(shared): Shares) -> Json<IsPausedResponse> {
+async fn is_paused(State(shared): SharedState) -> Json<IsPausedResponse> {
     Json(IsPausedResponse { is_paused: shared.state.lock().unwrap().paused })
 }
 
-async fn weight_info(State(shared): Shares) -> Json<WeightInfoResponse> {
+async fn weight_info(State(shared): SharedState) -> Json<WeightInfoResponse> {
     Json(WeightInfoResponse { weight_version: shared.state.lock().unwrap().label.clone() })
 }
 
-async fn metrics(State(shared): Shares) -> String {
-    let state = shared.note("metrics");
+async fn metrics(State(shared): SharedState) -> String {
+    let state = shared.record_call("metrics");
     let (share, waiting) = state.cache_use;
     format!(
         "{}{{engine=\"0\"}} {share}\n{}{{engine=\"0\"}} {waiting}\n",
@@ -222,9 +222,12 @@ async fn metrics(State(shared): Shares) -> String {
     )
 }
 
-async fn pause(State(shared): Shares, Query(query): Query<PauseQuery>) -> Json<StatusResponse> {
+async fn pause(
+    State(shared): SharedState,
+    Query(query): Query<PauseQuery>,
+) -> Json<StatusResponse> {
     {
-        let mut state = shared.note(format!("pause {}", query.mode));
+        let mut state = shared.record_call(format!("pause {}", query.mode));
         state.paused = true;
         match query.mode {
             PauseMode::Abort => state.running.values_mut().for_each(|aborted| *aborted = true),
@@ -241,14 +244,17 @@ async fn pause(State(shared): Shares, Query(query): Query<PauseQuery>) -> Json<S
     Json(StatusResponse { status: "paused".to_owned() })
 }
 
-async fn resume(State(shared): Shares) -> Json<StatusResponse> {
-    shared.note("resume").paused = false;
+async fn resume(State(shared): SharedState) -> Json<StatusResponse> {
+    shared.record_call("resume").paused = false;
     shared.changed.notify_waiters();
     Json(StatusResponse { status: "resumed".to_owned() })
 }
 
-async fn abort(State(shared): Shares, Json(request): Json<AbortRequest>) -> Json<AbortResponse> {
-    let mut state = shared.note("abort");
+async fn abort(
+    State(shared): SharedState,
+    Json(request): Json<AbortRequest>,
+) -> Json<AbortResponse> {
+    let mut state = shared.record_call("abort");
     let ids = request.request_ids.unwrap();
     for id in &ids {
         let id = id.strip_prefix(GENERATE_ID_PREFIX).expect("ids have the prefix");
@@ -260,14 +266,14 @@ async fn abort(State(shared): Shares, Json(request): Json<AbortRequest>) -> Json
 }
 
 async fn reload(
-    State(shared): Shares,
+    State(shared): SharedState,
     Json(request): Json<CollectiveRpcRequest>,
 ) -> Json<CollectiveRpcResponse> {
     assert_eq!(request.method, "reload_weights");
     let folder = request.kwargs["weights_path"].as_str().unwrap().to_owned();
     let text = std::fs::read_to_string(Path::new(&folder).join("model.safetensors")).unwrap();
     assert!(Path::new(&folder).join("config.json").exists());
-    let mut state = shared.note("load");
+    let mut state = shared.record_call("load");
     assert!(state.paused, "weights are loaded in a pause");
     let weights = text.parse().unwrap();
     state.loaded.push(weights);
@@ -280,15 +286,15 @@ async fn reload(
 }
 
 async fn label(
-    State(shared): Shares,
+    State(shared): SharedState,
     Json(request): Json<UpdateWeightVersionRequest>,
 ) -> Json<UpdateWeightVersionResponse> {
-    let mut state = shared.note("label");
+    let mut state = shared.record_call("label");
     state.label = request.new_version.clone();
     Json(UpdateWeightVersionResponse { success: true, new_version: request.new_version })
 }
 
-async fn generate(State(shared): Shares, Json(body): Json<Value>) -> Response {
+async fn generate(State(shared): SharedState, Json(body): Json<Value>) -> Response {
     let Ok(request) = serde_json::from_value::<GenerateRequest>(body) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
@@ -297,7 +303,7 @@ async fn generate(State(shared): Shares, Json(body): Json<Value>) -> Response {
     }
     let id = request.request_id.clone().unwrap();
     let (fault, draw) = {
-        let mut state = shared.note("generate");
+        let mut state = shared.record_call("generate");
         state.prompts.push(request.token_ids.clone());
         state.salts.push(request.cache_salt.clone().unwrap());
         state.draw += 1;
@@ -320,7 +326,7 @@ async fn generate(State(shared): Shares, Json(body): Json<Value>) -> Response {
 }
 
 fn scores(shared: &Shared, request: &GenerateRequest) -> Json<GenerateResponse> {
-    let state = shared.note("score");
+    let state = shared.record_call("score");
     let scored = toy::score(state.weights, &request.token_ids);
     let entries = request.token_ids[1..].iter().zip(scored).map(|(token, logprob)| {
         let entry = PromptLogprob { logprob, ..PromptLogprob::default() };
@@ -408,11 +414,11 @@ impl Run {
         }
         self.sent.push(token);
         let entry = Logprob { token_id: token, logprob, rank: Some(1), top_logprobs: Vec::new() };
-        let most = sampling.max_tokens.unwrap() as usize;
+        let max = sampling.max_tokens.unwrap() as usize;
         if token == toy::END {
             return (Ok(self.last("stop", vec![token], vec![entry])), None);
         }
-        if self.sent.len() >= most {
+        if self.sent.len() >= max {
             return (Ok(self.last("length", vec![token], vec![entry])), None);
         }
         (Ok(self.event(None, vec![token], vec![entry])), Some(self))

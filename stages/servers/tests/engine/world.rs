@@ -22,7 +22,7 @@ use super::server::Server;
 use super::toy::{self, END, Trainer, weights_of};
 
 pub(crate) const PACE: Duration = Duration::from_millis(2);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config(servers: &[&Server], folder: &TempDir) -> ServersConfig {
     let model = folder.path().join("model");
@@ -35,7 +35,7 @@ pub(crate) fn config(servers: &[&Server], folder: &TempDir) -> ServersConfig {
         model: None,
         sampling: Sampling::unrestricted(24),
         logprobs_mode: LogprobsMode::Raw,
-        ends: [END].into(),
+        eos_token_ids: [END].into(),
         max_prompt_length: 16,
         max_running: 8,
         pause: PauseMode::Abort,
@@ -105,7 +105,7 @@ impl Caller {
             if let Some(event) = self.engine.poll() {
                 return event;
             }
-            self.woken.recv_timeout(LONGEST_WAIT).expect("the engine reports in time");
+            self.woken.recv_timeout(MAX_WAIT).expect("the engine reports in time");
         }
     }
 

@@ -16,7 +16,7 @@ use rollpacker_stages::serving::{
 pub(crate) const EOS: i32 = 1;
 
 /// The longest time that a test waits for the engine. It only ends tests that would hang.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 pub(crate) struct Scripted {
     limits: ServingLimits,
@@ -75,7 +75,7 @@ impl Scripted {
 
     fn wait(&self, is_done: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
-        let waited = self.changed.wait_timeout_while(state, LONGEST_WAIT, |state| !is_done(state));
+        let waited = self.changed.wait_timeout_while(state, MAX_WAIT, |state| !is_done(state));
         assert!(!waited.unwrap().1.timed_out(), "waited in vain");
     }
 
@@ -118,8 +118,8 @@ impl State {
                 let reason = if is_eos || generation.ends.stop_token_ids.contains(&id) {
                     Some(FinishReason::Stop)
                 } else {
-                    let most = generation.sampling.max_new_tokens as usize;
-                    (now + 1 == most).then_some(FinishReason::Length)
+                    let max = generation.sampling.max_new_tokens as usize;
+                    (now + 1 == max).then_some(FinishReason::Length)
                 };
                 *length = reason.is_none().then_some(now + 1);
                 if let Some(reason) = reason {

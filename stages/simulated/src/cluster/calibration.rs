@@ -1,13 +1,13 @@
 //! The fitted constants of the cost model, and the measured distributions from which the simulation draws.
 //!
-//! Source: RollPacker, the numbers in its paper and those read off its figures; all sections, tables and figures below are from it. The
-//! constants were fitted together to Table 2, the totals of Fig. 10, Fig. 11c and Fig. 16. The documentation of each constant names the
-//! measurements that determine it most. Held out of the fit: the run of the authors' repository, Figs. 4b, 12, 13, 14c and 15, the single
-//! tasks of Table 1, and Tables 3 and 4.
+//! The source is the RollPacker paper (NSDI '26): numbers in its text, and values read off its figures. All sections, tables and figures
+//! named below are those of the paper. The constants were fitted together to Table 2, the totals of Fig. 10, Fig. 11c and Fig. 16. The
+//! documentation of each constant names the measurements that determine it most. The fit did not use the run of the authors' repository,
+//! Figs. 4b, 12, 13, 14c and 15, the single tasks of Table 1, and Tables 3 and 4.
 //!
 //! The defaults describe an engine and a trainer without a slow controller. The serial work of RollPacker's own controller does not
-//! transfer to other clusters: the authors' repository run shows none of it. The jobs of the evaluation in `configs/sim` therefore set
-//! [`dispatch_interval`](Calibration::dispatch_interval), [`scoring_interval`](Calibration::scoring_interval),
+//! transfer to other clusters: the run of the authors' repository shows none of it. The jobs of the evaluation in `configs/sim` therefore
+//! set [`dispatch_interval`](Calibration::dispatch_interval), [`scoring_interval`](Calibration::scoring_interval),
 //! [`padding_per_token`](Calibration::padding_per_token), [`rollout_overhead`](Calibration::rollout_overhead) and
 //! [`optimizer_step`](Calibration::optimizer_step) themselves.
 
@@ -15,11 +15,11 @@ use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 documented! {
-    /// Constants that no data sheet provides. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
+    /// Constants that no data sheet provides. [`Default`] has the fitted values; a recipe may change any of them for a sensitivity study.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Calibration {
-        /// The share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
+        /// The share of a device's memory that an engine may use, like `gpu_memory_utilization` of vLLM. Not fitted.
         pub memory_share: f64,
         /// Bytes per device for the activations and graphs of an engine. Not fitted.
         pub activation_bytes: f64,
@@ -33,51 +33,53 @@ documented! {
         pub prefill_utilisation: f64,
         /// Seconds of a prefill in addition to its arithmetic. Not fitted.
         pub prefill_overhead: f64,
-        /// Seconds to launch the kernels of a layer in a decode iteration; this overlaps with the work of the device. Fitted to the long
-        /// rounds of Fig. 11c: their time per token is proportional to the number of layers of the model, not to the weights on a device.
+        /// Seconds to launch the kernels of a layer in a decode iteration. The launch overlaps with the work of the device. Fitted to the
+        /// long rounds of Fig. 11c, whose time per token is proportional to the number of layers of the model, not to the weights on a
+        /// device.
         pub layer_launch: f64,
         /// Seconds per decode iteration on the host, independent of the batch. Fitted to the long rounds of Fig. 11c.
         pub iteration_overhead: f64,
-        /// Seconds per decode iteration on the host for each running response: sampling, scheduling, detokenization. Fitted with the two
-        /// above, to the long rounds of Fig. 11c.
+        /// Seconds per decode iteration on the host for each running response: sampling, scheduling, detokenization. Fitted together with
+        /// `layer_launch` and `iteration_overhead`, to the long rounds of Fig. 11c.
         pub response_overhead: f64,
-        /// Latency of the all-reduces of a layer between two devices, in seconds, regardless of their size; it grows with the logarithm of
-        /// the number of devices. Fitted to the long rollouts of the 32B job relative to those of the 7B job.
+        /// Latency of the all-reduces of a layer between two devices, in seconds, regardless of their size. The latency grows with the
+        /// logarithm of the number of devices. Fitted to the long rollouts of the 32B job relative to the 7B job.
         pub all_reduce_latency: f64,
-        /// Seconds that the controller of a job takes to hand out a response. Responses that are launched together arrive when all of them
-        /// are handed out. 0 by default.
+        /// Seconds that the controller of a job takes to hand out a response. Unless responses are streamed to the instances, responses
+        /// that are launched together arrive when all of them are handed out. 0 by default.
         pub dispatch_interval: f64,
         /// Seconds of a rollout before its first token, independent of the model. 0 by default.
         pub rollout_overhead: f64,
         /// Seconds of weight synchronization per parameter. Fitted to the synchronization in Fig. 11c.
         pub weight_sync_per_parameter: f64,
         /// Seconds to restart engine instances with another tensor parallelism, in addition to loading the weights. Not fitted: Table 2
-        /// shows none, because its planner never changes the parallelism.
+        /// shows no restart, because the planner of its jobs never changes the parallelism.
         pub reconfiguration: f64,
         /// Seconds of an optimizer step, independent of the model. Not fitted.
         pub optimizer_step: f64,
-        /// Seconds per token of the padded batch in the single controller, once for each response. 0 by default.
+        /// Seconds that the single controller takes per token of the padded batch. In this batch, each response has the length of the
+        /// longest response and each prompt has 2048 tokens. 0 by default.
         pub padding_per_token: f64,
         /// Model FLOP utilization of a trainer whose devices are fully loaded. Fitted to the training times of Fig. 11c.
         pub training_utilisation: f64,
-        /// Seconds per layer of a micro-batch in addition to its arithmetic, over all passes, where two devices share a sequence; it grows
-        /// with the logarithm of the number of these devices. Fitted together with the utilization: it explains why, of the three jobs, the
-        /// one that splits sequences over the most devices trains at the lowest utilization.
+        /// Seconds per layer of a micro-batch in addition to its arithmetic, over all passes, where two devices share a sequence. This time
+        /// grows with the logarithm of the number of devices that share a sequence. Fitted together with `training_utilisation`: it
+        /// explains why the job that splits sequences over the most devices trains at the lowest utilization of the three jobs.
         pub training_layer: f64,
         /// FLOPs of training per token, in multiples of the number of parameters: 6 for forward and backward, 2 for the log-probabilities
-        /// of the reference, 2 for those of the old policy. Not fitted.
+        /// of the reference, 2 for the log-probabilities of the old policy. Not fitted.
         pub training_flops_per_parameter: f64,
         /// Seconds from the decision to move devices to the trainer until its first group. Not fitted.
         pub handover: f64,
-        /// Seconds until a trainer that is already computing uses additional devices. Not fitted.
+        /// Seconds until a trainer that is already computing uses a changed number of devices. Not fitted.
         pub reassignment: f64,
         /// Seconds that the controller takes to submit a response for scoring after the rollout. Responses that are scored together are
         /// handed out when all of them are submitted. 0 by default. RollPacker's jobs set it to their
         /// [`dispatch_interval`](Self::dispatch_interval), a cost of 28 ms for each response in either direction. Table 2 and Figs. 10 and
         /// 16 are matched best by 25 to 30 ms, and the row of the judge in Table 1 by 16 ms.
         pub scoring_interval: f64,
-        /// Seconds that a reward adds to its own time when responses are scored as they end. Chosen to match the exposed rewards of Fig.
-        /// 11c.
+        /// Seconds of latency in addition to the scoring time if responses are scored as they end. Chosen to match the exposed rewards of
+        /// Fig. 11c.
         pub scoring_latency: f64,
         /// Seconds to check a mathematical answer. Not fitted.
         pub math: f64,
@@ -161,19 +163,20 @@ pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
 /// The share of sandbox runs that never end by themselves. In Fig. 8a the CDF reaches 94.8 % before the timeout.
 pub const SANDBOX_HANGS: f64 = 0.052;
 
-/// The share of endless responses among the responses to a prompt that has any. Chosen to match the bars of Fig. 12 that launch more
-/// responses, with mean rounds; values from 0.12 to 0.25 fit about as well. The bars show longest rounds, which about 0.08 matches best.
+/// The share of endless responses among the responses to a prompt that has endless responses. Chosen so that mean rounds match the bars of
+/// Fig. 12 that launch more responses; values from 0.12 to 0.25 fit about as well. The bars show the longest rounds, which a value of about
+/// 0.08 matches best.
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
-/// Correlation of the lengths of two responses to a prompt, both of which end, as the correlation of their normal scores (Gaussian copula).
+/// Correlation of the lengths of two responses to a prompt that both end, as the correlation of their normal scores (Gaussian copula).
 /// Weakly identified by Figs. 11a and 12: 0.1 to 0.3 fit about as well.
 pub const LENGTH_CORRELATION: f64 = 0.15;
 
 /// The name of a task, the share of its responses that never end, and percentiles with their lengths in tokens.
 pub type TaskLengths = (&'static str, f64, &'static [(f64, f64)]);
 
-/// Response lengths of Qwen2.5-14B by task, from Fig. 2a. Between the last measured percentile and the endless responses, they reach up to
-/// the 16k of the measured run.
+/// Response lengths of Qwen2.5-14B by task, from Fig. 2a. Above the last measured percentile, the lengths of the responses that end extend
+/// to 16,384 tokens, the maximum of the measured run.
 pub const LENGTHS: [TaskLengths; 3] = [
     (
         "math",

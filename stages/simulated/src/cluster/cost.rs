@@ -69,15 +69,15 @@ impl Cost {
     /// Returns the number of tokens that the KV cache of an instance of `tensor_parallel` devices holds.
     ///
     /// # Errors
-    /// If such an instance does not exist, or the weights leave no room.
+    /// If `tensor_parallel` is 0 or exceeds the devices of a server, or the weights leave no room.
     pub fn kv_capacity(&self, tensor_parallel: u32) -> Result<u64, CostError> {
         let devices_per_server = self.hardware.devices_per_server;
         if !(1..=devices_per_server).contains(&tensor_parallel) {
             return Err(CostError::TensorParallel { tensor_parallel, devices_per_server });
         }
         let Calibration { memory_share, activation_bytes, .. } = self.calibration;
-        let a_device = self.hardware.memory * memory_share - activation_bytes;
-        let room = f64::from(tensor_parallel) * a_device;
+        let per_device = self.hardware.memory * memory_share - activation_bytes;
+        let room = f64::from(tensor_parallel) * per_device;
         let weights = self.model.weight_bytes();
         let tokens = (room - weights) / self.model.kv_bytes_per_token();
         if tokens >= 1.0 {
@@ -101,14 +101,14 @@ impl Cost {
         let (latency, transfer) = self.all_reduces(devices);
         Decode {
             overhead: calibration.iteration_overhead,
-            a_response: calibration.response_overhead,
+            per_response: calibration.response_overhead,
             launch: calibration.layer_launch * f64::from(model.layers),
             latency,
             transfer,
             weights: model.weight_bytes() / (bandwidth * calibration.weight_bandwidth),
             arithmetic: 2.0 * model.parameters
                 / (devices * hardware.flops * calibration.decode_utilisation),
-            a_token: model.kv_bytes_per_token() / (bandwidth * calibration.kv_bandwidth),
+            per_token: model.kv_bytes_per_token() / (bandwidth * calibration.kv_bandwidth),
         }
     }
 
@@ -155,7 +155,7 @@ impl Cost {
     }
 }
 
-/// Returns the growth of a latency with the number of devices, relative to two devices.
+/// Returns the factor by which a latency grows with the number of devices: 1 for two devices.
 pub(super) fn growth(devices: f64) -> f64 {
     0.65 + 0.35 * devices.log2()
 }

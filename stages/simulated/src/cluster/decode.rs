@@ -6,7 +6,7 @@
 /// two determines the time. Sampling and scheduling are added. With `n` running responses that hold `s` tokens, an iteration takes
 ///
 /// ```text
-/// host(n) + max(launch, device(n) + a_token * s)
+/// host(n) + max(launch, device(n) + per_token * s)
 /// ```
 ///
 /// seconds and leaves `s + n` tokens. The time of the iterations between two events therefore has a closed form, and a simulation jumps
@@ -16,7 +16,7 @@ pub struct Decode {
     /// Seconds on the host, independent of the batch.
     pub(super) overhead: f64,
     /// Seconds on the host for each running response.
-    pub(super) a_response: f64,
+    pub(super) per_response: f64,
     /// Seconds to launch the kernels of an iteration.
     pub(super) launch: f64,
     /// Latency of the all-reduces of an iteration, in seconds.
@@ -25,10 +25,10 @@ pub struct Decode {
     pub(super) transfer: f64,
     /// Seconds to read the weights.
     pub(super) weights: f64,
-    /// Seconds of arithmetic for each running response; hidden behind reading the weights until it exceeds that time.
+    /// Seconds of arithmetic for each running response. The arithmetic overlaps with reading the weights.
     pub(super) arithmetic: f64,
     /// Seconds to read one token of the KV cache.
-    pub(super) a_token: f64,
+    pub(super) per_token: f64,
 }
 
 impl Decode {
@@ -37,13 +37,13 @@ impl Decode {
     pub fn slowed(self, factor: f64) -> Self {
         Self {
             overhead: self.overhead * factor,
-            a_response: self.a_response * factor,
+            per_response: self.per_response * factor,
             launch: self.launch * factor,
             latency: self.latency * factor,
             transfer: self.transfer * factor,
             weights: self.weights * factor,
             arithmetic: self.arithmetic * factor,
-            a_token: self.a_token * factor,
+            per_token: self.per_token * factor,
         }
     }
 
@@ -53,10 +53,11 @@ impl Decode {
         self.iterations(1, running, tokens)
     }
 
-    /// Returns the seconds of `count` consecutive iterations.
+    /// Returns the seconds of `count` consecutive iterations of `running` responses that hold `tokens` tokens at the start.
     ///
-    /// The KV cache grows by `running` tokens per iteration. The first iterations take the launch time, because reading the cache is still
-    /// hidden behind it; see `launch_bound`. From then on the time of an iteration grows linearly, so that the sum is an arithmetic series.
+    /// The KV cache grows by `running` tokens per iteration. The first iterations take the launch time as long as the launch takes longer
+    /// than the work of the devices; see `launch_bound`. From then on the time of an iteration grows linearly, so that the sum is an
+    /// arithmetic series.
     #[must_use]
     pub fn iterations(&self, count: u64, running: u32, tokens: u64) -> f64 {
         let launched = self.launch_bound(running, tokens).min(count);
@@ -66,7 +67,7 @@ impl Decode {
         count as f64 * self.host(running)
             + launched as f64 * self.launch
             + read * self.device(running)
-            + self.a_token * (read * first + grown)
+            + self.per_token * (read * first + grown)
     }
 
     /// Returns the number of iterations that end within `seconds`: the inverse of [`iterations`](Self::iterations), rounded down.
@@ -92,22 +93,22 @@ impl Decode {
         count
     }
 
-    /// Returns the number of iterations that end within `seconds` if the devices determine the time of each.
+    /// Returns the number of iterations that end within `seconds` if the devices determine the time of each iteration.
     fn reading_within(&self, seconds: f64, running: u32, tokens: u64) -> u64 {
         // a n / 2 * k^2 + (host + device + a (s - n / 2)) * k = seconds
-        let half = self.a_token * f64::from(running) * 0.5;
+        let half = self.per_token * f64::from(running) * 0.5;
         let base = self.host(running) + self.device(running);
-        let linear = base + self.a_token * tokens as f64 - half;
+        let linear = base + self.per_token * tokens as f64 - half;
         let seconds = seconds.max(0.0);
         let root = (linear * linear + 4.0 * half * seconds).sqrt();
         // This form of the root has no cancellation if the quadratic term is small, and is defined if it is 0.
         (2.0 * seconds / (linear + root)) as u64
     }
 
-    /// Returns the number of iterations, starting at `tokens` tokens, that take as long as their launch: until reading the KV cache takes
-    /// longer.
+    /// Returns the number of iterations, starting at `tokens` tokens, that take as long as their launch. After these, the work of the
+    /// devices takes longer.
     fn launch_bound(&self, running: u32, tokens: u64) -> u64 {
-        let hidden = (self.launch - self.device(running)) / self.a_token - tokens as f64;
+        let hidden = (self.launch - self.device(running)) / self.per_token - tokens as f64;
         if hidden <= 0.0 {
             return 0;
         }
@@ -115,7 +116,7 @@ impl Decode {
     }
 
     fn host(&self, running: u32) -> f64 {
-        self.overhead + self.a_response * f64::from(running)
+        self.overhead + self.per_response * f64::from(running)
     }
 
     /// Returns the seconds of an iteration on the devices, without reading the KV cache.

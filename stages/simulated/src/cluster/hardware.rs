@@ -16,7 +16,7 @@ pub struct Hardware {
     pub memory: f64,
     /// Bandwidth between the devices of a server in one direction, in bytes/s per device.
     pub interconnect_bandwidth: f64,
-    /// The number of devices of a server; tensor-parallel groups stay within one.
+    /// The number of devices of a server; tensor-parallel groups stay within a server.
     pub devices_per_server: u32,
 }
 

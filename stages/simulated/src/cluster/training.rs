@@ -68,10 +68,10 @@ impl Cost {
         tokens.sort_by(|a, b| b.total_cmp(a));
         let copies = (devices / layout.devices()).max(1) as usize;
         let copies = copies.min(tokens.len().max(1));
-        let mut least: BinaryHeap<_> = (0..copies).map(|copy| Reverse((Nanos(0), copy))).collect();
+        let mut by_end: BinaryHeap<_> = (0..copies).map(|copy| Reverse((Nanos(0), copy))).collect();
         let mut packed = vec![Replica::default(); copies];
         for tokens in tokens {
-            let Some(mut first) = least.peek_mut() else { break };
+            let Some(mut first) = by_end.peek_mut() else { break };
             let Reverse((_, copy)) = *first;
             packed[copy].add(tokens, self, layout);
             *first = Reverse((Nanos::from_secs_f64(packed[copy].seconds(layout)), copy));
@@ -82,7 +82,7 @@ impl Cost {
     /// Returns the seconds of the gradient of `sequences` sequences of `tokens` tokens each: the same as [`training`](Self::training), but
     /// without a list of sequences.
     #[must_use]
-    pub fn training_alike(
+    pub fn training_of_equal_lengths(
         &self,
         devices: u32,
         layout: TrainingLayout,
@@ -134,12 +134,15 @@ impl Cost {
 /// The work of one copy of the model, as micro-batches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
-    /// Total seconds of the full micro-batches, and seconds of the longest of them.
+    /// Seconds of all full micro-batches in one pipeline stage.
     full: f64,
+    /// Seconds of the longest full micro-batch.
     longest: f64,
-    /// FLOPs, tokens and seconds of the micro-batch that is being packed.
+    /// FLOPs of the micro-batch that is being packed.
     flops: f64,
+    /// Tokens of the micro-batch that is being packed.
     tokens: f64,
+    /// Seconds of the micro-batch that is being packed.
     open: f64,
 }
 
@@ -209,7 +212,7 @@ mod tests {
         let cost = cost("Qwen2.5-7B");
         for (sequences, micro_batch_tokens) in [(1, 1), (7, 4000), (64, 8192), (101, 3000)] {
             let layout = TrainingLayout { pipeline: 2, micro_batch_tokens, ..LAYOUT };
-            let alike = cost.training_alike(16, layout, sequences, 1500.0);
+            let alike = cost.training_of_equal_lengths(16, layout, sequences, 1500.0);
             assert_eq!(alike, cost.training(16, layout, &vec![1500.0; sequences]));
         }
     }

@@ -1,8 +1,8 @@
 //! Rewards of a simulated cluster: they sample the score, and take the virtual time that scoring would take.
 //!
-//! A response is right with the pass rate of its prompt, and wrong if it was cut off. The outcome and the scoring time only depend on the
-//! seed and the response. Additional time comes from waiting for other responses, and the limits of test cases are those of the caller
-//! ([`Context::limits`]).
+//! The probability that a response is right is the pass rate of its prompt. A response that was cut at the maximum length is wrong. The
+//! outcome and the scoring time depend only on the seed and the response. In addition, a response may wait for others before it is scored.
+//! The caller sets the limits of test cases ([`Context::limits`]).
 
 mod queue;
 mod sandbox;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use serde::{Deserialize, Serialize};
 
-use self::queue::Controller;
+use self::queue::ScoringController;
 use self::sandbox::SimulatedSandbox;
 use crate::cluster::Calibration;
 use crate::rollout::lengths::{Draw, LengthModel};
@@ -31,7 +31,8 @@ pub struct SimulatedRewardsConfig {
     pub slots: usize,
     /// The assignment of runs to slots.
     pub workers: Workers,
-    /// `true` if the dataset states the time of a correct run for each task, from which limits are set until one was observed.
+    /// `true` if the dataset states the time of a correct run for each task. Limits are derived from this time until a correct run was
+    /// observed.
     pub reference_time: bool,
     /// The placement of the judge.
     pub judge: Judge,
@@ -68,23 +69,23 @@ pub fn simulated_router(
     };
     let sandbox = SimulatedSandbox::new(config, calibration, shared.clone());
     Router::default()
-        .route("*", Steady { seconds: calibration.math, shared: shared.clone() })
+        .route("*", ConstantTimeReward { seconds: calibration.math, shared: shared.clone() })
         .route("code", sandbox)
-        .route("judge", Steady { seconds: judge, shared })
+        .route("judge", ConstantTimeReward { seconds: judge, shared })
 }
 
 /// A reward with a constant scoring time: checking an answer, or querying a model. The calibration accounts for other load on the model's
 /// devices.
-struct Steady {
+struct ConstantTimeReward {
     seconds: f64,
     shared: SharedState,
 }
 
-impl Reward for Steady {
+impl Reward for ConstantTimeReward {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        self.shared.begin().await;
-        self.shared.end(self.seconds).await;
-        Ok(self.shared.outcome(sample).into())
+        self.shared.wait_for_dispatch().await;
+        self.shared.wait_for_report(self.seconds).await;
+        Ok(self.shared.is_correct(sample).into())
     }
 }
 
@@ -95,9 +96,10 @@ struct SharedState {
     lengths: Arc<dyn LengthModel>,
     clock: VirtualClock,
     /// The controller that dispatches responses; present if they are scored after the rollout.
-    controller: Option<Arc<Controller>>,
+    controller: Option<Arc<ScoringController>>,
     /// The latency in seconds in addition to the scoring time.
     latency: f64,
+    /// The report interval in nanoseconds; at least 1.
     report_interval: u64,
 }
 
@@ -118,7 +120,7 @@ impl SharedState {
         lengths: Arc<dyn LengthModel>,
         clock: &VirtualClock,
     ) -> Self {
-        let controller = || Arc::new(Controller::new(calibration.scoring_interval));
+        let controller = || Arc::new(ScoringController::new(calibration.scoring_interval));
         Self {
             draw: Draw::new(config.seed),
             lengths,
@@ -140,21 +142,21 @@ impl SharedState {
     }
 
     /// Returns `true` if the response is right.
-    fn outcome(&self, sample: &Sample) -> bool {
+    fn is_correct(&self, sample: &Sample) -> bool {
         let chance = self.lengths.prompt(sample.row).pass_rate;
         let right = self.draw(DrawKind::Score, sample).uniform() < chance;
         right && sample.finish_reason != FinishReason::Length
     }
 
     /// Waits until the response is dispatched.
-    async fn begin(&self) {
+    async fn wait_for_dispatch(&self) {
         if let Some(controller) = &self.controller {
-            controller.pass(&self.clock).await;
+            controller.wait_for_dispatch(&self.clock).await;
         }
     }
 
-    /// Waits until the caller's first poll that finds a score which is ready `seconds` from now.
-    async fn end(&self, seconds: f64) {
+    /// Waits until the first poll of the caller at which the score is ready: `seconds` and the latency from now.
+    async fn wait_for_report(&self, seconds: f64) {
         let now = self.clock.now();
         let end = now.0 + Nanos::from_secs_f64(seconds + self.latency).0;
         let seen = end.div_ceil(self.report_interval) * self.report_interval;

@@ -9,52 +9,52 @@ use serde::{Deserialize, Serialize};
 
 /// The controller of a job. It receives the responses that arrive at the same time one after the other, and then dispatches all of them.
 #[derive(Debug)]
-pub(super) struct Controller {
+pub(super) struct ScoringController {
     /// The time to receive a response.
     interval: Nanos,
-    turn: Mutex<Turn>,
+    batch: Mutex<ArrivalBatch>,
 }
 
 /// The responses that arrived at the same time.
 #[derive(Debug, Default)]
-struct Turn {
-    given: Nanos,
-    /// The time at which the controller starts to receive them.
-    from: Nanos,
+struct ArrivalBatch {
+    arrived: Nanos,
+    /// The time at which the controller starts to receive the responses.
+    starts: Nanos,
     responses: u64,
 }
 
-impl Controller {
+impl ScoringController {
     pub(super) fn new(interval: f64) -> Self {
-        Self { interval: Nanos::from_secs_f64(interval), turn: Mutex::default() }
+        Self { interval: Nanos::from_secs_f64(interval), batch: Mutex::default() }
     }
 
     /// Waits until a response that arrives now is dispatched.
-    pub(super) async fn pass(&self, clock: &VirtualClock) {
-        self.give(clock.now());
+    pub(super) async fn wait_for_dispatch(&self, clock: &VirtualClock) {
+        self.add_arrival(clock.now());
         // Advance the time only after all responses that arrive now are counted.
         clock.sleep(Nanos(1)).await;
-        let handed_out = self.handed_out();
-        clock.sleep(handed_out.since(clock.now())).await;
+        let dispatch_time = self.dispatch_time();
+        clock.sleep(dispatch_time.since(clock.now())).await;
     }
 
-    fn give(&self, now: Nanos) {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if turn.given != now || turn.responses == 0 {
-            let free = turn.end(self.interval);
-            *turn = Turn { given: now, from: now.max(free), responses: 0 };
+    fn add_arrival(&self, now: Nanos) {
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        if batch.arrived != now || batch.responses == 0 {
+            let free = batch.end(self.interval);
+            *batch = ArrivalBatch { arrived: now, starts: now.max(free), responses: 0 };
         }
-        turn.responses += 1;
+        batch.responses += 1;
     }
 
-    fn handed_out(&self) -> Nanos {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).end(self.interval)
+    fn dispatch_time(&self) -> Nanos {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).end(self.interval)
     }
 }
 
-impl Turn {
+impl ArrivalBatch {
     fn end(&self, interval: Nanos) -> Nanos {
-        Nanos(self.from.0 + interval.0 * self.responses)
+        Nanos(self.starts.0 + interval.0 * self.responses)
     }
 }
 
@@ -62,10 +62,10 @@ impl Turn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workers {
-    /// The first slot that is free.
+    /// A run goes to the first slot that is free.
     #[default]
     FirstFree,
-    /// Round robin, even if the slot is busy (verl).
+    /// Runs go to the slots in turn, even if the slot is busy (verl).
     InTurn,
 }
 
@@ -73,36 +73,36 @@ pub enum Workers {
 #[derive(Debug)]
 pub(super) struct Slots {
     workers: Workers,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SlotState {
     /// The time at which each slot is free, with the index of the slot.
     free: BinaryHeap<Reverse<(Nanos, usize)>>,
     /// The time at which each slot is free, for round robin.
-    own: Vec<Nanos>,
-    given: usize,
+    free_by_slot: Vec<Nanos>,
+    assigned: usize,
 }
 
 impl Slots {
     pub(super) fn new(slots: usize, workers: Workers) -> Self {
         let free = (0..slots.max(1)).map(|slot| Reverse((Nanos(0), slot))).collect();
-        let own = vec![Nanos(0); slots.max(1)];
-        Self { workers, state: Mutex::new(State { free, own, given: 0 }) }
+        let free_by_slot = vec![Nanos(0); slots.max(1)];
+        Self { workers, state: Mutex::new(SlotState { free, free_by_slot, assigned: 0 }) }
     }
 
     /// Assigns a run of `duration` to a slot. Returns the time at which it is done.
-    pub(super) fn give(&self, now: Nanos, duration: Nanos) -> Nanos {
+    pub(super) fn assign(&self, now: Nanos, duration: Nanos) -> Nanos {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.workers {
             Workers::FirstFree => state.first_free(now, duration),
-            Workers::InTurn => state.in_turn(now, duration),
+            Workers::InTurn => state.round_robin(now, duration),
         }
     }
 }
 
-impl State {
+impl SlotState {
     fn first_free(&mut self, now: Nanos, duration: Nanos) -> Nanos {
         let mut first = self.free.peek_mut().expect("invariant: there is at least one slot");
         let Reverse((free, slot)) = *first;
@@ -111,10 +111,10 @@ impl State {
         done
     }
 
-    fn in_turn(&mut self, now: Nanos, duration: Nanos) -> Nanos {
-        let slots = self.own.len();
-        let slot = &mut self.own[self.given % slots];
-        self.given += 1;
+    fn round_robin(&mut self, now: Nanos, duration: Nanos) -> Nanos {
+        let slots = self.free_by_slot.len();
+        let slot = &mut self.free_by_slot[self.assigned % slots];
+        self.assigned += 1;
         *slot = Nanos((*slot).max(now).0 + duration.0);
         *slot
     }
@@ -128,7 +128,7 @@ mod tests {
     fn tasks_go_to_the_first_free_slot_or_to_slots_in_turn() {
         let done = |workers| {
             let slots = Slots::new(2, workers);
-            [9, 1, 1, 1].map(|duration| slots.give(Nanos(100), Nanos(duration)).0)
+            [9, 1, 1, 1].map(|duration| slots.assign(Nanos(100), Nanos(duration)).0)
         };
         assert_eq!(done(Workers::FirstFree), [109, 101, 102, 103]);
         assert_eq!(done(Workers::InTurn), [109, 101, 110, 102]);

@@ -134,8 +134,8 @@ fn a_reference_time_limits_unknown_tasks() {
     let config = SimulatedRewardsConfig { reference_time: true, ..plenty() };
     let scores = score_within(&config, all("code", 1000), &Limits::default());
     let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
-    let least = Limits::default().rule.min;
-    let at_least = limits.iter().filter(|limit| **limit == least).count();
+    let min = Limits::default().rule.min;
+    let at_least = limits.iter().filter(|limit| **limit == min).count();
     assert!((7200..8000).contains(&at_least), "{at_least} of 8000 are at the least limit");
     assert!(limits.chunks(8).all(|task| task.iter().all(|limit| *limit == task[0])));
     let wrong = scores.iter().filter(|(_, score)| score.executions[0].is_killed()).count();

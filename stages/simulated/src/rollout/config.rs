@@ -23,7 +23,7 @@ pub struct SimulatedEngineConfig {
     /// The time at which the caller receives responses that ended; default `streamed`.
     #[serde(default)]
     pub collect: Collect,
-    /// Interval at which the caller polls for responses that ended, in nanoseconds; default 10 ms. 0 reports each at once.
+    /// Interval at which the caller polls for responses that ended, in nanoseconds; default 10 ms. 0 reports each immediately.
     #[serde(default = "report_interval")]
     pub report_interval: Nanos,
     /// Factor on the decoding time; finite and more than 0, default 1. Values above 1 model other work on the devices, such as a colocated
@@ -46,18 +46,20 @@ pub enum Dispatch {
     /// All responses of a prompt go to one instance, and adjacent prompts go together: the prompts that are launched together are divided
     /// into as many parts as there are instances (veRL).
     PromptChunks,
-    /// Each response goes to the instance with the fewest responses, running or not; the first among equals. (Seer)
+    /// Each response goes to the instance with the fewest running and waiting responses, and to the first of several such instances (Seer).
     LeastLoaded,
 }
 
-/// The time at which instances receive responses that are requested together. Sending each one takes time of the controller in either case.
+/// The time at which instances receive responses that are requested together. Sending a response takes time of the controller in either
+/// case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandOut {
-    /// When the last response of the batch is sent: a batch is one call (veRL, and RollPacker according to its Fig. 11c).
+    /// Instances receive all responses of a batch when its last response is sent: a batch is one call (veRL, and RollPacker according to
+    /// its Fig. 11c).
     #[default]
     Together,
-    /// When the response itself is sent, so the first ones run before the last one is sent.
+    /// An instance receives each response when it is sent, so the first responses run before the last response is sent.
     Streamed,
 }
 
@@ -65,10 +67,10 @@ pub enum HandOut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collect {
-    /// When the response itself ends.
+    /// The caller receives each response when it ends.
     #[default]
     Streamed,
-    /// When the last requested response has ended: a batch is one call (veRL).
+    /// The caller receives all responses when the last requested response has ended: a batch is one call (veRL).
     Together,
 }
 
@@ -120,12 +122,12 @@ pub enum SimulatedEngineError {
         /// The value that was found.
         found: String,
     },
-    /// The model does not fit into the devices.
+    /// The model does not fit on an instance, or no instance has this tensor parallelism.
     #[error(transparent)]
     Cost(#[from] crate::cluster::CostError),
 }
 
-/// The default of vLLM.
+/// The default of `max_num_seqs` in vLLM.
 fn max_running() -> u32 {
     256
 }

@@ -3,27 +3,27 @@
 use super::config::{Dispatch, HandOut};
 use super::instance::NANOS;
 use super::lengths::{LengthModel, response_beyond};
-use super::requests::{Live, Requests, State};
+use super::requests::{Live, RequestState, Requests};
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::{Partial, Request};
 
 /// Assigns the responses that are requested at one time to instances.
 #[derive(Debug)]
-pub(super) struct Controller {
+pub(super) struct DispatchController {
     dispatch: Dispatch,
     hand_out: HandOut,
     /// Seconds that sending a response takes.
     interval: f64,
     queued: Vec<Request>,
     /// Time at which the controller has sent everything that was requested before, in nanoseconds.
-    free: f64,
-    /// The instance after the last one that received a response.
+    free_at: f64,
+    /// The instance at which the next assignment starts.
     next: usize,
 }
 
-impl Controller {
+impl DispatchController {
     pub(super) fn new(dispatch: Dispatch, hand_out: HandOut, interval: f64) -> Self {
-        Self { dispatch, hand_out, interval, queued: Vec::new(), free: 0.0, next: 0 }
+        Self { dispatch, hand_out, interval, queued: Vec::new(), free_at: 0.0, next: 0 }
     }
 
     pub(super) fn enqueue(&mut self, request: Request) {
@@ -32,15 +32,15 @@ impl Controller {
 
     /// Delays all sending until `until`.
     pub(super) fn hold(&mut self, until: f64) {
-        self.free = self.free.max(until);
+        self.free_at = self.free_at.max(until);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queued.is_empty()
     }
 
-    /// Registers all requested responses. Returns the instance, arrival time and slot of each. The instance is `None` if `instances` is 0
-    /// or it depends on the loads of the instances.
+    /// Registers all requested responses. Returns the instance, the arrival time in nanoseconds and the slot of each response. The instance
+    /// is `None` if `instances` is 0, or if responses go to the least loaded instance.
     pub(super) fn assign(
         &mut self,
         now: f64,
@@ -51,16 +51,16 @@ impl Controller {
         let queued = std::mem::take(&mut self.queued);
         let prompts = queued.len();
         let responses: usize = queued.iter().map(|request| request.samples.len()).sum();
-        let begun = self.free.max(now);
+        let begun = self.free_at.max(now);
         let each = NANOS * self.interval;
-        self.free = begun + each * responses as f64;
+        self.free_at = begun + each * responses as f64;
         let mut assigned = Vec::with_capacity(responses);
         for (position, request) in queued.iter().enumerate() {
             let chunk = position * instances / prompts;
-            for live in take_in(request, lengths) {
+            for live in create_responses(request, lengths) {
                 let slot = requests.insert(live);
                 let arrival = match self.hand_out {
-                    HandOut::Together => self.free,
+                    HandOut::Together => self.free_at,
                     HandOut::Streamed => begun + each * (assigned.len() + 1) as f64,
                 };
                 assigned.push((self.instance(chunk, instances), arrival, slot));
@@ -90,7 +90,7 @@ impl Controller {
 }
 
 /// Creates the responses of a request.
-fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
+fn create_responses(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
     let row = request.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
     let prompt_length = lengths.prompt(row).prompt_length;
     request.samples.clone().map(move |sample| {
@@ -101,12 +101,12 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
         Live {
             id,
             prompt_length,
-            // The length must equal that of a response that was never stopped, so it is drawn by the step of the launch.
+            // The length must equal the length of a response that was never stopped, so it is drawn by the step of the launch.
             length: response_beyond(lengths, row, SampleId { step: launched, ..id }, kept),
             tokens: kept,
             since: 0,
-            turn: 0,
-            state: State::Waiting,
+            generation: 0,
+            state: RequestState::Waiting,
             instance: 0,
             preemptions: 0,
             has_cache: false,

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::config::SimulatedEngineConfig;
-use super::requests::{RequestHandle, Requests, State};
+use super::requests::{RequestHandle, RequestState, Requests};
 use crate::cluster::{Cost, CostError, Decode};
 
 /// Nanoseconds per second.
@@ -56,15 +56,15 @@ impl Shape {
         Some(NANOS * bytes / bandwidth)
     }
 
-    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` ones that hold `held` tokens. A hundredth of
-    /// the capacity is reserved for growth, and a single response always runs.
+    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` responses that hold `held` tokens. A hundredth
+    /// of the capacity is reserved for growth, and a single response always runs.
     pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
         let room = self.capacity - self.capacity / 100;
         running == 0 || running < self.max_running && held + context + u64::from(running) <= room
     }
 }
 
-/// A response that ended by itself, and the time in nanoseconds.
+/// A response that ended by itself, and the time of its end in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
     pub(super) slot: usize,
@@ -91,8 +91,8 @@ pub(super) struct Instance {
     admitted: Vec<RequestHandle>,
     /// Responses that are not admitted, with their arrival times.
     waiting: VecDeque<(f64, RequestHandle)>,
-    /// Number of waiting responses; the queue may also hold void tickets.
-    waits: u32,
+    /// Number of waiting responses; the queue may also have void handles.
+    waiting_responses: u32,
 }
 
 /// The next event of an instance.
@@ -109,21 +109,21 @@ enum Next {
 impl Instance {
     /// Returns the number of responses, running or not.
     pub(super) fn load(&self) -> u32 {
-        self.running + self.waits
+        self.running + self.waiting_responses
     }
 
     /// Adds a response at the end of the queue.
     pub(super) fn enqueue(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
-        let handle = requests.turn(slot, State::Waiting);
+        let handle = requests.set_state(slot, RequestState::Waiting);
         self.waiting.push_back((arrival, handle));
-        self.waits += 1;
+        self.waiting_responses += 1;
     }
 
     /// Adds a preempted response at the front of the queue.
     fn enqueue_first(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
-        let handle = requests.turn(slot, State::Waiting);
+        let handle = requests.set_state(slot, RequestState::Waiting);
         self.waiting.push_front((arrival, handle));
-        self.waits += 1;
+        self.waiting_responses += 1;
     }
 
     /// Keeps the instance idle until `until`.
@@ -145,13 +145,13 @@ impl Instance {
         ended: &mut Vec<End>,
     ) {
         while self.at <= until {
-            // During a prefill, others may have arrived.
+            // During a prefill, other responses may have arrived.
             if self.admit(shape, requests) {
                 continue;
             }
             match self.next(shape, requests) {
                 Next::Iterations(count) => {
-                    if self.after(count, shape) > until {
+                    if self.time_after(count, shape) > until {
                         return;
                     }
                     self.iterate(count, shape, requests, ended);
@@ -164,7 +164,13 @@ impl Instance {
     }
 
     /// Simulates all events up to the first time from `now` on at which the instance can be changed: between two iterations.
-    fn settle(&mut self, now: f64, shape: &Shape, requests: &mut Requests, ended: &mut Vec<End>) {
+    fn advance_to_boundary(
+        &mut self,
+        now: f64,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) {
         self.advance(now, shape, requests, ended);
         if self.running == 0 {
             self.hold(now);
@@ -178,14 +184,15 @@ impl Instance {
         }
     }
 
-    /// Returns the time of the next event that may have to be reported, if nothing changes. The returned time is never too late.
+    /// Returns the time of the next event that may have to be reported if nothing changes. The returned time is never too late. `None` if
+    /// there is no such event.
     pub(super) fn due(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
-        // A response that is admitted may end before those that run.
+        // A response that is admitted may end before the running responses.
         if self.first_admissible(self.at, shape, requests).is_some() {
             return Some(self.at);
         }
         match self.next(shape, requests) {
-            Next::Iterations(count) => Some(self.after(count, shape)),
+            Next::Iterations(count) => Some(self.time_after(count, shape)),
             Next::Full => Some(self.at),
             Next::Arrival(at) => Some(at),
             Next::Nothing => None,
@@ -200,13 +207,16 @@ impl Instance {
         let until_arrival = arrival.map_or(u64::MAX, |arrival| {
             1 + shape.decode.within((arrival - self.at) / NANOS, self.running, self.held)
         });
-        match self.until_full(shape) {
+        match self.iterations_until_full(shape) {
             0 => Next::Full,
-            full => Next::Iterations(full.min(self.until_end(requests)).min(until_arrival)),
+            full => {
+                Next::Iterations(full.min(self.iterations_until_end(requests)).min(until_arrival))
+            }
         }
     }
 
-    /// Returns the arrival time of the next response that might be admitted.
+    /// Returns the time of the next arrival that might be admitted; `None` if the maximum number of responses runs or no later arrival is
+    /// known.
     fn next_arrival(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
         if self.running >= shape.max_running {
             return None;
@@ -214,8 +224,8 @@ impl Instance {
         self.first_waiting(requests).map(|(arrival, _)| arrival).filter(|at| *at > self.at)
     }
 
-    /// Returns the number of iterations until a response ends.
-    fn until_end(&mut self, requests: &Requests) -> u64 {
+    /// Returns the number of iterations until a response ends; `u64::MAX` if nothing runs.
+    fn iterations_until_end(&mut self, requests: &Requests) -> u64 {
         while let Some(&Reverse((iteration, handle))) = self.ends.peek() {
             if requests.find(handle).is_some() {
                 return iteration - self.iteration;
@@ -225,8 +235,8 @@ impl Instance {
         u64::MAX
     }
 
-    /// Returns the number of iterations until the KV cache is full; a single response is not limited.
-    fn until_full(&self, shape: &Shape) -> u64 {
+    /// Returns the number of iterations until the KV cache is full; `u64::MAX` for at most one running response, which is not limited.
+    fn iterations_until_full(&self, shape: &Shape) -> u64 {
         if self.running <= 1 {
             return u64::MAX;
         }
@@ -234,7 +244,7 @@ impl Instance {
     }
 
     /// Returns the time at which `count` iterations from now have ended.
-    fn after(&self, count: u64, shape: &Shape) -> f64 {
+    fn time_after(&self, count: u64, shape: &Shape) -> f64 {
         self.at + NANOS * shape.decode.iterations(count, self.running, self.held)
     }
 
@@ -249,38 +259,38 @@ impl Instance {
         if count == 0 {
             return;
         }
-        self.at = self.after(count, shape);
+        self.at = self.time_after(count, shape);
         self.sampled = self.at;
         self.iteration += count;
         self.held += count * u64::from(self.running);
-        while self.until_end(requests) == 0 {
+        while self.iterations_until_end(requests) == 0 {
             let Some(Reverse((_, RequestHandle { slot, .. }))) = self.ends.pop() else { break };
             let length = requests.get(slot).length;
-            self.leave(slot, requests);
+            self.remove_running(slot, requests);
             requests.end(slot, length);
             ended.push(End { slot, at: self.at });
         }
     }
 
     /// Removes a running response from the counts.
-    fn leave(&mut self, slot: usize, requests: &Requests) {
+    fn remove_running(&mut self, slot: usize, requests: &Requests) {
         self.held -= requests.get(slot).context(self.iteration);
         self.running -= 1;
     }
 
-    /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once, unless it brings its KV cache.
-    /// Returns `true` if there were any.
+    /// Admits responses that have arrived and fit, first come first served. Each response is prefilled immediately, unless it brings its KV
+    /// cache. Returns `true` if a response was admitted.
     fn admit(&mut self, shape: &Shape, requests: &mut Requests) -> bool {
-        let (boundary, waited) = (self.at, self.waits);
+        let (boundary, waited) = (self.at, self.waiting_responses);
         while let Some(handle) = self.first_admissible(boundary, shape, requests) {
             let live = requests.get(handle.slot);
             let (context, has_cache) = (live.context(self.iteration), live.has_cache);
             self.waiting.pop_front();
-            self.waits -= 1;
+            self.waiting_responses -= 1;
             self.at += shape.start(context, has_cache);
             self.run(handle.slot, boundary, context, requests);
         }
-        self.waits < waited
+        self.waiting_responses < waited
     }
 
     /// Returns the first waiting response if it has arrived by `boundary` and fits.
@@ -297,7 +307,7 @@ impl Instance {
     }
 
     fn run(&mut self, slot: usize, boundary: f64, context: u64, requests: &mut Requests) {
-        let handle = requests.turn(slot, State::Running);
+        let handle = requests.set_state(slot, RequestState::Running);
         let iteration = self.iteration;
         let live = requests.get_mut(slot);
         live.since = iteration;
@@ -306,13 +316,13 @@ impl Instance {
         let left = u64::from(live.length - live.tokens);
         self.ends.push(Reverse((iteration + left, handle)));
         self.admitted.push(handle);
-        self.forget_void(requests);
+        self.drop_void_handles(requests);
         self.held += context;
         self.running += 1;
     }
 
-    /// Removes void tickets when they outnumber the running responses, which bounds the memory.
-    fn forget_void(&mut self, requests: &Requests) {
+    /// Removes void handles when they outnumber the running responses, which bounds the memory.
+    fn drop_void_handles(&mut self, requests: &Requests) {
         if self.admitted.len() > 2 * self.running as usize + 64 {
             self.admitted.retain(|handle| requests.find(*handle).is_some());
         }
@@ -342,7 +352,7 @@ impl Instance {
 
     /// Stops a running response. It keeps its tokens and loses its KV cache.
     fn stop(&mut self, slot: usize, requests: &mut Requests) {
-        self.leave(slot, requests);
+        self.remove_running(slot, requests);
         let iteration = self.iteration;
         let live = requests.get_mut(slot);
         live.tokens = live.tokens_at(iteration);
@@ -357,20 +367,20 @@ impl Instance {
         requests: &mut Requests,
         ended: &mut Vec<End>,
     ) -> bool {
-        self.settle(now, shape, requests, ended);
+        self.advance_to_boundary(now, shape, requests, ended);
         let live = requests.get(slot);
         match live.state {
-            State::Ended => return false,
-            State::Waiting => {
-                self.waits -= 1;
+            RequestState::Ended => return false,
+            RequestState::Waiting => {
+                self.waiting_responses -= 1;
                 let tokens = live.tokens;
                 requests.end(slot, tokens);
             }
-            State::Running => {
+            RequestState::Running => {
                 // The token of the iteration in progress has not been sampled yet.
                 let early = self.sampled > now && live.since < self.iteration;
                 let tokens = live.tokens_at(self.iteration) - u32::from(early);
-                self.leave(slot, requests);
+                self.remove_running(slot, requests);
                 requests.end(slot, tokens);
             }
         }
@@ -386,7 +396,7 @@ impl Instance {
         requests: &mut Requests,
         ended: &mut Vec<End>,
     ) {
-        self.settle(now, shape, requests, ended);
+        self.advance_to_boundary(now, shape, requests, ended);
         self.at += NANOS * pause;
     }
 
@@ -399,7 +409,7 @@ impl Instance {
         requests: &mut Requests,
         ended: &mut Vec<End>,
     ) -> Vec<(f64, usize)> {
-        self.settle(now, shape, requests, ended);
+        self.advance_to_boundary(now, shape, requests, ended);
         let admitted = std::mem::take(&mut self.admitted);
         let running = admitted.into_iter().filter(|handle| requests.find(*handle).is_some());
         let running: Vec<_> = running.map(|handle| handle.slot).collect();
@@ -412,14 +422,14 @@ impl Instance {
             sent += transfer.unwrap_or(0.0);
             slots.push((sent, slot));
         }
-        slots.extend(self.give_waiting(requests));
+        slots.extend(self.take_waiting(requests));
         self.ends.clear();
         slots
     }
 
     /// Removes the responses that were not admitted. Returns their slots in the order of the queue, each with its arrival time.
-    pub(super) fn give_waiting(&mut self, requests: &Requests) -> Vec<(f64, usize)> {
-        self.waits = 0;
+    pub(super) fn take_waiting(&mut self, requests: &Requests) -> Vec<(f64, usize)> {
+        self.waiting_responses = 0;
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let valid = waiting.filter(|(_, handle)| requests.find(*handle).is_some());
         valid.map(|(arrival, handle)| (arrival, handle.slot)).collect()

@@ -1,9 +1,9 @@
 //! A rollout engine of a simulated cluster.
 //!
 //! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
-//! stops for their prefill, decodes them together, preempts the newest when the cache is full, and recomputes responses that were preempted
-//! or moved, unless their KV caches are sent. It counts tokens instead of sampling them. The length of a response comes from a
-//! [`LengthModel`], time from a [`VirtualClock`], and the duration of each operation from [`Cost`].
+//! pauses decoding for their prefill, decodes them together, and preempts the newest response when the cache is full. A response that was
+//! preempted or moved is prefilled again, unless its KV cache was sent. The engine counts tokens instead of sampling them. The length of a
+//! response comes from a [`LengthModel`], time from a [`VirtualClock`], and the duration of each operation from [`Cost`].
 //!
 //! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
 
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::clock::{Alarm, Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 
-use self::dispatch::Controller;
+use self::dispatch::DispatchController;
 use self::instance::{End, Instance, NANOS, Shape};
 use self::lengths::LengthModel;
 use self::requests::Requests;
@@ -37,17 +37,17 @@ use rollpacker_stages::rollout::{
 ///
 /// Beyond the contract:
 /// - Loading weights pauses each instance for the transfer and set-up, after the current iteration. An instance that is not in use loads
-///   them when it is used again.
-/// - A change of tensor parallelism restarts all instances, and their responses are computed again. With fewer instances, the responses of
-///   released instances go to the least loaded ones, computed again or with their KV caches; with more, the new instances take over waiting
-///   responses.
-/// - Responses that end within a report interval are reported together at its end. Responses that are
-///   [collected together](Collect::Together) are reported when the last of all has ended.
+///   the weights when it is used again.
+/// - A change of tensor parallelism restarts all instances, and their responses are prefilled again unless their KV caches are sent.
+/// - With fewer instances, the responses of released instances go to the least loaded instances, prefilled again or with their KV caches.
+///   With more instances, all waiting responses are distributed again.
+/// - Responses that end within a report interval are reported together at its end. Responses that are [collected
+///   together](Collect::Together) are reported when the last requested response has ended.
 pub struct SimulatedEngine {
     clock: VirtualClock,
     alarm: Alarm,
     /// The time to which the alarm is set.
-    rings: Option<Nanos>,
+    alarm_time: Option<Nanos>,
     config: SimulatedEngineConfig,
     lengths: Arc<dyn LengthModel>,
     shape: Shape,
@@ -55,12 +55,12 @@ pub struct SimulatedEngine {
     instances: Vec<InstanceEntry>,
     in_use: usize,
     loaded: Option<PolicyVersion>,
-    /// Time at which the transfer of these weights ends.
+    /// Time at which the transfer of the `loaded` weights ends.
     loaded_at: Nanos,
-    controller: Controller,
+    controller: DispatchController,
     requests: Requests,
     /// Responses without an instance, with their arrival times.
-    homeless: Vec<(f64, usize)>,
+    unassigned: Vec<(f64, usize)>,
     /// Due times of the instances. An entry counts only if it equals the due time of the instance; others are outdated.
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
     /// Responses that ended by themselves and are not reported, by the time of their end.
@@ -97,7 +97,7 @@ impl SimulatedEngine {
         Ok(Self {
             alarm: clock.alarm(|| {}),
             clock,
-            rings: None,
+            alarm_time: None,
             config,
             lengths,
             shape,
@@ -105,9 +105,9 @@ impl SimulatedEngine {
             in_use: instances as usize,
             loaded: None,
             loaded_at: Nanos(0),
-            controller: Controller::new(config.dispatch, config.hand_out, interval),
+            controller: DispatchController::new(config.dispatch, config.hand_out, interval),
             requests: Requests::default(),
-            homeless: Vec::new(),
+            unassigned: Vec::new(),
             due: BinaryHeap::new(),
             ended: BinaryHeap::new(),
             reports: VecDeque::new(),
@@ -153,13 +153,13 @@ impl SimulatedEngine {
     }
 
     /// Calls `work` with an instance, then records the responses that ended in it and its due time.
-    fn with<R>(
+    fn with_instance<R>(
         &mut self,
         instance: usize,
         work: impl FnOnce(&mut Instance, &Shape, &mut Requests, &mut Vec<End>) -> R,
     ) -> R {
-        let site = &mut self.instances[instance];
-        let result = work(&mut site.instance, &self.shape, &mut self.requests, &mut self.ends);
+        let entry = &mut self.instances[instance];
+        let result = work(&mut entry.instance, &self.shape, &mut self.requests, &mut self.ends);
         for End { slot, at } in self.ends.drain(..) {
             let ended = (Nanos(at.ceil() as u64), self.requests.get(slot).id, slot);
             self.ended.push(Reverse(ended));
@@ -169,10 +169,10 @@ impl SimulatedEngine {
     }
 
     fn note_due(&mut self, instance: usize) {
-        let site = &mut self.instances[instance];
-        let due = site.instance.due(&self.shape, &self.requests).map(|at| Nanos(at.ceil() as u64));
-        if due != site.due {
-            site.due = due;
+        let entry = &mut self.instances[instance];
+        let due = entry.instance.due(&self.shape, &self.requests).map(|at| Nanos(at.ceil() as u64));
+        if due != entry.due {
+            entry.due = due;
             self.due.extend(due.map(|due| Reverse((due, instance))));
         }
     }
@@ -200,8 +200,8 @@ impl SimulatedEngine {
         {
             self.due.pop();
             self.instances[instance].due = None;
-            self.with(instance, |site, shape, requests, ended| {
-                site.advance(horizon.0 as f64, shape, requests, ended);
+            self.with_instance(instance, |instance, shape, requests, ended| {
+                instance.advance(horizon.0 as f64, shape, requests, ended);
             });
         }
         while let Some((at, slot)) = self.next_report()
@@ -214,7 +214,7 @@ impl SimulatedEngine {
 
     /// Returns the next response to report and the time of its end.
     fn next_report(&self) -> Option<(Nanos, usize)> {
-        let waits = self.config.collect == Collect::Together && !self.requests.have_ended();
+        let waits = self.config.collect == Collect::Together && !self.requests.all_ended();
         let Reverse((at, _, slot)) = self.ended.peek().filter(|_| !waits)?;
         Some((*at, *slot))
     }
@@ -231,18 +231,18 @@ impl SimulatedEngine {
     }
 
     /// Sets the alarm to the next time at which there may be something to report.
-    fn set_alarm(&mut self) {
+    fn schedule_alarm(&mut self) {
         let due = self.next_due().map(|(at, _)| at);
         let ended = self.next_report().map(|(at, _)| at);
         let next = due.into_iter().chain(ended).min().map(|at| self.report_time(at));
-        self.ring_at(next);
+        self.set_alarm_at(next);
     }
 
-    fn ring_at(&mut self, at: Option<Nanos>) {
-        if at == self.rings {
+    fn set_alarm_at(&mut self, at: Option<Nanos>) {
+        if at == self.alarm_time {
             return;
         }
-        self.rings = at;
+        self.alarm_time = at;
         match at {
             Some(at) => self.alarm.set(at),
             None => self.alarm.clear(),
@@ -254,27 +254,28 @@ impl SimulatedEngine {
         self.shape.cost.weight_sync() + self.shape.cost.rollout_overhead()
     }
 
-    /// Starts to use the instances `from..to`, which must be idle.
-    fn take_up(&mut self, from: usize, to: usize, pause: f64) {
+    /// Starts to use the instances `from..to`, which must be idle. They are held for `pause` seconds, and for the loading of weights if
+    /// their weights are outdated.
+    fn start_instances(&mut self, from: usize, to: usize, pause: f64) {
         let loading = self.loading();
         let now = self.now();
         let sites = self.instances.len().max(to);
         self.instances.resize_with(sites, InstanceEntry::default);
-        for site in &mut self.instances[from..to] {
-            let stale = site.version != self.loaded;
-            site.version = self.loaded;
+        for entry in &mut self.instances[from..to] {
+            let stale = entry.version != self.loaded;
+            entry.version = self.loaded;
             let loading = if stale { loading } else { 0.0 };
-            site.instance.hold(now + NANOS * (pause + loading));
+            entry.instance.hold(now + NANOS * (pause + loading));
         }
         self.in_use = to;
     }
 
-    /// Stops using the instances from `from` on, and returns their responses.
+    /// Stops using the instances from `from` on. Returns their responses, each with the time from which it can run elsewhere.
     fn evict(&mut self, from: usize) -> Vec<(f64, usize)> {
         let now = self.now();
         let evicted = (from..self.in_use).flat_map(|instance| {
-            self.with(instance, |site, shape, requests, ended| {
-                site.evict(now, shape, requests, ended)
+            self.with_instance(instance, |instance, shape, requests, ended| {
+                instance.evict(now, shape, requests, ended)
             })
         });
         let evicted = evicted.collect();
@@ -282,21 +283,22 @@ impl SimulatedEngine {
         evicted
     }
 
-    /// Assigns responses to the least loaded instances in use. None starts earlier than now: an instance may be at a boundary before.
+    /// Assigns responses to the least loaded instances in use. The state of an instance may lie before the current time, so arrival times
+    /// are raised to the current time.
     fn distribute(&mut self, slots: Vec<(f64, usize)>) {
         if self.in_use == 0 {
-            self.homeless.extend(slots);
+            self.unassigned.extend(slots);
             return;
         }
-        let load = |(at, site): (usize, &InstanceEntry)| Reverse((site.instance.load(), at));
+        let load = |(at, entry): (usize, &InstanceEntry)| Reverse((entry.instance.load(), at));
         let mut loads: BinaryHeap<_> =
             self.instances[..self.in_use].iter().enumerate().map(load).collect();
         let now = self.now();
         for (arrival, slot) in slots {
-            let mut least = loads.peek_mut().expect("invariant: an instance is in use");
-            let Reverse((load, instance)) = *least;
-            *least = Reverse((load + 1, instance));
-            drop(least);
+            let mut least_loaded = loads.peek_mut().expect("invariant: an instance is in use");
+            let Reverse((load, instance)) = *least_loaded;
+            *least_loaded = Reverse((load + 1, instance));
+            drop(least_loaded);
             self.enqueue(instance, arrival.max(now), slot);
         }
     }
@@ -311,8 +313,8 @@ impl SimulatedEngine {
         self.instances.clear();
         self.due.clear();
         let restart = self.shape.cost.reconfiguration();
-        self.take_up(0, instances as usize, restart);
-        self.settle_in(evicted);
+        self.start_instances(0, instances as usize, restart);
+        self.distribute_all(evicted);
         Ok(())
     }
 
@@ -320,18 +322,18 @@ impl SimulatedEngine {
     fn resize(&mut self, instances: usize) {
         if instances < self.in_use {
             let evicted = self.evict(instances);
-            self.settle_in(evicted);
+            self.distribute_all(evicted);
         } else if instances > self.in_use {
-            let waiting = |site: &mut InstanceEntry| site.instance.give_waiting(&self.requests);
+            let waiting = |entry: &mut InstanceEntry| entry.instance.take_waiting(&self.requests);
             let waiting = self.instances[..self.in_use].iter_mut().flat_map(waiting).collect();
-            self.take_up(self.in_use, instances, 0.0);
-            self.settle_in(waiting);
+            self.start_instances(self.in_use, instances, 0.0);
+            self.distribute_all(waiting);
         }
     }
 
-    /// Distributes responses, after those that had no instance.
-    fn settle_in(&mut self, slots: Vec<(f64, usize)>) {
-        let mut all = std::mem::take(&mut self.homeless);
+    /// Distributes the responses that had no instance, and then `slots`.
+    fn distribute_all(&mut self, slots: Vec<(f64, usize)>) {
+        let mut all = std::mem::take(&mut self.unassigned);
         all.extend(slots);
         self.distribute(all);
     }
@@ -355,8 +357,8 @@ impl RolloutEngine for SimulatedEngine {
         self.controller.hold(now + NANOS * pause);
         for instance in 0..self.in_use {
             self.instances[instance].version = self.loaded;
-            self.with(instance, |site, shape, requests, ended| {
-                site.pause(now, pause, shape, requests, ended);
+            self.with_instance(instance, |instance, shape, requests, ended| {
+                instance.pause(now, pause, shape, requests, ended);
             });
         }
     }
@@ -364,7 +366,7 @@ impl RolloutEngine for SimulatedEngine {
     fn generate(&mut self, request: Request) {
         if !self.failed {
             self.controller.enqueue(request);
-            self.ring_at(Some(self.clock.now()));
+            self.set_alarm_at(Some(self.clock.now()));
         }
     }
 
@@ -373,20 +375,20 @@ impl RolloutEngine for SimulatedEngine {
         let Some(slot) = self.requests.open(id) else { return };
         let now = self.now();
         let instance = self.requests.get(slot).instance as usize;
-        let dropped = match self.homeless.iter().position(|(_, homeless)| *homeless == slot) {
+        let dropped = match self.unassigned.iter().position(|(_, waiting)| *waiting == slot) {
             Some(at) => {
-                self.homeless.remove(at);
+                self.unassigned.remove(at);
                 let tokens = self.requests.get(slot).tokens;
                 self.requests.end(slot, tokens);
                 true
             }
-            None => self.with(instance, |site, shape, requests, ended| {
-                site.abort(now, slot, shape, requests, ended)
+            None => self.with_instance(instance, |instance, shape, requests, ended| {
+                instance.abort(now, slot, shape, requests, ended)
             }),
         };
         if dropped {
             self.report(slot, self.clock.now(), Some(FinishReason::Abort));
-            self.ring_at(Some(self.clock.now()));
+            self.set_alarm_at(Some(self.clock.now()));
         }
     }
 
@@ -397,7 +399,7 @@ impl RolloutEngine for SimulatedEngine {
         } else if let Err(error) = self.reshape(placement) {
             self.fail(error.to_string());
         }
-        self.ring_at(Some(self.clock.now()));
+        self.set_alarm_at(Some(self.clock.now()));
     }
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
@@ -409,7 +411,7 @@ impl RolloutEngine for SimulatedEngine {
             self.dispatch();
             self.catch_up();
             if self.reports.is_empty() {
-                self.set_alarm();
+                self.schedule_alarm();
             }
         }
         self.reports.pop_front()
@@ -417,7 +419,7 @@ impl RolloutEngine for SimulatedEngine {
 
     fn wake_by(&mut self, waker: Waker) {
         self.alarm = self.clock.alarm(move || waker());
-        let rings = self.rings.take();
-        self.ring_at(rings);
+        let alarm_time = self.alarm_time.take();
+        self.set_alarm_at(alarm_time);
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Requests {
     live: Slab<Live>,
     /// The responses that have not ended, by id.
     open: HashMap<SampleId, usize>,
-    turns: u64,
+    last_generation: u64,
 }
 
 /// An outstanding response.
@@ -29,9 +29,9 @@ pub(super) struct Live {
     pub(super) tokens: u32,
     /// Iteration of the instance at which the response started to run; valid only while it runs.
     pub(super) since: u64,
-    /// The turn of the only valid [`RequestHandle`] of the response.
-    pub(super) turn: u64,
-    pub(super) state: State,
+    /// The number of the last change of state. A [`RequestHandle`] is valid only if it has this number.
+    pub(super) generation: u64,
+    pub(super) state: RequestState,
     pub(super) instance: u32,
     pub(super) preemptions: u32,
     /// `true` if the KV cache was sent to the instance at which the response waits, so that it need not be computed again.
@@ -42,7 +42,7 @@ pub(super) struct Live {
 
 /// The state of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RequestState {
     Waiting,
     Running,
     Ended,
@@ -53,7 +53,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestHandle {
     pub(super) slot: usize,
-    pub(super) turn: u64,
+    pub(super) generation: u64,
 }
 
 impl Live {
@@ -65,8 +65,8 @@ impl Live {
     /// Returns the number of tokens of the response when its instance is at `iteration`.
     pub(super) fn tokens_at(&self, iteration: u64) -> u32 {
         match self.state {
-            State::Running => self.tokens + (iteration - self.since) as u32,
-            State::Waiting | State::Ended => self.tokens,
+            RequestState::Running => self.tokens + (iteration - self.since) as u32,
+            RequestState::Waiting | RequestState::Ended => self.tokens,
         }
     }
 }
@@ -86,7 +86,7 @@ impl Requests {
     }
 
     /// Returns `true` if all responses have ended.
-    pub(super) fn have_ended(&self) -> bool {
+    pub(super) fn all_ended(&self) -> bool {
         self.open.is_empty()
     }
 
@@ -98,23 +98,23 @@ impl Requests {
         &mut self.live[slot]
     }
 
-    /// Changes the state of a response. All its earlier tickets become void.
-    pub(super) fn turn(&mut self, slot: usize, state: State) -> RequestHandle {
-        self.turns += 1;
+    /// Changes the state of a response and returns its new handle. All its earlier handles become void.
+    pub(super) fn set_state(&mut self, slot: usize, state: RequestState) -> RequestHandle {
+        self.last_generation += 1;
         let live = &mut self.live[slot];
         live.state = state;
-        live.turn = self.turns;
-        RequestHandle { slot, turn: self.turns }
+        live.generation = self.last_generation;
+        RequestHandle { slot, generation: self.last_generation }
     }
 
-    /// Returns the response of a ticket, unless the ticket is void.
+    /// Returns the response of a handle; `None` if the handle is void.
     pub(super) fn find(&self, handle: RequestHandle) -> Option<&Live> {
-        self.live.get(handle.slot).filter(|live| live.turn == handle.turn)
+        self.live.get(handle.slot).filter(|live| live.generation == handle.generation)
     }
 
     /// Marks a response as ended with `tokens` tokens. It stays until it is [removed](Self::remove).
     pub(super) fn end(&mut self, slot: usize, tokens: u32) {
-        self.turn(slot, State::Ended);
+        self.set_state(slot, RequestState::Ended);
         self.live[slot].tokens = tokens;
         self.open.remove(&self.live[slot].id);
     }

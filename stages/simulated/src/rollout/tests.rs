@@ -298,8 +298,8 @@ fn dispatch_selects_the_instance() {
 
 #[test]
 fn a_response_goes_to_the_instance_that_has_fewer() {
-    let least = |row: u64, _| [1000, 10, 500][row as usize];
-    let rule = Rule { length: least, prompt_length: 250 };
+    let lengths = |row: u64, _| [1000, 10, 500][row as usize];
+    let rule = Rule { length: lengths, prompt_length: 250 };
     let config = SimulatedEngineConfig { dispatch: Dispatch::LeastLoaded, ..config(2, 0) };
     let mut bench = Bench::new(config, rule);
     bench.generate(0, 1);

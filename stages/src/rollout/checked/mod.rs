@@ -33,14 +33,14 @@ pub struct CheckedEngine {
 /// A response that was requested and not reported yet.
 #[derive(Debug)]
 struct Outstanding {
-    /// The version of the weights at the time of the request. Later ones may sample part of the response.
+    /// The version of the weights at the time of the request. Later versions may sample part of the response.
     version: PolicyVersion,
-    /// The tokens that the response continues.
+    /// The tokens that the response continues; `None` if the response is not resumed.
     resumed: Option<Partial>,
 }
 
 impl CheckedEngine {
-    /// Checks an engine that no command was given to.
+    /// Creates the check of an engine that has not received any command.
     #[must_use]
     pub fn new(engine: Box<dyn RolloutEngine>) -> Self {
         let loaded = PolicyVersion::default();
@@ -142,8 +142,8 @@ fn check_completion(
     }
 }
 
-/// Checks that there is a token id, a log-probability and a policy version for each token, or for none: an engine may count tokens without
-/// sampling them.
+/// Checks that there is a token id, a log-probability and a policy version for each token, or that there are none at all: an engine may
+/// count tokens without sampling them.
 fn check_lengths(completion: &Completion) -> Result<(), EngineViolation> {
     let lengths = [
         ("response_ids", completion.response_ids.len()),
@@ -176,7 +176,7 @@ fn check_logprobs(completion: &Completion) -> Result<(), EngineViolation> {
     }
 }
 
-/// Checks that a response begins with the tokens that it was resumed with. Returns their number.
+/// Checks that a response begins with the tokens and policy versions with which it was resumed. Returns the number of these tokens.
 fn check_resumed(completion: &Completion, partial: &Partial) -> Result<usize, EngineViolation> {
     let begins = completion.response_length >= partial.response_length
         && completion.response_ids.starts_with(&partial.response_ids)

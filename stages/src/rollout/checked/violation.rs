@@ -38,7 +38,7 @@ pub enum EngineViolation {
     Logprob {
         /// The response.
         id: SampleId,
-        /// The index of the token.
+        /// The index of the token in the response, from 0.
         token: usize,
         /// The value that was reported.
         found: String,
@@ -59,7 +59,7 @@ pub enum EngineViolation {
     Version {
         /// The response.
         id: SampleId,
-        /// The index of the token.
+        /// The index of the token in the response, from 0.
         token: usize,
         /// The version that was reported.
         found: PolicyVersion,

@@ -2,8 +2,8 @@
 
 use super::{Phase, Point};
 
-/// Tokens of the shortest sequences that are measured. An iteration over shorter ones costs the same.
-pub const SHORTEST: u32 = 16;
+/// Minimum number of tokens of a measured sequence. An iteration over shorter sequences costs the same.
+pub const MIN_SEQUENCE_TOKENS: u32 = 16;
 
 /// The points to measure: every combination of these values that an instance can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +40,9 @@ impl Grid {
     fn phase(&self, phase: Phase, lengths: &[u32]) -> Vec<(u32, Point)> {
         let tensor_parallel = self.tensor_parallel;
         let mut points = Vec::new();
-        for (by_instances, instances) in leveled(&self.instances) {
-            for (by_batch, batch_size) in leveled(&self.batch_sizes) {
-                points.extend(leveled(lengths).into_iter().map(|(by_tokens, tokens)| {
+        for (by_instances, instances) in with_levels(&self.instances) {
+            for (by_batch, batch_size) in with_levels(&self.batch_sizes) {
+                points.extend(with_levels(lengths).into_iter().map(|(by_tokens, tokens)| {
                     let point = Point { phase, instances, tensor_parallel, batch_size, tokens };
                     (by_instances.max(by_batch).max(by_tokens), point)
                 }));
@@ -60,20 +60,20 @@ pub fn doublings(first: u32, last: u32) -> Vec<u32> {
 }
 
 /// Returns each value with its level: 0 for the ends, 1 for the middle between them, 2 for the middles of the halves, and so on.
-fn leveled(values: &[u32]) -> Vec<(u32, u32)> {
+fn with_levels(values: &[u32]) -> Vec<(u32, u32)> {
     let mut levels = vec![0; values.len()];
     if let Some(last) = values.len().checked_sub(1) {
-        halve(&mut levels, 0, last, 1);
+        assign_levels(&mut levels, 0, last, 1);
     }
     levels.into_iter().zip(values.iter().copied()).collect()
 }
 
-fn halve(levels: &mut [u32], first: usize, last: usize, level: u32) {
+fn assign_levels(levels: &mut [u32], first: usize, last: usize, level: u32) {
     if last - first > 1 {
         let middle = first.midpoint(last);
         levels[middle] = level;
-        halve(levels, first, middle, level + 1);
-        halve(levels, middle, last, level + 1);
+        assign_levels(levels, first, middle, level + 1);
+        assign_levels(levels, middle, last, level + 1);
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     fn ends_come_before_the_values_between_them() {
         let levels = |count: u32| -> Vec<u32> {
             let values: Vec<u32> = (0..count).collect();
-            leveled(&values).into_iter().map(|(level, _)| level).collect()
+            with_levels(&values).into_iter().map(|(level, _)| level).collect()
         };
         assert_eq!(levels(0), [0; 0]);
         assert_eq!(levels(1), [0]);

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::RolloutError;
 
-/// Number of repeats that suffice for a median.
-pub const LEAST_REPEATS: u32 = 3;
+/// Minimum number of repeats for a median.
+pub const MIN_REPEATS: u32 = 3;
 
 /// Maximum number of repeats of a point, regardless of the remaining time.
-pub const MOST_REPEATS: u32 = 15;
+pub const MAX_REPEATS: u32 = 15;
 
-/// A point is deferred while one repeat of it would take more than this fraction (1/8) of the remaining time.
+/// A point is deferred while its preparation and one repeat would take more than 1 / `PARTS` of the remaining time.
 const PARTS: u64 = 8;
 
 /// The kind of an engine's iteration.
@@ -47,7 +47,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// An iteration that every instance runs at once.
+/// An iteration that every instance runs at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
     /// The kind of the iteration.
@@ -90,7 +90,7 @@ pub struct Row {
     pub tensor_parallel: u32,
     /// Number of sequences of an iteration, per instance.
     pub batch_size: u32,
-    /// Number of tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
+    /// Number of tokens of each sequence: the length of the prompt when prefilling, the tokens in the cache when decoding.
     pub tokens: u32,
     /// Seconds of an iteration, as the median of the repeats.
     pub seconds: f64,
@@ -178,13 +178,14 @@ pub trait Measure {
 
 /// Measures the points of `grid`, from coarse to fine, until all are measured or `budget` is spent. Returns the rows ordered by point.
 ///
-/// The remaining budget is divided among the remaining points. A point is measured up to [`MOST_REPEATS`] times within its share, and up to
-/// [`LEAST_REPEATS`] times beyond it.
+/// The remaining budget is divided among the remaining points. A point is measured up to [`MAX_REPEATS`] times within its share. If the
+/// share does not suffice for [`MIN_REPEATS`] repeats, they continue beyond it while budget is left.
 ///
-/// A point is deferred while one repeat would take more than an eighth of the remaining time and other points are left. It is omitted if it
-/// would take all the remaining time. Its time is estimated from smaller points that were measured, in proportion to the tokens; this
-/// overestimates rather than underestimates, and becomes more accurate as larger points are measured. The smallest point of each phase and
-/// instance count has no estimate and is measured regardless of its cost, while time is left, so that there is always a row.
+/// A point is deferred while its preparation and one repeat would take more than an eighth of the remaining time, as long as other points
+/// take less. It is omitted if its preparation and one repeat would take more than all the remaining time. The time of a point is estimated
+/// from smaller points that were measured, in proportion to the tokens. The estimate is too high rather than too low, and becomes more
+/// accurate as larger points are measured. The smallest point of each phase and instance count has no estimate and is measured regardless
+/// of its cost, while time is left, so that there is always a row.
 ///
 /// # Errors
 /// Returns an error if the engine fails.
@@ -239,8 +240,8 @@ fn repeat(
 ) -> Result<Vec<f64>, RolloutError> {
     let begun = clock.now();
     let mut samples = vec![engine.seconds()?];
-    while samples.len() < MOST_REPEATS as usize {
-        let enough = samples.len() >= LEAST_REPEATS as usize;
+    while samples.len() < MAX_REPEATS as usize {
+        let enough = samples.len() >= MIN_REPEATS as usize;
         let now = clock.now();
         let each = now.since(begun).0 / samples.len() as u64;
         if now.0 + each > if enough { share_end.0 } else { end.0 } {
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(points, engine.points, "coarse to fine");
         points.sort_unstable();
         assert_eq!(rows.iter().map(Row::point).collect::<Vec<_>>(), points);
-        assert!(rows.iter().all(|row| (row.repeats, row.seconds) == (MOST_REPEATS, 2.0)));
+        assert!(rows.iter().all(|row| (row.repeats, row.seconds) == (MAX_REPEATS, 2.0)));
     }
 
     #[test]
@@ -339,8 +340,8 @@ mod tests {
                 let rows = engine.measure(budget);
                 let spent = engine.clock.now().as_secs_f64();
                 // One more of the smallest points, which have no estimate, and its preparation.
-                let least = 2.0 * (1.0 + dearness * 8.0);
-                assert!(spent <= budget + least, "{spent} s of {budget} s, {dearness} s a token");
+                let min = 2.0 * (1.0 + dearness * 8.0);
+                assert!(spent <= budget + min, "{spent} s of {budget} s, {dearness} s a token");
                 assert!(!rows.is_empty());
                 assert_eq!(rows.len(), engine.points.len());
             }

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An amount of memory: a number of bytes, or a text such as `1.5GiB`.
+/// An amount of memory: a number of bytes, or a text such as `1.5GiB`. Units are `B`, `KB` to `TB` (powers of 1000) and `KiB` to `TiB`
+/// (powers of 1024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "u64")]
 pub struct Bytes(pub u64);
@@ -20,8 +21,9 @@ enum Written {
 /// An error for a text that is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a number of bytes, or a text such as `1.5GiB`, found `{0}`")]
-pub struct NotBytes(String);
+pub struct ParseBytesError(String);
 
+/// The units and their sizes in bytes. `B` comes last, because it is a suffix of all others.
 const UNITS: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -35,10 +37,10 @@ const UNITS: [(&str, u64); 9] = [
 ];
 
 impl FromStr for Bytes {
-    type Err = NotBytes;
+    type Err = ParseBytesError;
 
-    fn from_str(text: &str) -> Result<Self, NotBytes> {
-        let wrong = || NotBytes(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, ParseBytesError> {
+        let wrong = || ParseBytesError(text.to_owned());
         let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
         let (number, unit) = unit.unwrap_or((text, 1));
         let number: f64 = number.trim().parse().map_err(|_| wrong())?;
@@ -48,9 +50,9 @@ impl FromStr for Bytes {
 }
 
 impl TryFrom<Written> for Bytes {
-    type Error = NotBytes;
+    type Error = ParseBytesError;
 
-    fn try_from(written: Written) -> Result<Self, NotBytes> {
+    fn try_from(written: Written) -> Result<Self, ParseBytesError> {
         match written {
             Written::Number(bytes) => Ok(Self(bytes)),
             Written::Text(text) => text.parse(),

@@ -1,15 +1,14 @@
-//! A judge's model in process, on the generator of the torch engine.
+//! A judge model that runs in this process, on the generator of the torch engine.
 //!
-//! Questions wait in one queue. By default, a thread of the judge's own answers them, up to `max_running` at once. If the judge is
-//! colocated and an engine [runs](crate::rollout::TorchEngine::colocate) it, the engine's instances answer them instead, together with
-//! the actor's responses ([`colocated`](crate::rollout::colocated)). The thread takes over whenever no instance hosts the judge: before the
-//! engine starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a
-//! change interrupts continues elsewhere from the tokens that it has.
+//! Questions wait in one queue. By default, the judge's own thread answers them, up to `max_running` at once. If the judge is colocated and
+//! an engine [runs](crate::rollout::TorchEngine::colocate) it, the engine's instances answer them instead, together with the actor's
+//! responses ([`colocated`](crate::rollout::colocated)). The thread takes over whenever no instance hosts the judge: before the engine
+//! starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a change
+//! interrupts keeps its tokens and continues after them.
 //!
 //! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
 //! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout) documents.
 
-mod answering;
 mod bytes;
 mod models;
 mod options;
@@ -17,6 +16,7 @@ mod questions;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod worker;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,18 +31,18 @@ use rollpacker_stages::rollout::sampling::{RandomStream, Sampling};
 use rollpacker_stages::rollout::{FinishReason, Waker};
 use sha2::{Digest, Sha256};
 
-use self::answering::Answering;
-pub use self::bytes::{Bytes, NotBytes};
-pub use self::models::Models;
+pub use self::bytes::{Bytes, ParseBytesError};
+pub use self::models::JudgeModels;
 pub use self::options::TorchChatOptions;
 use self::questions::{JudgeAnswer, Questions};
-use self::weights::Weights;
+use self::weights::JudgeWeights;
+use self::worker::JudgeWorker;
 use crate::model::TorchError;
 use crate::model::device::{resolve_device, set_threads_of_this_thread};
 use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
 
-/// A chat model in process. Clones share the model; dropping the last one ends its thread.
+/// A chat model that runs in this process. Clones share the model; dropping the last one ends its thread.
 #[derive(Clone)]
 pub struct TorchChat(Arc<JudgeModel>);
 
@@ -53,7 +53,7 @@ struct JudgeModel {
     capacity: Capacity,
     vocab_size: i32,
     share: usize,
-    weights: Mutex<Weights>,
+    weights: Mutex<JudgeWeights>,
     questions: Arc<Questions>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,18 +62,19 @@ impl TorchChat {
     /// Loads a model and starts its thread.
     ///
     /// # Errors
-    /// If an option is out of range, the folder cannot be read, or the device has too little memory.
+    /// If an option is out of range, the device does not exist, the model, tokenizer or chat template of the folder cannot be loaded, the
+    /// memory is too small, or the system cannot create a thread.
     pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
         options.check()?;
         let folder = &options.model_path;
-        let device = resolve_device(options.device).map_err(refuse)?;
-        let config = ModelConfig::from_folder(folder).map_err(refuse)?;
+        let device = resolve_device(options.device).map_err(option_error)?;
+        let config = ModelConfig::from_folder(folder).map_err(option_error)?;
         let encoder = PromptEncoder {
-            tokenizer: Arc::new(Tokenizer::from_folder(folder).map_err(refuse)?),
-            template: ChatTemplate::from_folder(folder).map_err(refuse)?,
+            tokenizer: Arc::new(Tokenizer::from_folder(folder).map_err(option_error)?),
+            template: ChatTemplate::from_folder(folder).map_err(option_error)?,
         };
         let capacity = options.capacity(&config);
-        let weights = Weights::load(options, capacity, device).map_err(refuse)?;
+        let weights = JudgeWeights::load(options, capacity, device).map_err(option_error)?;
         let mut model = JudgeModel {
             folder: folder.clone(),
             encoder,
@@ -88,7 +89,7 @@ impl TorchChat {
         Ok(Self(Arc::new(model)))
     }
 
-    /// Lets any engine that hosts `colocated` run this model.
+    /// Adds this model to `colocated`, a list of models that an engine can run on its instances.
     pub fn register_in(&self, colocated: &ColocatedModels) {
         let model: Arc<dyn ColocatedModel> = Arc::clone(&self.0) as _;
         colocated.add(Arc::downgrade(&model));
@@ -109,7 +110,7 @@ impl Chat for TorchChat {
     ) -> Result<String, RewardError> {
         let model = &*self.0;
         let prompt = model.encode(messages, sampling)?;
-        let stream = RandomStream::keyed(key(&prompt, sampling.seed));
+        let stream = RandomStream::from_key(stream_key(&prompt, sampling.seed));
         let sampling = Sampling {
             temperature: sampling.temperature,
             ..Sampling::unrestricted(sampling.max_tokens)
@@ -119,29 +120,30 @@ impl Chat for TorchChat {
             Ok(answer) => answer.await.unwrap_or_else(|_| Err("its thread has ended".into())),
             Err(reason) => Err(reason),
         };
-        model.read(answer.map_err(|reason| model.fault(reason))?)
+        model.decode_answer(answer.map_err(|reason| model.fatal_error(reason))?)
     }
 }
 
 impl JudgeModel {
     fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
         let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
-        let answering = self.answering(None).map_err(|error| refuse(error.to_string()))?;
+        let worker = self.worker(None).map_err(|error| refuse(error.to_string()))?;
         let work = move || {
             set_threads_of_this_thread(threads);
-            answering.serve();
+            worker.serve();
         };
         let thread = std::thread::Builder::new().name("judge".to_owned()).spawn(work);
         self.thread = Some(thread.map_err(|error| refuse(error.to_string()))?);
         Ok(())
     }
 
-    fn answering(&self, instance: Option<Waker>) -> Result<Answering, tch::TchError> {
+    fn worker(&self, instance: Option<Waker>) -> Result<JudgeWorker, tch::TchError> {
         let network = self.weights.lock().unwrap_or_else(PoisonError::into_inner).network();
-        Answering::new(network, self.capacity, Arc::clone(&self.questions), instance)
+        JudgeWorker::new(network, self.capacity, Arc::clone(&self.questions), instance)
     }
 
-    /// Returns the token ids of the prompt, after checking that it fits together with the longest answer.
+    /// Returns the token ids of the prompt. Returns an error if the sampling options are out of range, the prompt is empty or has a token
+    /// outside of the model's vocabulary, or prompt and longest answer together exceed the context.
     fn encode(
         &self,
         messages: &[Message],
@@ -149,28 +151,28 @@ impl JudgeModel {
     ) -> Result<Vec<i32>, RewardError> {
         let limit = self.capacity.token_limit;
         let encoded = self.encoder.encode_within(messages, limit);
-        let (prompt, tokens) = match encoded.map_err(|error| self.fault(error))? {
+        let (prompt, tokens) = match encoded.map_err(|error| self.fatal_error(error))? {
             Encoded::Ids(ids) => {
                 let tokens = ids.len();
                 (ids, tokens)
             }
-            Encoded::TooLong(least) => (Vec::new(), least),
+            Encoded::TooLong(min) => (Vec::new(), min),
         };
         let JudgeSampling { temperature, max_tokens, .. } = *sampling;
         if max_tokens == 0 || !(temperature >= 0.0 && temperature.is_finite()) {
             let expected = "expected max_tokens above 0 and a temperature of at least 0";
             let reason = format!("{expected}, found {max_tokens} and {temperature}");
-            return Err(self.fault(reason));
+            return Err(self.fatal_error(reason));
         }
         if tokens == 0 || tokens.saturating_add(max_tokens as usize) > limit {
             let room = limit.saturating_sub(max_tokens as usize);
             let with_answer = format!("of {limit} tokens with an answer of {max_tokens}");
-            return Err(self.fault(format_args!(
+            return Err(self.fatal_error(format_args!(
                 "the prompt has {tokens} tokens, expected 1 to {room} to fit a context {with_answer}"
             )));
         }
         match prompt.iter().find(|id| !(0..self.vocab_size).contains(*id)) {
-            Some(id) => Err(self.fault(format_args!(
+            Some(id) => Err(self.fatal_error(format_args!(
                 "token {id} of the tokenizer is outside of the model's vocabulary of {} tokens",
                 self.vocab_size
             ))),
@@ -178,18 +180,18 @@ impl JudgeModel {
         }
     }
 
-    fn read(&self, answer: JudgeAnswer) -> Result<String, RewardError> {
+    fn decode_answer(&self, answer: JudgeAnswer) -> Result<String, RewardError> {
         let JudgeAnswer { ids, reason } = answer;
         if reason != FinishReason::Stop {
-            let most = ids.len();
+            let max = ids.len();
             // A retry would be cut off again: the same question has the same answer.
-            let reason = format_args!("the judge's answer was cut off after {most} tokens");
+            let reason = format_args!("the judge's answer was cut off after {max} tokens");
             return Err(RewardError::fatal(reason));
         }
-        self.encoder.tokenizer.decode(&ids, true).map_err(|error| self.fault(error))
+        self.encoder.tokenizer.decode(&ids, true).map_err(|error| self.fatal_error(error))
     }
 
-    fn fault(&self, reason: impl std::fmt::Display) -> RewardError {
+    fn fatal_error(&self, reason: impl std::fmt::Display) -> RewardError {
         RewardError::fatal(format_args!("the judge `{}`: {reason}", self.folder.display()))
     }
 }
@@ -201,8 +203,8 @@ impl ColocatedModel for JudgeModel {
         if !can_be_shared && self.questions.has_instances() {
             return None;
         }
-        match self.answering(Some(wake)) {
-            Ok(answering) => Some(Box::new(answering)),
+        match self.worker(Some(wake)) {
+            Ok(worker) => Some(Box::new(worker)),
             Err(error) => {
                 self.questions.fail(&error.to_string());
                 None
@@ -225,7 +227,7 @@ impl Drop for JudgeModel {
 }
 
 /// Converts an error of opening a model to an error of the option that caused it.
-fn refuse(error: impl Into<TorchError>) -> CatalogError {
+fn option_error(error: impl Into<TorchError>) -> CatalogError {
     let error = error.into();
     let key = match error {
         TorchError::Device { .. } => "device",
@@ -236,7 +238,7 @@ fn refuse(error: impl Into<TorchError>) -> CatalogError {
 }
 
 /// Returns the key of an answer's random numbers, which differs for every prompt and seed.
-fn key(prompt: &[i32], seed: u64) -> [u8; 32] {
+fn stream_key(prompt: &[i32], seed: u64) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(seed.to_le_bytes());
     prompt.iter().for_each(|id| digest.update(id.to_le_bytes()));

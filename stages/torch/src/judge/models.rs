@@ -1,4 +1,4 @@
-//! The in-process judge models that a registry has made.
+//! The in-process judge models that rewards share.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use crate::rollout::colocated::ColocatedModels;
 
 /// The in-process models that judges share: one for each folder, even if several rewards use it.
 #[derive(Clone, Default)]
-pub struct Models {
-    open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
+pub struct JudgeModels {
+    open: Arc<Mutex<BTreeMap<PathBuf, OpenModel>>>,
     colocated: ColocatedModels,
 }
 
 /// A model with the options that it was opened with.
-type Opened = (TorchChatOptions, Weak<JudgeModel>);
+type OpenModel = (TorchChatOptions, Weak<JudgeModel>);
 
-impl Models {
-    /// Returns the models that wait for an engine to host them.
+impl JudgeModels {
+    /// Returns the list of the models with `colocated = true`, which an engine can run on its instances.
     #[must_use]
     pub fn colocated(&self) -> ColocatedModels {
         self.colocated.clone()
@@ -31,7 +31,7 @@ impl Models {
     /// Returns the model of a folder. Opens it, unless it is open already.
     ///
     /// # Errors
-    /// As [`TorchChat::open`], or if another reward uses the same folder with different options.
+    /// If [`TorchChat::open`] fails, or another reward uses the same folder with different options.
     pub(super) fn open_model(&self, options: TorchChatOptions) -> Result<TorchChat, CatalogError> {
         options.check()?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ impl Models {
     }
 }
 
-impl ChatEngine for Models {
+impl ChatEngine for JudgeModels {
     fn options(&self) -> &'static [&'static str] {
         fields::<TorchChatOptions>()
     }
@@ -64,7 +64,7 @@ impl ChatEngine for Models {
                 "1 to {}, less than the context of {limit} (the smaller of the model's and `kv_cache_tokens`)",
                 limit.saturating_sub(1)
             );
-            return Err(CatalogError::bound("max_tokens", &expected, max_tokens));
+            return Err(CatalogError::out_of_range("max_tokens", &expected, max_tokens));
         }
         Ok(SharedChat::new(chat))
     }

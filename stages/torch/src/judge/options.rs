@@ -1,4 +1,4 @@
-//! The options of a judge in process.
+//! The options of an in-process judge.
 
 use std::path::PathBuf;
 
@@ -11,34 +11,34 @@ use super::bytes::Bytes;
 use crate::rollout::generator::Capacity;
 
 /// The maximum number of threads of torch operations.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 /// The maximum number of concurrent answers.
-const MOST_RUNNING: usize = 1 << 31;
+const MAX_RUNNING: usize = 1 << 31;
 /// The maximum number of tokens of a cache or an iteration.
-const MOST_TOKENS: usize = 1 << 40;
+const MAX_TOKENS: usize = 1 << 40;
 
-/// The options of a judge in process (`engine = "torch"`).
+/// The options of an in-process judge (`engine = "torch"`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TorchChatOptions {
-    /// A folder in Hugging Face format with the model, its tokenizer and chat template.
+    /// A folder in Hugging Face format with the model, its tokenizer and chat template. Required.
     pub model_path: PathBuf,
     /// The device: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
     pub device: DeviceChoice,
-    /// Number of threads for the model's torch operations, which run on a thread of their own; 1 by default.
+    /// Number of threads that a torch operation uses on the judge's own thread, 1 to 1024; 1 by default.
     pub threads: usize,
-    /// Memory for the weights and the answers in flight. Layers that do not fit are read from the files in every forward pass, while the
-    /// layers before them compute. Without a budget, the whole model is held in memory.
+    /// Memory for the weights and the answers in flight, in bytes or as a text such as `1.5GiB`. Layers that do not fit are read from the
+    /// files in every forward pass, while the layers before them compute. Without a budget, the whole model is held in memory.
     pub memory_budget: Option<Bytes>,
-    /// Maximum number of answers that are generated concurrently; 8 by default.
+    /// Maximum number of answers that are generated concurrently, at least 1; 8 by default.
     pub max_running: usize,
-    /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; 16384 by default. If they
-    /// exceed it, answers are preempted and recomputed.
+    /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; at least 1, 16384 by
+    /// default. Answers beyond this limit are preempted and computed again.
     pub kv_cache_tokens: usize,
     /// `true` if the model runs on the actor's engine instances, if there are any; `false` by default.
     pub colocated: bool,
-    /// Maximum number of tokens that the model processes on an instance during one iteration of the actor; 256 by default. Requires
-    /// `colocated`.
+    /// Maximum number of tokens that the model processes on an instance next to one iteration of the actor, at least 1; 256 by default.
+    /// Requires `colocated`.
     pub guest_tokens: Option<usize>,
 }
 
@@ -62,23 +62,23 @@ impl TorchChatOptions {
     pub(super) fn check(&self) -> Result<(), CatalogError> {
         if self.model_path.as_os_str().is_empty() {
             let expected = "a folder in Hugging Face format";
-            return Err(CatalogError::bound("model_path", expected, "nothing"));
+            return Err(CatalogError::out_of_range("model_path", expected, "nothing"));
         }
         let bounds = [
-            ("threads", Some(self.threads), MOST_THREADS),
-            ("max_running", Some(self.max_running), MOST_RUNNING),
-            ("kv_cache_tokens", Some(self.kv_cache_tokens), MOST_TOKENS),
-            ("guest_tokens", self.guest_tokens, MOST_TOKENS),
+            ("threads", Some(self.threads), MAX_THREADS),
+            ("max_running", Some(self.max_running), MAX_RUNNING),
+            ("kv_cache_tokens", Some(self.kv_cache_tokens), MAX_TOKENS),
+            ("guest_tokens", self.guest_tokens, MAX_TOKENS),
         ];
-        for (key, value, most) in bounds {
-            if let Some(found) = value.filter(|value| !(1..=most).contains(value)) {
-                let expected = if found == 0 { "at least 1" } else { &format!("at most {most}") };
-                return Err(CatalogError::bound(key, expected, found));
+        for (key, value, max) in bounds {
+            if let Some(found) = value.filter(|value| !(1..=max).contains(value)) {
+                let expected = if found == 0 { "at least 1" } else { &format!("at most {max}") };
+                return Err(CatalogError::out_of_range(key, expected, found));
             }
         }
         match self.guest_tokens {
             Some(found) if !self.colocated => {
-                Err(CatalogError::bound("guest_tokens", "`colocated = true` as well", found))
+                Err(CatalogError::out_of_range("guest_tokens", "`colocated = true` as well", found))
             }
             _ => Ok(()),
         }
@@ -100,7 +100,7 @@ impl TorchChatOptions {
                 let theirs = theirs.get(key).cloned().unwrap_or_default();
                 let expected =
                     format!("{theirs}, the value that another judge of the same model uses");
-                Err(CatalogError::bound(key, &expected, found))
+                Err(CatalogError::out_of_range(key, &expected, found))
             }
         }
     }
@@ -114,7 +114,7 @@ impl TorchChatOptions {
         }
     }
 
-    /// Returns the maximum number of tokens during an iteration of the actor.
+    /// Returns the maximum number of tokens that the model processes on an instance next to an iteration of the actor.
     pub(super) fn share(&self) -> usize {
         self.guest_tokens.unwrap_or(256)
     }

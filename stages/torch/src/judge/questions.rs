@@ -13,7 +13,7 @@ use crate::rollout::sequence::Sequence;
 /// An answer to a question.
 #[derive(Debug)]
 pub(super) struct JudgeAnswer {
-    /// The tokens.
+    /// The token ids of the answer.
     pub(super) ids: Vec<i32>,
     /// The reason why the answer ended.
     pub(super) reason: FinishReason,
@@ -22,17 +22,17 @@ pub(super) struct JudgeAnswer {
 /// The answer, or the reason why the judge has failed.
 pub(super) type JudgeReply = Result<JudgeAnswer, Arc<str>>;
 
-/// A question, with the part of its answer so far.
+/// A question, with the tokens of its answer generated so far.
 pub(super) struct Question {
     pub(super) sequence: Sequence,
-    /// Closed when the answer is no longer needed.
+    /// The channel of the answer. It is closed when the caller no longer needs the answer.
     pub(super) reply: oneshot::Sender<JudgeReply>,
 }
 
 /// The questions that wait to be answered, in order.
 ///
-/// They are answered by the engine instances that are [registered](Self::register) as hosts, or by the judge's own thread while there are
-/// none. Once the judge has failed, every question is answered with the failure.
+/// They are answered by the engine instances that are [registered](Self::register) as hosts, or by the judge's own thread while no instance
+/// is registered. Once the judge has failed, every question is answered with the failure.
 #[derive(Default)]
 pub(super) struct Questions {
     state: Mutex<QueueState>,
@@ -45,9 +45,13 @@ struct QueueState {
     waiting: VecDeque<Question>,
     /// The instances that answer questions, each with its waker.
     instances: BTreeMap<u64, Waker>,
+    /// The number of the next question.
     next_id: u64,
-    entered: u64,
+    /// The id of the instance that was registered last; 0 before the first.
+    last_instance: u64,
+    /// The reason why the judge has failed; `None` while it works.
     failure: Option<Arc<str>>,
+    /// `true` once the judge's own thread must end.
     closed: bool,
 }
 
@@ -57,13 +61,13 @@ pub(super) enum JudgeAction {
     /// Answer questions.
     Answer,
     /// Return all questions to the queue, because an instance answers them.
-    GiveBack,
+    ReturnQuestions,
     /// End the thread.
     End,
 }
 
 impl Questions {
-    /// Appends a question. Returns the channel on which its answer arrives.
+    /// Appends a question. Returns the channel on which its answer arrives, or the failure of the judge if it has failed.
     pub(super) fn push(
         &self,
         prompt_ids: Arc<[i32]>,
@@ -83,23 +87,24 @@ impl Questions {
         Ok(answer)
     }
 
-    /// Puts questions back at the front of the queue, in the order of their arrival.
-    pub(super) fn give_back(&self, mut questions: Vec<Question>) {
+    /// Puts questions back at the front of the queue, in the order of their arrival. If the judge has failed, answers them with the failure
+    /// instead.
+    pub(super) fn requeue(&self, mut questions: Vec<Question>) {
         let mut state = self.lock();
         if let Some(failure) = state.failure.clone() {
-            return refuse(questions, &failure);
+            return fail_questions(questions, &failure);
         }
         questions.sort_by_key(|question| question.sequence.id);
         questions.into_iter().rev().for_each(|question| state.waiting.push_front(question));
         self.wake(state);
     }
 
-    /// Returns the number of tokens of the next question, if there is one.
+    /// Returns the number of tokens of the next question; `None` if no question waits.
     pub(super) fn next(&self) -> Option<usize> {
         self.lock().next().map(|question| question.sequence.tokens())
     }
 
-    /// Takes the next question if `fits` returns `true` for its number of tokens.
+    /// Takes the next question if `fits` returns `true` for its number of tokens. Returns `None` if it does not, or if no question waits.
     pub(super) fn take_if(&self, fits: impl FnOnce(usize) -> bool) -> Option<Question> {
         let mut state = self.lock();
         if fits(state.next()?.sequence.tokens()) { state.waiting.pop_front() } else { None }
@@ -108,8 +113,8 @@ impl Questions {
     /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`unregister`](Self::unregister).
     pub(super) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.lock();
-        state.entered += 1;
-        let instance = state.entered;
+        state.last_instance += 1;
+        let instance = state.last_instance;
         state.instances.insert(instance, waker);
         self.wake(state);
         instance
@@ -132,12 +137,12 @@ impl Questions {
         self.lock().failure.clone()
     }
 
-    /// Ends the judge with a failure and answers all waiting questions with it. Returns the failure; if there was one before, that one is
-    /// kept.
+    /// Ends the judge with the failure `reason`, unless it has failed before, and answers all waiting questions with the first failure.
+    /// Returns the first failure.
     pub(super) fn fail(&self, reason: &str) -> Arc<str> {
         let mut state = self.lock();
         let reason = Arc::clone(state.failure.get_or_insert_with(|| reason.into()));
-        refuse(std::mem::take(&mut state.waiting), &reason);
+        fail_questions(std::mem::take(&mut state.waiting), &reason);
         self.wake(state);
         reason
     }
@@ -149,8 +154,9 @@ impl Questions {
         self.wake(state);
     }
 
-    /// Blocks the judge's own thread until it has to act. `idle` means that it has no question in progress.
-    pub(super) fn turn(&self, idle: bool) -> JudgeAction {
+    /// Blocks the judge's own thread until it has to act, and returns the action. `idle` is `true` if the thread has no question in
+    /// progress.
+    pub(super) fn wait_for_action(&self, idle: bool) -> JudgeAction {
         let mut state = self.lock();
         loop {
             if state.closed {
@@ -159,7 +165,7 @@ impl Questions {
             match (state.instances.is_empty(), idle) {
                 (true, false) => return JudgeAction::Answer,
                 (true, true) if state.next().is_some() => return JudgeAction::Answer,
-                (false, false) => return JudgeAction::GiveBack,
+                (false, false) => return JudgeAction::ReturnQuestions,
                 _ => {}
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +176,7 @@ impl Questions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread and all hosts. The lock is released before, because a waker may lock the queue again.
+    /// Wakes the judge's own thread and all hosts. Releases the lock first, because a waker may lock the queue again.
     fn wake(&self, state: MutexGuard<'_, QueueState>) {
         let instances: Vec<Waker> = state.instances.values().cloned().collect();
         drop(state);
@@ -180,14 +186,14 @@ impl Questions {
 }
 
 impl QueueState {
-    /// Returns the next question whose answer is still needed, and removes those before it.
+    /// Returns the next question whose answer is still needed, and removes the questions before it.
     fn next(&mut self) -> Option<&Question> {
         while self.waiting.pop_front_if(|question| question.reply.is_closed()).is_some() {}
         self.waiting.front()
     }
 }
 
-fn refuse(questions: impl IntoIterator<Item = Question>, failure: &Arc<str>) {
+fn fail_questions(questions: impl IntoIterator<Item = Question>, failure: &Arc<str>) {
     for question in questions {
         let _ignored = question.reply.send(Err(Arc::clone(failure)));
     }

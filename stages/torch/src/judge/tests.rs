@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::step::{PromptId, Step};
-use rollpacker_rewards::{Made, Registry};
+use rollpacker_rewards::{AnyReward, Registry};
 use rollpacker_stages::reward::{Context, ErrorKind, Reward, Sample};
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::config::Precision;
@@ -29,10 +29,10 @@ fn open(folder: &Folder) -> TorchChat {
     TorchChat::open(&options(folder)).unwrap()
 }
 
-fn make(options: serde_json::Value) -> Result<Made, CatalogError> {
+fn make(options: serde_json::Value) -> Result<AnyReward, CatalogError> {
     let serde_json::Value::Object(options) = options else { panic!("an object") };
     let registry = Registry::builtin();
-    registry.set_judge_engine(Arc::new(Models::default()));
+    registry.set_judge_engine(Arc::new(JudgeModels::default()));
     registry.make("judge", options)
 }
 
@@ -40,7 +40,7 @@ fn make(options: serde_json::Value) -> Result<Made, CatalogError> {
 async fn an_in_process_model_judges() {
     let folder = speaker("Verdict: YES");
     let made = make(json!({"engine": "torch", "model_path": folder.path(), "max_tokens": 20}));
-    let Made::Sample(judge) = made.unwrap() else { panic!("a reward of samples") };
+    let AnyReward::Sample(judge) = made.unwrap() else { panic!("a reward of samples") };
     let messages = r#"[{"role": "user", "content": "2+2?"}]"#.to_owned();
     let sample = Sample { messages, ..Sample::of("any", "It is 4.", Some("4")) };
     let score = judge.score(&sample, &Context::detached()).await.unwrap();
@@ -97,9 +97,9 @@ fn streamed(folder: &Folder) -> TorchChatOptions {
     let tight = TorchChatOptions { memory_budget: Some(Bytes(1)), ..small.clone() };
     let error = TorchChat::open(&tight).err().unwrap().to_string();
     assert!(error.starts_with("`memory_budget`: "), "{error}");
-    let (_, least) = error.split_once("at least ").unwrap();
-    let least = least.split(' ').next().unwrap().parse().unwrap();
-    TorchChatOptions { memory_budget: Some(Bytes(least)), ..small }
+    let (_, min) = error.split_once("at least ").unwrap();
+    let min = min.split(' ').next().unwrap().parse().unwrap();
+    TorchChatOptions { memory_budget: Some(Bytes(min)), ..small }
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ fn options_are_refused_by_name() {
 #[test]
 fn a_folder_is_loaded_as_one_model() {
     let folder = speaker("Verdict: YES");
-    let models = Models::default();
+    let models = JudgeModels::default();
     let first = models.open_model(options(&folder)).unwrap();
     let detour = folder.path().join("..").join(folder.path().file_name().unwrap());
     let again = TorchChatOptions { model_path: detour, ..options(&folder) };
@@ -227,17 +227,18 @@ fn a_folder_is_loaded_as_one_model() {
 }
 
 /// Returns a queue and a worker that answers it with the model of `folder`, `max_running` questions at once.
-fn answering(
+fn worker(
     folder: &Folder,
     max_running: usize,
-) -> (Arc<Questions>, impl Fn() -> Answering + use<>) {
+) -> (Arc<Questions>, impl Fn() -> JudgeWorker + use<>) {
     let questions = Arc::new(Questions::default());
     let decoder = Decoder::load(folder.path(), Device::Cpu).unwrap();
     let line = Arc::clone(&questions);
     let new = move || {
         let capacity = Capacity { max_running, kv_cache_tokens: 1000, token_limit: 256 };
         let wake: Waker = Arc::new(|| {});
-        Answering::new(Box::new(decoder.share()), capacity, Arc::clone(&line), Some(wake)).unwrap()
+        JudgeWorker::new(Box::new(decoder.share()), capacity, Arc::clone(&line), Some(wake))
+            .unwrap()
     };
     (questions, new)
 }
@@ -246,7 +247,7 @@ fn request(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiv
     // The prompt ends with the character that makes a speaker start its text.
     let tokenizer = Tokenizer::characters(speaker::ALPHABET).unwrap();
     let prompt = tokenizer.encode(&format!("{}>", "x".repeat(tokens - 1))).unwrap();
-    questions.push(prompt.into(), Sampling::greedy(100), RandomStream::keyed([0; 32])).unwrap()
+    questions.push(prompt.into(), Sampling::greedy(100), RandomStream::from_key([0; 32])).unwrap()
 }
 
 fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<JudgeAnswer> {
@@ -255,30 +256,30 @@ fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<Judg
 
 #[test]
 fn a_dropped_answer_frees_its_slot() {
-    let (questions, new) = answering(&speaker(CHAIN), 1);
+    let (questions, new) = worker(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
-    let mut answering = new();
+    let mut worker = new();
     let (first, mut second) = (request(&questions, 4), request(&questions, 6));
-    assert_eq!(answering.step(usize::MAX), 4);
+    assert_eq!(worker.step(usize::MAX), 4);
     assert_eq!(
-        (answering.pending_tokens(), answering.step(usize::MAX)),
+        (worker.pending_tokens(), worker.step(usize::MAX)),
         (1, 1),
         "no room for the second"
     );
     drop(first);
-    assert_eq!(answering.pending_tokens(), 6, "the first is gone");
-    assert_eq!(answering.step(usize::MAX), 6);
+    assert_eq!(worker.pending_tokens(), 6, "the first is gone");
+    assert_eq!(worker.step(usize::MAX), 6);
     // A waiting question is removed too.
     drop(request(&questions, 9));
-    while answering.pending_tokens() > 0 {
-        answering.step(usize::MAX);
+    while worker.pending_tokens() > 0 {
+        worker.step(usize::MAX);
     }
     assert_eq!(answer(&mut second).unwrap().ids.len(), CHAIN.len() + 1);
 }
 
 #[test]
 fn an_answer_continues_elsewhere_from_its_tokens() {
-    let (questions, new) = answering(&speaker(CHAIN), 8);
+    let (questions, new) = worker(&speaker(CHAIN), 8);
     let _no_grad = tch::no_grad_guard();
     let mut replies = [4, 9, 5].map(|tokens| request(&questions, tokens));
     let mut first = new();
@@ -304,7 +305,7 @@ fn an_answer_continues_elsewhere_from_its_tokens() {
 
 #[test]
 fn two_instances_share_the_queue() {
-    let (questions, new) = answering(&speaker(CHAIN), 1);
+    let (questions, new) = worker(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
     let (mut one, mut other) = (new(), new());
     let mut replies = [4, 9].map(|tokens| request(&questions, tokens));
@@ -356,7 +357,7 @@ fn a_fault_fails_waiting_and_later_questions() {
         let questions = Arc::new(Questions::default());
         let network = Broken(Decoder::load(folder.path(), Device::Cpu).unwrap(), 0, fault);
         let capacity = Capacity { max_running: 1, kv_cache_tokens: 1000, token_limit: 256 };
-        let own = Answering::new(Box::new(network), capacity, Arc::clone(&questions), None);
+        let own = JudgeWorker::new(Box::new(network), capacity, Arc::clone(&questions), None);
         let waiting = [4, 9].map(|tokens| request(&questions, tokens));
         let own = own.unwrap();
         let thread = std::thread::spawn(move || own.serve());
@@ -364,7 +365,7 @@ fn a_fault_fails_waiting_and_later_questions() {
             let reason = reply.blocking_recv().unwrap().unwrap_err();
             assert!(reason.contains(expected), "{reason}");
         }
-        let late = questions.push([1].into(), Sampling::greedy(9), RandomStream::keyed([0; 32]));
+        let late = questions.push([1].into(), Sampling::greedy(9), RandomStream::from_key([0; 32]));
         assert!(late.unwrap_err().contains(expected));
         questions.close();
         thread.join().unwrap();

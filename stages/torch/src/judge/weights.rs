@@ -1,4 +1,4 @@
-//! The location of a judge's weights.
+//! The weights of an in-process judge, all in memory or partly read in every forward pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,15 +11,15 @@ use crate::model::streamed::{MemoryBudget, StreamedDecoder};
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 
-/// A judge's weights. They are in memory once, even if several threads run the model.
-pub(super) enum Weights {
-    /// All weights are resident. Every user has handles of the same tensors.
+/// The weights of a judge. They are in memory once, even if several threads run the model.
+pub(super) enum JudgeWeights {
+    /// All weights are in memory. Every network has handles to the same tensors.
     Resident(Decoder),
-    /// Some layers are read from the files in every pass, so that passes run one at a time.
-    Streamed(Single),
+    /// Some layers are read from the files in every forward pass. Passes run one at a time, because they share the layer buffers.
+    Streamed(LockedDecoder),
 }
 
-impl Weights {
+impl JudgeWeights {
     /// Loads the weights. A memory budget also has to cover the KV cache of `capacity`.
     pub(super) fn load(
         options: &TorchChatOptions,
@@ -32,7 +32,7 @@ impl Weights {
         };
         let budget = MemoryBudget::of_bytes(bytes.0);
         let decoder = StreamedDecoder::open(folder, device, budget, capacity.demand())?;
-        Ok(Self::Streamed(Single::new(decoder)))
+        Ok(Self::Streamed(LockedDecoder::new(decoder)))
     }
 
     /// Returns a network to run on one thread.
@@ -49,15 +49,15 @@ impl Weights {
     }
 }
 
-/// A network that exists once: concurrent passes wait for each other.
+/// A streamed network that its clones share. Concurrent forward passes wait for each other.
 #[derive(Clone)]
-pub(super) struct Single {
+pub(super) struct LockedDecoder {
     config: ModelConfig,
     device: Device,
     network: Arc<Mutex<StreamedDecoder>>,
 }
 
-impl Single {
+impl LockedDecoder {
     fn new(network: StreamedDecoder) -> Self {
         let (config, device) = (network.config().clone(), network.device());
         Self { config, device, network: Arc::new(Mutex::new(network)) }
@@ -68,7 +68,7 @@ impl Single {
     }
 }
 
-impl Network for Single {
+impl Network for LockedDecoder {
     fn config(&self) -> &ModelConfig {
         &self.config
     }

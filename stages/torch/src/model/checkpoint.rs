@@ -15,16 +15,17 @@ use super::json::Object;
 use super::tensor_file::header;
 use super::{ModelConfig, ModelError, TorchError, layout};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// Maximum number of values of a piece. A piece in the widest type and its copy as a tensor fit into the cache of a core.
-pub(super) const PIECE: usize = 1 << 16;
+/// Maximum number of values in a piece, which is the part of a tensor that is read at once. A piece in the widest type and its copy as a
+/// tensor fit into the cache of a core.
+pub(super) const PIECE_VALUES: usize = 1 << 16;
 
 /// The weights files of a folder, open and checked against the model's configuration. Values are read on demand.
 ///
 /// Reads are positioned, so that threads can share the checkpoint. The files are not mapped: pages of a mapped file are process memory that
-/// no memory budget counts, and reading a truncated mapping kills the process, where a read returns an error.
+/// no memory budget counts, and access to a truncated mapping kills the process, whereas a positioned read returns an error.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     folder: PathBuf,
@@ -44,25 +45,27 @@ struct Shard {
 /// Location and type of the values of a tensor, which are row-major.
 #[derive(Debug)]
 struct TensorEntry {
+    /// The index of the shard in [`Checkpoint`].
     shard: usize,
     /// Offset from the start of the shard's values, in bytes.
     offset: u64,
+    /// The number of values.
     values: usize,
     kind: Kind,
 }
 
-/// A buffer that pieces are read into.
+/// A buffer into which pieces of tensors are read.
 #[derive(Debug)]
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
-    /// Bytes that reading needs: the buffer itself, and the piece as a tensor.
-    pub(crate) const BYTES: u64 = 2 * (PIECE * size_of::<f32>()) as u64;
+    /// Bytes that a reader needs: the buffer itself, and the piece as a tensor.
+    pub(crate) const BYTES: u64 = 2 * (PIECE_VALUES * size_of::<f32>()) as u64;
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self(vec![0; PIECE * size_of::<f32>()])
+        Self(vec![0; PIECE_VALUES * size_of::<f32>()])
     }
 }
 
@@ -131,14 +134,14 @@ impl Checkpoint {
         each: &mut dyn FnMut(usize, &Tensor) -> Result<(), TorchError>,
     ) -> Result<(), TorchError> {
         let entry = self.entries.get(name).ok_or_else(|| ModelError::MissingTensors {
-            place: self.folder.display().to_string(),
+            origin: self.folder.display().to_string(),
             names: vec![name.to_owned()],
         })?;
         let shard = &self.shards[entry.shard];
         let begin = shard.start + entry.offset;
         let width = entry.kind.elt_size_in_bytes();
-        for first in (0..entry.values).step_by(PIECE) {
-            let count = PIECE.min(entry.values - first);
+        for first in (0..entry.values).step_by(PIECE_VALUES) {
+            let count = PIECE_VALUES.min(entry.values - first);
             let bytes = &mut scratch.0[..count * width];
             shard
                 .file
@@ -178,9 +181,9 @@ impl TensorEntry {
     }
 }
 
-/// Writes `tensors` as one float32 file that transformers can load.
+/// Writes `tensors` as float32 to `model.safetensors` in `folder`, in a format that transformers can load.
 pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), TorchError> {
-    let path = folder.join(SINGLE);
+    let path = folder.join(SINGLE_FILE);
     let views: Vec<_> = tensors
         .iter()
         .map(|(name, tensor)| Ok((name, Values::of(tensor)?)))
@@ -193,11 +196,12 @@ pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), T
     Ok(file.finish()?)
 }
 
-/// Returns the weights files: the single file if it exists or there is no index, otherwise the files that the index names.
+/// Returns the paths of the weights files: `model.safetensors` if it exists or the folder has no index `model.safetensors.index.json`,
+/// otherwise the files that the index names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, TorchError> {
-    let index = folder.join(INDEX);
-    if folder.join(SINGLE).exists() || !index.exists() {
-        return Ok(vec![folder.join(SINGLE)]);
+    let index = folder.join(INDEX_FILE);
+    if folder.join(SINGLE_FILE).exists() || !index.exists() {
+        return Ok(vec![folder.join(SINGLE_FILE)]);
     }
     let index = Object::read(&index)?;
     let map = index

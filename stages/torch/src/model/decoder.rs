@@ -9,9 +9,9 @@ use rollpacker_stages::train::config::Precision;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::checkpoint::{self, Checkpoint, Scratch};
-use super::ends::Ends;
 use super::layer::{Attend, Handle, Layer};
 use super::matrix::SharedPacking;
+use super::outer_layers::OuterLayers;
 use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
 /// A decoder-only transformer with float32 weights.
@@ -24,7 +24,7 @@ use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 pub struct Decoder {
     config: ModelConfig,
     device: Device,
-    ends: Ends,
+    outer: OuterLayers,
     layers: Vec<Layer>,
     parameters: Vec<(String, Tensor)>,
     trainable: bool,
@@ -35,8 +35,8 @@ impl Decoder {
     /// Loads a Hugging Face folder: `config.json` and one or more safetensors files. Float16 and bfloat16 are converted to float32.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, the configuration is rejected, or a tensor is missing, has a wrong shape or does not
-    /// belong to this model.
+    /// Returns an error if a file cannot be read, the configuration is rejected, a tensor is missing, has a wrong shape or type or does not
+    /// belong to this model, or the device is out of memory.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TorchError> {
         Self::load_as(ModelConfig::from_folder(folder)?, folder, device)
     }
@@ -45,7 +45,8 @@ impl Decoder {
     /// read.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or does not belong to this model.
+    /// Returns an error if a file cannot be read, a tensor is missing, has a wrong shape or type or does not belong to this model, or the
+    /// device is out of memory.
     pub fn load_as(config: ModelConfig, folder: &Path, device: Device) -> Result<Self, TorchError> {
         let checkpoint = Checkpoint::open(folder, &config)?;
         let decoder = Self::allocate(config, device)?;
@@ -56,7 +57,8 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// Checks a Hugging Face folder as [`load`](Self::load) does, but reads only the headers of the weights files.
+    /// Checks a Hugging Face folder as [`load`](Self::load) does, but reads only the headers of the weights files. Returns the model
+    /// configuration.
     ///
     /// # Errors
     /// Returns the errors of [`load`](Self::load).
@@ -72,7 +74,7 @@ impl Decoder {
     /// seed gives the same weights on every machine and device.
     ///
     /// # Errors
-    /// Returns an error if the device is out of memory.
+    /// Returns an error if `initializer_range` is not finite, or the device is out of memory.
     pub fn init(config: ModelConfig, seed: u64, device: Device) -> Result<Self, TorchError> {
         let normal =
             Normal::new(0.0, config.initializer_range as f32).map_err(|_| ModelError::Key {
@@ -116,7 +118,8 @@ impl Decoder {
         &self.parameters
     }
 
-    /// Sets whether gradients are computed. Without gradients, a forward pass runs fewer and larger matrix products.
+    /// Sets whether gradients of the parameters are computed. Default: `false`. Without gradients, a forward pass runs fewer and larger
+    /// matrix products.
     pub fn set_requires_grad(&mut self, requires_grad: bool) {
         self.trainable = requires_grad;
         self.unpack();
@@ -148,8 +151,8 @@ impl Decoder {
         self.over_same_memory(Tensor::shallow_clone)
     }
 
-    /// Returns a decoder with the same weights and gradients of its own, so that two threads can compute gradients at the same time. Writes
-    /// to the weights through one of them are visible through both.
+    /// Returns a decoder that shares the weights but has its own gradients, so that two threads can compute gradients at the same time.
+    /// Writes to the weights through one decoder are visible through both.
     #[must_use]
     pub(crate) fn with_own_gradients(&self) -> Self {
         let mut decoder = self.over_same_memory(Tensor::detach);
@@ -159,37 +162,38 @@ impl Decoder {
 
     fn over_same_memory(&self, handle: Handle) -> Self {
         let layers: Vec<Layer> = self.layers.iter().map(|layer| layer.share(handle)).collect();
-        let ends = self.ends.share(handle);
-        let parameters = named(&ends, &layers);
+        let outer = self.outer.share(handle);
+        let parameters = named(&outer, &layers);
         let (config, device) = (self.config.clone(), self.device);
         let (trainable, precision) = (self.trainable, self.precision);
-        Self { config, device, ends, layers, parameters, trainable, precision }
+        Self { config, device, outer, layers, parameters, trainable, precision }
     }
 
-    /// [Packs](super::matrix) the weights for inference, or takes them from `packing` if a decoder with equal weights and precision has
-    /// packed them. Parameters must not be written to, except by [`copy_from`](Self::copy_from), which undoes the packing.
+    /// [Packs](super::matrix) the weights for inference, or takes the packed weights from `packing` if another decoder with equal weights
+    /// and precision has packed them. Afterwards, the parameters must not be written to, except by [`copy_from`](Self::copy_from), which
+    /// discards the packed weights.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be read.
     pub(crate) fn pack(&mut self, packing: &SharedPacking) -> Result<(), TchError> {
         let layers = self.layers.iter().flat_map(Layer::matrices);
         let layers = layers.map(|weight| (weight, self.precision));
-        let weights: Vec<_> = layers.chain([(self.ends.head(), Precision::Float32)]).collect();
+        let weights: Vec<_> = layers.chain([(self.outer.head(), Precision::Float32)]).collect();
         let packed = packing.of(&weights)?;
         let (matrices, head) = packed.as_chunks::<{ Layer::MATRICES }>();
         for (layer, packed) in self.layers.iter_mut().zip(matrices) {
             layer.set_packed(packed.clone());
         }
-        self.ends.set_packed(head.first().cloned().flatten());
+        self.outer.set_packed(head.first().cloned().flatten());
         Ok(())
     }
 
     fn unpack(&mut self) {
         self.layers.iter_mut().for_each(|layer| layer.set_packed(Default::default()));
-        self.ends.set_packed(None);
+        self.outer.set_packed(None);
     }
 
-    /// Returns `true` if the parameters have the same values as those of `other`.
+    /// Returns `true` if the parameters have the same number, shapes and values as the parameters of `other`. Names are not compared.
     pub(crate) fn equals(&self, other: &Self) -> Result<bool, TchError> {
         let same_names = self.parameters.len() == other.parameters.len();
         let mut pairs = self.parameters.iter().zip(&other.parameters);
@@ -201,9 +205,9 @@ impl Decoder {
 
     /// Runs the layers over `n` tokens of any number of sequences: ids `[n]` and positions `[n]`, both int64.
     ///
-    /// `attend(layer, q, k, v)` computes the attention: q is `[n, heads, head_dim]`, k and v are `[n, kv_heads, head_dim]`. They are
-    /// already rotated, and may be strided views. It returns `[n, heads * head_dim]`, ordered by query head, and must apply the scale
-    /// `head_dim^(-1/2)` itself.
+    /// `attend(layer, q, k, v)` computes the attention: q is `[n, heads, head_dim]`, k and v are `[n, kv_heads, head_dim]`. q and k are
+    /// already rotated; all three may be strided views. `attend` returns `[n, heads * head_dim]`, ordered by query head, and must apply the
+    /// scale `head_dim^(-1/2)` itself.
     ///
     /// Returns the hidden states after the last norm, `[n, hidden]`; see [`logits`](Self::logits).
     ///
@@ -215,12 +219,12 @@ impl Decoder {
         positions: &Tensor,
         attend: &mut Attend<'_>,
     ) -> Result<Tensor, TchError> {
-        let (mut x, rotation) = self.ends.enter(ids, positions)?;
+        let (mut x, rotation) = self.outer.embed(ids, positions)?;
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer
                 .forward(&x, &rotation, self.trainable, &mut |q, k, v| attend(index, q, k, v))?;
         }
-        self.ends.leave(&x)
+        self.outer.apply_norm(&x)
     }
 
     /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
@@ -228,7 +232,7 @@ impl Decoder {
     /// # Errors
     /// Returns an error if the operation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
-        self.ends.logits(hidden)
+        self.outer.logits(hidden)
     }
 
     /// Runs the layers over sequences that are concatenated without padding: ids `[sum(lengths)]`, int64.
@@ -238,17 +242,19 @@ impl Decoder {
     /// Adjacent sequences of equal length share a kernel launch.
     ///
     /// # Errors
-    /// Returns an error if a length is not positive, the lengths do not add up to the number of ids, or an operation fails.
+    /// Returns an error if there are no ids, a length is not positive, the lengths do not add up to the number of ids, or an operation
+    /// fails.
     pub fn forward_packed(&self, ids: &Tensor, lengths: &[i64]) -> Result<Tensor, TchError> {
         let packing = super::packed::Packing::new(lengths, ids.size1()?)?;
         let positions = packing.positions()?.f_to_device(self.device)?;
         self.forward(ids, &positions, &mut |_, q, k, v| packing.attend(q, k, v))
     }
 
-    /// Overwrites the parameters, in place and outside the autograd graph.
+    /// Copies `weights` into the parameters, in place and outside the autograd graph.
     ///
     /// # Errors
-    /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case.
+    /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case. Also returns an error if a copy
+    /// fails.
     pub fn copy_from(&mut self, weights: &Weights) -> Result<(), TorchError> {
         self.check(weights)?;
         self.unpack();
@@ -261,7 +267,7 @@ impl Decoder {
     /// Returns a copy of the parameters on the decoder's device.
     ///
     /// # Errors
-    /// Returns an error if the device is out of memory.
+    /// Returns an error if the device is out of memory, or the values cannot be copied to the CPU for the digest.
     pub fn snapshot(&self) -> Result<Weights, TorchError> {
         let copy = |(name, tensor): &(String, Tensor)| {
             let mut copy = tensor.f_detach()?.f_empty_like()?;
@@ -284,13 +290,13 @@ impl Decoder {
 
     /// Allocates a decoder with uninitialized weights.
     fn allocate(config: ModelConfig, device: Device) -> Result<Self, TorchError> {
-        let ends = Ends::allocate(&config, device)?;
+        let outer = OuterLayers::allocate(&config, device)?;
         let layers: Vec<_> = (0..config.layers)
             .map(|_| Layer::allocate(&config, device))
             .collect::<Result<_, _>>()?;
-        let parameters = named(&ends, &layers);
+        let parameters = named(&outer, &layers);
         let precision = Precision::Float32;
-        Ok(Self { config, device, ends, layers, parameters, trainable: false, precision })
+        Ok(Self { config, device, outer, layers, parameters, trainable: false, precision })
     }
 
     fn check(&self, weights: &Weights) -> Result<(), TorchError> {
@@ -312,17 +318,17 @@ impl Decoder {
         Ok(())
     }
 
-    fn assign(&mut self, at: usize, values: &Tensor, place: &str) -> Result<(), TorchError> {
+    fn assign(&mut self, at: usize, values: &Tensor, origin: &str) -> Result<(), TorchError> {
         let (name, parameter) = &mut self.parameters[at];
-        layout::check_shape(place, name, &parameter.size(), &values.size())?;
+        layout::check_shape(origin, name, &parameter.size(), &values.size())?;
         tch::no_grad(|| parameter.f_copy_(values))?;
         Ok(())
     }
 }
 
-fn named(ends: &Ends, layers: &[Layer]) -> Vec<(String, Tensor)> {
+fn named(outer: &OuterLayers, layers: &[Layer]) -> Vec<(String, Tensor)> {
     let own = |(name, tensor): (&str, &Tensor)| (name.to_owned(), tensor.shallow_clone());
-    let mut all: Vec<_> = ends.before().into_iter().map(own).collect();
+    let mut all: Vec<_> = outer.input_parameters().into_iter().map(own).collect();
     for (index, layer) in layers.iter().enumerate() {
         let prefix = layout::layer_prefix(index as i64);
         all.extend(
@@ -332,6 +338,6 @@ fn named(ends: &Ends, layers: &[Layer]) -> Vec<(String, Tensor)> {
                 .map(|(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone())),
         );
     }
-    all.extend(ends.after().map(own));
+    all.extend(outer.output_parameters().map(own));
     all
 }

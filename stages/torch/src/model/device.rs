@@ -7,10 +7,11 @@ use tch::{Cuda, Device};
 
 use super::TorchError;
 
-/// Returns the chosen device. Unless the choice is the CPU, this loads CUDA, so call it before the first tensor is created.
+/// Returns the chosen device; `Auto` is the first CUDA device if there is one, otherwise the CPU. Unless the choice is the CPU, this loads
+/// CUDA, so call it before the first tensor is created.
 ///
 /// # Errors
-/// If a CUDA device was requested explicitly and does not exist.
+/// Returns an error if a CUDA device was requested explicitly and does not exist.
 pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -25,9 +26,9 @@ pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
     }
 }
 
-/// Sets the number of threads that torch operations called from this thread may use; at least one.
+/// Sets the number of threads that torch operations called from this thread may use. 0 counts as 1.
 ///
-/// OpenMP stores the number per calling thread. Threads that own an engine or a trainer should use one: on small models the threads of an
+/// OpenMP stores the number per calling thread. A thread that owns an engine or a trainer should set 1: on small models, the threads of an
 /// operation lose more time waiting for one another than they save.
 pub fn set_threads_of_this_thread(threads: usize) {
     tch::set_num_threads(i32::try_from(threads.max(1)).unwrap_or(i32::MAX));

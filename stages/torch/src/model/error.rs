@@ -15,38 +15,38 @@ pub enum TorchError {
     /// The model folder cannot be read or written.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The store does not hold a policy version: it was never published there, or was dropped since.
+    /// The store does not hold a policy version: the version was never published there, or the store has dropped it since.
     #[error("policy {version} is not at `{location}`: the store holds {held}")]
     NotPublished {
         /// The policy version.
         version: PolicyVersion,
         /// The location that was given for the weights.
         location: String,
-        /// The versions that the store holds.
+        /// The versions that the store holds, separated by commas.
         held: String,
     },
-    /// A device that this machine does not have.
+    /// A device that this machine does not have, or on which a CUDA call failed.
     #[error("device `{choice}`: {reason}")]
     Device {
         /// The requested device.
         choice: DeviceChoice,
-        /// The reason why it is not available.
+        /// The reason why the device cannot be used.
         reason: String,
     },
     /// A memory budget that is too small for the model even with the fewest resident layers.
     #[error(
-        "{place}: a memory budget of {budget} bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+        "{folder}: a memory budget of {budget} bytes is too small: at least {min} are needed, {outer} for embedding, norm and head, \
          {layers} to stream layers, {demand} for the tokens"
     )]
     MemoryBudget {
         /// The model's folder.
-        place: PathBuf,
+        folder: PathBuf,
         /// The budget, in bytes.
         budget: u64,
         /// The smallest sufficient budget, in bytes.
-        least: u64,
+        min: u64,
         /// Bytes of embedding, norm and head.
-        ends: u64,
+        outer: u64,
         /// Bytes of the layer buffers and of the reading buffers.
         layers: u64,
         /// Bytes of keys, values, activations and logits.

@@ -8,8 +8,8 @@ use super::TorchError;
 
 /// Returns the numbers of a float32 tensor in row-major order; copies them unless they are contiguous in the memory of the host.
 ///
-/// Only for tensors that nothing writes to while the slice is in use. The activations of a forward pass are never written to after the
-/// operation that makes them.
+/// Nothing may write to the tensor while the slice is in use. The activations of a forward pass meet this condition: they are never written
+/// to after the operation that creates them.
 pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
     let count = tensor.numel();
     let in_place =
@@ -27,21 +27,21 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
 }
 
 /// Returns the tensor as contiguous float32 in the memory of the host, without a copy if it is there already.
-pub(crate) fn on_host(tensor: &Tensor) -> Result<Tensor, TchError> {
+pub(crate) fn to_host(tensor: &Tensor) -> Result<Tensor, TchError> {
     tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()
 }
 
 /// Returns the values of a tensor as float32, little-endian and row-major.
 pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
-    let tensor = on_host(tensor)?;
+    let tensor = to_host(tensor)?;
     let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
     tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
     Ok(bytes)
 }
 
-/// Returns a new float32 tensor on the CPU of size `size` that starts as a copy of `start`, broadcast to the size and zero by default, and
-/// is then written to.
-pub(crate) fn written(
+/// Creates a float32 tensor of size `size` on the CPU, calls `write` with its numbers, and returns it. The numbers start as a copy of
+/// `start`, broadcast to the size, or as zeros if `start` is `None`.
+pub(crate) fn create_tensor(
     size: &[i64],
     start: Option<&Tensor>,
     write: impl FnOnce(&mut [f32]),
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn the_start_is_copied_before_it_is_written_to() {
         let row = Tensor::from_slice(&[1_f32, 2.0]);
-        let sum = written(&[2, 2], Some(&row), |floats| floats[1] += 0.5).unwrap();
+        let sum = create_tensor(&[2, 2], Some(&row), |floats| floats[1] += 0.5).unwrap();
         assert_eq!(*floats(&sum).unwrap(), [1.0, 2.5, 1.0, 2.0]);
-        assert_eq!(*floats(&written(&[2], None, |_| {}).unwrap()).unwrap(), [0.0; 2]);
+        assert_eq!(*floats(&create_tensor(&[2], None, |_| {}).unwrap()).unwrap(), [0.0; 2]);
         assert_eq!(*floats(&row).unwrap(), [1.0, 2.0]);
     }
 }

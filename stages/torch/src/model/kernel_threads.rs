@@ -1,8 +1,9 @@
 //! The threads among which the kernels of this crate divide their work.
 //!
-//! libtorch's operations have threads of their own. Those wait for their next operation on a core, which the kernels then lack. A thread
-//! with [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_all`]. The two functions [`with_all`] and
-//! [`awake`] give the cores to the one or the other kind of threads.
+//! libtorch's operations use threads of their own, which occupy their cores while they wait for the next operation. The kernels then lack
+//! these cores. A thread with [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_libtorch_threads`].
+//! Call [`with_libtorch_threads`] to give the cores to the threads of libtorch, and [`with_polling_threads`] to give the cores to the
+//! kernel threads.
 
 use std::io;
 use std::ops::Range;
@@ -14,31 +15,32 @@ use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 use super::device::set_threads_of_this_thread;
 use super::vectorized::Instructions;
 
-/// The least cost of a part of a kernel's work, in products of two numbers. Handing a part to a thread that is [awake] takes about as long
-/// as so many of them.
+/// The minimum cost of a part of a kernel's work, in multiplications. Handing a part to a thread that [polls] takes about as long as
+/// this many multiplications.
 ///
-/// [awake]: awake()
-const LEAST_COST: usize = 1 << 16;
+/// [polls]: with_polling_threads()
+const MIN_COST: usize = 1 << 16;
 
-/// Number of parts for each thread, so that one that is late gets fewer.
+/// Number of parts for each thread. A thread has several parts, so that a thread that starts late can compute fewer parts.
 const PARTS_PER_THREAD: usize = 2;
 
-/// The further threads of a thread. They end after this is dropped, which does not wait for them.
+/// The threads that compute kernels together with the thread that created them. They end after this is dropped; dropping does not wait for
+/// them.
 ///
-/// The thread keeps its place among them, a few kilobytes, until it ends itself.
+/// The creating thread keeps its entry in the thread pool, a few kilobytes, until it ends.
 #[derive(Debug)]
 pub(crate) struct KernelThreads(
     #[expect(dead_code, reason = "dropping it ends the threads")] Option<ThreadPool>,
 );
 
 impl KernelThreads {
-    /// Lets the kernels and operations that the calling thread runs use `threads` threads, at least one. A thread may call this once.
+    /// Makes the kernels that the calling thread runs use `threads` threads, itself included; 0 counts as 1. A thread may call this once.
     ///
-    /// If the processor lacks the instructions of the kernels, libtorch computes, and has all the threads.
+    /// If the processor lacks the instructions of the kernels, libtorch computes instead, and its operations use all threads.
     ///
     /// # Errors
     /// Returns an error if the system cannot create the threads.
-    pub(crate) fn of_this_thread(threads: usize) -> io::Result<Self> {
+    pub(crate) fn for_this_thread(threads: usize) -> io::Result<Self> {
         if threads <= 1 || Instructions::detect().is_none() {
             set_threads_of_this_thread(threads);
             return Ok(Self(None));
@@ -52,8 +54,9 @@ impl KernelThreads {
     }
 }
 
-/// Runs `compute`, in which libtorch's operations use all threads of the calling thread: for work with few or no kernels of this crate.
-pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
+/// Runs `compute` with all threads of the calling thread available to libtorch's operations. Use it for work with few or no kernels of this
+/// crate.
+pub(crate) fn with_libtorch_threads<R>(compute: impl FnOnce() -> R) -> R {
     let threads = count();
     if threads == 1 {
         return compute();
@@ -64,19 +67,19 @@ pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
     computed
 }
 
-/// Runs `compute`, while the further threads of the calling thread poll for parts on their cores. Within [`with_all`] it only runs
-/// `compute`.
+/// Runs `compute` while the other kernel threads of the calling thread poll for work. It only runs `compute` if the calling thread has no
+/// other kernel threads, and within [`with_libtorch_threads`].
 ///
-/// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While they find no part,
-/// the further threads let every other thread go first.
-pub(crate) fn awake<R>(compute: impl FnOnce() -> R) -> R {
+/// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While the polling threads
+/// find no work, they yield to every other thread.
+pub(crate) fn with_polling_threads<R>(compute: impl FnOnce() -> R) -> R {
     if count() == 1 || tch::get_num_threads() > 1 {
         return compute();
     }
     let caller = rayon::current_thread_index();
     let ended = AtomicBool::new(false);
     rayon::in_place_scope(|scope| {
-        // The scope also waits for the further threads if `compute` panics.
+        // The scope also waits for the other threads if `compute` panics.
         let _end = SetOnDrop(&ended);
         scope.spawn_broadcast(|_, thread| {
             // The caller may run this closure, too, while it waits for the parts of other threads. It must return at once then, because
@@ -100,27 +103,24 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Returns the number of parts into which it pays to divide work of `cost` products, at least one.
-pub(crate) fn worthwhile(cost: usize) -> usize {
+/// Returns the number of parts into which to divide work of `cost` multiplications: at least 1, and at most [`PARTS_PER_THREAD`] for each
+/// kernel thread. It is 1 without other kernel threads. No part costs less than [`MIN_COST`] unless it is the only one.
+pub(crate) fn part_count(cost: usize) -> usize {
     let threads = count();
-    let most = if threads == 1 { 1 } else { threads * PARTS_PER_THREAD };
-    most.min(cost / LEAST_COST).max(1)
+    let max = if threads == 1 { 1 } else { threads * PARTS_PER_THREAD };
+    max.min(cost / MIN_COST).max(1)
 }
 
-/// Splits `0..units` into as many ranges as are [worthwhile], whose lengths differ by at most one.
-///
-/// [worthwhile]: worthwhile()
+/// Splits `0..units` into up to [`part_count`] ranges, whose lengths differ by at most one. Returns one empty range if `units` is 0.
 pub(crate) fn parts(units: usize, cost: usize) -> impl Iterator<Item = Range<usize>> {
-    let parts = worthwhile(cost).min(units).max(1);
+    let parts = part_count(cost).min(units).max(1);
     (0..parts).map(move |part| part * units / parts..(part + 1) * units / parts)
 }
 
-/// Splits units, of which these are the costs in products, into as many ranges as are [worthwhile], of about the same cost.
-///
-/// [worthwhile]: worthwhile()
-pub(crate) fn balanced(costs: &[usize]) -> Vec<Range<usize>> {
+/// Splits units with the given costs, in multiplications, into at most [`part_count`] adjacent ranges, of about the same cost.
+pub(crate) fn balanced_ranges(costs: &[usize]) -> Vec<Range<usize>> {
     let total: usize = costs.iter().sum();
-    let parts = worthwhile(total);
+    let parts = part_count(total);
     let mut ranges = Vec::with_capacity(parts);
     // A range ends with the unit that reaches the next multiple of `total / parts`.
     let (mut start, mut cost, mut multiple) = (0, 0, 1);
@@ -135,7 +135,8 @@ pub(crate) fn balanced(costs: &[usize]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Divides `floats`, in which each unit has `width` numbers, into the numbers of adjacent ranges of units. The ranges begin with unit 0.
+/// Splits `floats`, which has `width` numbers for each unit, into the numbers of each of `ranges`. The ranges must be adjacent and begin
+/// with unit 0.
 pub(crate) fn split(
     mut floats: &mut [f32],
     width: usize,
@@ -148,7 +149,7 @@ pub(crate) fn split(
     })
 }
 
-/// Calls `compute` for each part, on all threads of the calling thread.
+/// Calls `compute` for each part, on the kernel threads of the calling thread.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
     if parts.len() > 1 && count() > 1 {
         parts.into_par_iter().with_max_len(1).for_each(compute);
@@ -157,7 +158,7 @@ pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
     }
 }
 
-/// Returns the number of threads of the calling thread's kernels.
+/// Returns the number of kernel threads of the calling thread, itself included.
 fn count() -> usize {
     rayon::current_thread_index().map_or(1, |_| rayon::current_num_threads())
 }
@@ -176,7 +177,7 @@ pub(crate) mod tests {
     /// Runs `compute` without gradients on a thread with `threads` [`KernelThreads`].
     pub(crate) fn on_threads<R: Send>(threads: usize, compute: impl FnOnce() -> R + Send) -> R {
         let work = || {
-            let _threads = KernelThreads::of_this_thread(threads).unwrap();
+            let _threads = KernelThreads::for_this_thread(threads).unwrap();
             let _no_grad = tch::no_grad_guard();
             compute()
         };
@@ -189,8 +190,8 @@ pub(crate) mod tests {
         assert_eq!(ends(10, usize::MAX), [10]);
         if Instructions::detect().is_some() {
             let of = |units, cost| on_threads(2, || ends(units, cost));
-            assert_eq!(of(10, 2 * LEAST_COST - 1), [10]);
-            assert_eq!(of(10, 3 * LEAST_COST), [3, 6, 10]);
+            assert_eq!(of(10, 2 * MIN_COST - 1), [10]);
+            assert_eq!(of(10, 3 * MIN_COST), [3, 6, 10]);
             assert_eq!(of(2, usize::MAX), [1, 2]);
             assert_eq!(of(10, usize::MAX), [2, 5, 7, 10]);
             assert_eq!(of(0, 0), [0]);
@@ -198,7 +199,7 @@ pub(crate) mod tests {
     }
 
     /// Divides work into two parts that wait for each other, for a minute at most. Returns the number of parts and of threads seen.
-    fn met() -> (usize, usize) {
+    fn run_two_parts() -> (usize, usize) {
         let (seen, arrived) = (Mutex::new(HashSet::new()), AtomicUsize::new(0));
         let clock = WallClock::start();
         each(vec![1, 2], |part| {
@@ -216,13 +217,13 @@ pub(crate) mod tests {
     #[test]
     fn ranges_have_about_the_same_cost() {
         let of = |costs: &[usize]| {
-            let costs: Vec<usize> = costs.iter().map(|cost| cost * LEAST_COST).collect();
-            on_threads(2, || balanced(&costs))
+            let costs: Vec<usize> = costs.iter().map(|cost| cost * MIN_COST).collect();
+            on_threads(2, || balanced_ranges(&costs))
                 .into_iter()
                 .map(|range| range.end)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(balanced(&[1, 2]).len(), 1);
+        assert_eq!(balanced_ranges(&[1, 2]).len(), 1);
         if Instructions::detect().is_some() {
             assert_eq!(of(&[1; 8]), [2, 4, 6, 8]);
             assert_eq!(of(&[100, 1, 1, 1, 1]), [1, 5]);
@@ -235,28 +236,35 @@ pub(crate) mod tests {
     #[test]
     fn every_part_is_computed_and_several_threads_compute() {
         if Instructions::detect().is_some() {
-            assert_eq!(on_threads(2, met), (2, 2));
+            assert_eq!(on_threads(2, run_two_parts), (2, 2));
         }
     }
 
     #[test]
-    fn threads_that_are_awake_compute_and_end_with_the_work() {
+    fn polling_threads_compute_and_end_with_the_work() {
         if Instructions::detect().is_none() {
             return;
         }
         on_threads(2, || {
-            assert_eq!(awake(|| [met(), awake(met), met()]), [(2, 2); 3]);
-            let panicked = catch_unwind(|| awake(|| panic!("a kernel")));
+            assert_eq!(
+                with_polling_threads(|| [
+                    run_two_parts(),
+                    with_polling_threads(run_two_parts),
+                    run_two_parts()
+                ]),
+                [(2, 2); 3]
+            );
+            let panicked = catch_unwind(|| with_polling_threads(|| panic!("a kernel")));
             assert!(panicked.is_err());
-            assert_eq!(awake(met), (2, 2));
+            assert_eq!(with_polling_threads(run_two_parts), (2, 2));
         });
     }
 
     #[test]
-    fn operations_have_the_threads_only_within_with_all() {
+    fn operations_have_the_threads_only_within_with_libtorch_threads() {
         if Instructions::detect().is_some() {
             let of = on_threads(3, || {
-                let within = with_all(tch::get_num_threads);
+                let within = with_libtorch_threads(tch::get_num_threads);
                 [tch::get_num_threads(), within, tch::get_num_threads()]
             });
             assert_eq!(of, [1, 3, 1]);

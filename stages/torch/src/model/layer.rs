@@ -15,7 +15,8 @@ const NO_BIAS: Option<&Tensor> = None;
 pub(crate) type Attend<'a> =
     dyn FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError> + 'a;
 
-/// Returns a tensor over the memory of another: the same one, or a leaf with a gradient of its own.
+/// A function that returns a tensor over the memory of its argument: either another handle to the argument, or a leaf of the autograd graph
+/// with its own gradient.
 pub(crate) type Handle = fn(&Tensor) -> Tensor;
 
 /// A transformer block.
@@ -24,17 +25,17 @@ pub(crate) struct Layer {
     heads: Heads,
     input_norm: Norm,
     qkv: Stacked<3>,
-    /// Norms of query and key heads.
+    /// The norms of the query heads and of the key heads; `None` if the model has no such norms.
     qk_norm: Option<(Norm, Norm)>,
     output: Linear,
     post_norm: Norm,
     gate_up: Stacked<2>,
     down: Linear,
-    /// The operations between the products, if the weights are packed.
+    /// The CPU kernels for the operations between the matrix products; present if all weights are packed on the CPU.
     rows: Option<RowOperations>,
 }
 
-/// The positions of the tokens of a forward pass as factors of the rotation, `[n, 1, head_dim]` each.
+/// The cosines and sines of the rotary embedding at the positions of the tokens of a forward pass, `[n, 1, head_dim]` each.
 pub(crate) struct Rotation {
     cos: Tensor,
     /// The sine, negated in the first half.
@@ -55,9 +56,9 @@ struct Linear {
     weight: Tensor,
     /// `[outputs]`
     bias: Option<Tensor>,
-    /// The weight, packed for inference.
+    /// The weight, packed for inference; `None` to multiply by `weight`.
     packed: Option<Arc<PackedMatrix>>,
-    /// The type to which the factors of products are rounded, if any.
+    /// The type to which input and weight are rounded before the product; `None` to keep float32.
     factors: Option<Kind>,
 }
 
@@ -122,7 +123,7 @@ impl Layer {
         all
     }
 
-    /// Returns a layer over the same memory, whose tensors are those that `handle` returns.
+    /// Returns a layer over the same memory; `handle` creates its tensors.
     pub(crate) fn share(&self, handle: Handle) -> Self {
         let norm = |norm: &Norm| norm.share(handle);
         Self {
@@ -143,7 +144,7 @@ impl Layer {
         [&self.qkv.whole, &self.output, &self.gate_up.whole, &self.down].map(|map| &map.weight)
     }
 
-    /// Sets the packed form of each of the [`matrices`](Self::matrices), or removes it.
+    /// Sets the packed form of each of the [`matrices`](Self::matrices); `None` removes the packed form.
     pub(crate) fn set_packed(&mut self, packed: [Option<Arc<PackedMatrix>>; Self::MATRICES]) {
         let on_host = packed.iter().all(|one| one.as_ref().is_some_and(|one| one.is_on_host()));
         self.rows = if on_host { RowOperations::detect() } else { None };
@@ -153,7 +154,7 @@ impl Layer {
         }
     }
 
-    /// Sets the type to which the factors of all products are rounded, if any.
+    /// Sets the type to which the factors of all matrix products, inputs and weights, are rounded; `None` to keep float32.
     pub(crate) fn set_factors(&mut self, kind: Option<Kind>) {
         let stacked = [&mut self.qkv.whole, &mut self.gate_up.whole];
         let parts = self.qkv.parts.iter_mut().chain(&mut self.gate_up.parts);
@@ -162,7 +163,8 @@ impl Layer {
         }
     }
 
-    /// Maps `[n, hidden]` to `[n, hidden]`. `trainable` must be `true` if gradients of the parameters are needed.
+    /// Maps `x [n, hidden]` to `[n, hidden]`. `attend(q, k, v)` computes the attention, as in
+    /// [`Decoder::forward`](super::Decoder::forward). `trainable` must be `true` if gradients of the parameters are needed.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
@@ -242,7 +244,7 @@ impl Linear {
         })
     }
 
-    /// Returns the rows `start..start + length` of the outputs as a leaf in the same memory.
+    /// Returns the linear map to the outputs `start..start + length`. Its tensors are leaves in the memory of `self`.
     fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
         let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
         let (weight, bias) = (rows(&self.weight)?, self.bias.as_ref().map(rows).transpose()?);
@@ -274,12 +276,12 @@ impl Linear {
         }
     }
 
-    /// Rounds a factor, if factors are rounded. A factor that has been rounded stays the same tensor.
+    /// Rounds a factor of a product if a type is set. A factor that has this type already is returned as the same tensor.
     fn rounded(&self, factor: &Tensor) -> Result<Tensor, TchError> {
         self.factors.map_or_else(|| Ok(factor.shallow_clone()), |kind| factor.f_to_kind(kind))
     }
 
-    /// Returns `residual + self(x)`, with a single kernel if there is no bias.
+    /// Returns `residual + self(x)`. Product and sum are a single kernel if there is no bias, unless libtorch multiplies rounded factors.
     fn add_to(&self, residual: &Tensor, x: &Tensor) -> Result<Tensor, TchError> {
         match (&self.bias, &self.packed) {
             (Some(_), _) => residual.f_add(&self.forward(x)?),
@@ -341,7 +343,7 @@ impl Norm {
         x.f_rms_norm(self.weight.size(), Some(&self.weight), self.eps)
     }
 
-    /// Returns the norm for rows on a CPU.
+    /// Returns the norm in the form that the CPU kernels use.
     fn rms(&self) -> Result<RmsNorm<'_>, TchError> {
         Ok(RmsNorm { weight: host::floats(&self.weight)?, eps: self.eps as f32 })
     }

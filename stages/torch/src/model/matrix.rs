@@ -1,8 +1,8 @@
 //! Weights packed for matrix products, once per policy for all instances of an engine.
 //!
 //! On a CPU, libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration.
-//! Here they are reordered once. Where the kernel of this crate does not run, such as on a CUDA device, libtorch multiplies, and weights
-//! are packed only if they are rounded.
+//! This module reorders the weights once. Where the kernel of this crate does not run, such as on a CUDA device, libtorch multiplies, and
+//! weights are packed only if they are rounded.
 
 mod kernel;
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rollpacker_stages::train::config::Precision;
 use tch::{Device, Kind, TchError, Tensor};
 
-use self::kernel::{Kernel, Panels};
+use self::kernel::{MatrixKernel, Panels};
 use super::host;
 
 /// The packed weights of a linear map.
@@ -21,24 +21,25 @@ pub(crate) struct PackedMatrix(Form);
 #[derive(Debug)]
 enum Form {
     /// Reordered weights on a CPU.
-    Panels(Panels, Kernel),
+    Panels(Panels, MatrixKernel),
     /// Rounded weights `[outputs, inputs]`, for products by libtorch. A tensor can be sent to another thread but not shared with it, hence
     /// the lock.
     Rounded(Mutex<Tensor>),
 }
 
-/// The packed weights of a policy, for the decoders that use it. The first that needs them packs them. Clones share them.
+/// The packed weights of a policy, shared by the decoders that load the policy. The first decoder that needs the packed weights creates
+/// them. Clones share the packed weights.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedPacking(Arc<Mutex<Option<PackedPolicy>>>);
 
-/// The weights of a policy, packed with these precisions.
+/// The packed weights of a policy, and the precision of each weight.
 #[derive(Debug)]
 struct PackedPolicy {
     precisions: Vec<Precision>,
     matrices: PackedMatrices,
 }
 
-/// The packed form of each weight; `None` where a weight is multiplied by as it is.
+/// The packed form of each weight; `None` for a weight that products use unpacked.
 type PackedMatrices = Vec<Option<Arc<PackedMatrix>>>;
 
 impl PackedMatrix {
@@ -47,7 +48,7 @@ impl PackedMatrix {
     fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
-        if let Some(kernel) = Kernel::detect().filter(|_| usable) {
+        if let Some(kernel) = MatrixKernel::detect().filter(|_| usable) {
             let panels = Panels::new(&host::floats(weight)?, inputs as usize, precision);
             return Ok(Some(Self(Form::Panels(panels, kernel))));
         }
@@ -58,13 +59,13 @@ impl PackedMatrix {
         }
     }
 
-    /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`, and zero by default.
+    /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`; `None` counts as zero.
     pub(crate) fn product(&self, start: Option<&Tensor>, x: &Tensor) -> Result<Tensor, TchError> {
         match &self.0 {
             Form::Panels(panels, kernel) => {
                 let size = [x.size2()?.0, panels.outputs as i64];
                 let x = host::floats(x)?;
-                host::written(&size, start, |sums| kernel.add_product(&x, panels, sums))
+                host::create_tensor(&size, start, |sums| kernel.add_product(&x, panels, sums))
             }
             Form::Rounded(weight) => {
                 let weight = weight.lock().unwrap_or_else(PoisonError::into_inner).shallow_clone();
@@ -85,8 +86,8 @@ impl PackedMatrix {
 }
 
 impl SharedPacking {
-    /// Returns the packed form of each of `weights`, which must be those of the policy. Only the weights of the first call are shared; a
-    /// call with other precisions packs its own.
+    /// Returns the packed form of each of `weights`, which must be the weights of the policy. The matrices that the first call packs are
+    /// shared. A call with other precisions packs the weights again, for its caller only.
     pub(crate) fn of(&self, weights: &[(&Tensor, Precision)]) -> Result<PackedMatrices, TchError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let precisions: Vec<Precision> = weights.iter().map(|(_, precision)| *precision).collect();

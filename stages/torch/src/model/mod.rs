@@ -1,17 +1,18 @@
 //! The network of a language model and its weights.
 //!
-//! A model that loads computes the same results as in transformers. [`rollpacker_model`] reads the other files of its folder.
+//! A model that loads without an error computes the same results as in transformers. [`rollpacker_model`] reads the other files of a model
+//! folder.
 
 mod checkpoint;
 pub mod decoder;
 pub mod device;
-mod ends;
 mod error;
 pub(crate) mod host;
 pub(crate) mod kernel_threads;
 mod layer;
 pub(crate) mod matrix;
 pub(crate) mod network;
+mod outer_layers;
 pub(crate) mod packed;
 mod rows;
 pub(crate) mod stored;

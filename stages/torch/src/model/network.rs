@@ -5,9 +5,11 @@ use tch::{Device, TchError, Tensor};
 pub(crate) use super::layer::Attend;
 use super::{Decoder, ModelConfig};
 
-/// A decoder-only transformer for inference. It is resident, like [`Decoder`], or larger than the memory that it may use.
+/// A decoder-only transformer for inference. Its weights are all in memory, as in a [`Decoder`], or partly read in every forward pass, as
+/// in a streamed decoder.
 ///
-/// Shapes are those of [`Decoder::forward`] and [`Decoder::logits`]. The methods take `&mut self`, because streaming weights changes state.
+/// Inputs and results have the shapes that [`Decoder::forward`] and [`Decoder::logits`] document. The methods take `&mut self`, because
+/// streaming weights changes state.
 pub(crate) trait Network: Send {
     /// Returns the model configuration.
     fn config(&self) -> &ModelConfig;

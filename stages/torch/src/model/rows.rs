@@ -1,7 +1,8 @@
 //! The operations between the matrix products of a layer, for inference on a CPU.
 //!
 //! libtorch computes a norm by seven operations and a rotation by three. In a decode iteration of few rows, the calls take several times as
-//! long as their arithmetic; with many rows, each operation reads and writes all of them. Here a row is computed completely while it is in the cache.
+//! long as their arithmetic; with many rows, each operation reads and writes all of them. Here a row is computed completely while it is in
+//! the cache.
 //!
 //! A row is computed in one order, whatever the number of rows and threads, so its bits are the same in every batch.
 
@@ -13,13 +14,14 @@ use tch::{TchError, Tensor};
 use super::vectorized::{Instructions, exp};
 use super::{host, kernel_threads};
 
-/// Number of sums of a norm, which are added at the end. They hide the latency of an addition.
+/// Number of partial sums of a norm. Several independent sums hide the latency of an addition.
 const LANES: usize = 16;
 
-/// The time of an element, in products of two numbers of the matrix kernel.
+/// The cost of an element, in multiplications of the matrix kernel.
 const COST: usize = 8;
 
-/// The operations. A value exists only if the processor has the instructions for which they are compiled.
+/// The CPU kernels for the operations between the matrix products of a layer. A value exists only if the processor has the instructions for
+/// which they are compiled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowOperations(Instructions);
 
@@ -33,11 +35,13 @@ pub(super) struct RmsNorm<'a> {
 /// Adjacent heads of `dim` numbers each in the columns of a row.
 #[derive(Debug)]
 pub(super) struct HeadColumns<'a> {
-    /// The first column.
+    /// The index of the first column.
     pub(super) start: usize,
+    /// The number of heads.
     pub(super) heads: usize,
+    /// The number of columns of a head.
     pub(super) dim: usize,
-    /// The norm of each head, if there is one.
+    /// The norm that is applied to each head before the rotation; `None` if the model has none.
     pub(super) norm: Option<RmsNorm<'a>>,
 }
 
@@ -73,7 +77,7 @@ struct Gated<'a> {
 }
 
 impl RowOperations {
-    /// Returns the operations. `None` if the processor cannot run them, or this crate is compiled without vectorization.
+    /// Returns the kernels. `None` if the processor cannot run them, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
         Instructions::detect().map(Self)
     }
@@ -85,7 +89,8 @@ impl RowOperations {
     }
 
     /// Returns the rotated heads of the rows of `x [n, width]`, as `[n, heads, dim]`. The pair `(x[i], x[i + dim / 2])` of a head is
-    /// rotated by an angle. `cos` and `sin` have `dim` numbers for each row; the sine is negated in the first half.
+    /// rotated by an angle, after the norm of `columns` if there is one. `cos` and `sin` have `dim` numbers for each row; the sine is
+    /// negated in the first half.
     pub(super) fn rotate(
         self,
         x: &Tensor,
@@ -109,7 +114,7 @@ impl RowOperations {
     /// Returns a tensor of size `size [n, ..]` that an operation writes row by row, on all threads of the caller.
     fn each<O: RowOperation>(self, size: &[i64], operation: &O) -> Result<Tensor, TchError> {
         let rows = size.first().map_or(0, |rows| *rows as usize);
-        host::written(size, None, |out| {
+        host::create_tensor(size, None, |out| {
             let width = out.len() / rows;
             let parts = kernel_threads::parts(rows, COST * out.len());
             let parts = kernel_threads::split(out, width, parts).map(|(rows, out)| OutputRows {
@@ -179,7 +184,7 @@ impl RowOperation for Gated<'_> {
 }
 
 impl RmsNorm<'_> {
-    /// Writes the norm of `x` to `out`.
+    /// Writes the normalized `x` to `out`.
     #[inline(always)]
     fn write(&self, x: &[f32], out: &mut [f32]) {
         let mut squares = [0.0; LANES];

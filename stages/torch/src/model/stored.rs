@@ -26,7 +26,7 @@ impl Stored for StoredTensor {
     }
 }
 
-/// Returns an error if the file has no tensor `name`, or one that differs from `like` in type or shape.
+/// Checks that the file has a tensor `name` with the type and shape of `like`. Returns an error if it does not.
 pub(crate) fn check_like(file: &TensorFile, name: &str, like: &Tensor) -> Result<(), TorchError> {
     file.check(name, dtype(like)?, &shape(like))?;
     Ok(())

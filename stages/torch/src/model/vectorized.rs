@@ -11,8 +11,8 @@ use pulp::{Arch, WithSimd};
 pub(crate) struct Instructions(Arch);
 
 impl Instructions {
-    /// Returns the widest instructions that the processor has. `None` if there are none, this crate is compiled without vectorization, or
-    /// the processor is not an x86-64: the kernels were never tested on others.
+    /// Returns the widest instructions that the processor has. `None` if the processor has no vector instructions, this crate is compiled
+    /// without vectorization, or the processor is not an x86-64: the kernels were never tested on others.
     pub(crate) fn detect() -> Option<Self> {
         let arch = Arch::new();
         let has_kernels = cfg!(all(vectorized, target_arch = "x86_64"));

@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
 use tch::Tensor;
 
-use super::host::{floats, on_host};
+use super::host::{floats, to_host};
 use super::matrix::SharedPacking;
 use super::{Decoder, TorchError};
 
@@ -16,7 +16,7 @@ use super::{Decoder, TorchError};
 pub struct Weights {
     tensors: Vec<(String, Tensor)>,
     digest: u64,
-    /// The packed form, for the instances that generate with these weights.
+    /// The packed form of the tensors, for the instances that generate with these weights.
     packing: SharedPacking,
 }
 
@@ -30,7 +30,7 @@ impl Weights {
         for (name, tensor) in &tensors {
             digest.bytes(name.as_bytes());
             tensor.size().iter().for_each(|&size| digest.word(size as u64));
-            digest.floats(&floats(&on_host(tensor)?)?);
+            digest.floats(&floats(&to_host(tensor)?)?);
         }
         Ok(Self { tensors, digest: digest.finish(), packing: SharedPacking::default() })
     }
@@ -88,18 +88,18 @@ impl Digest {
         self.word(u64::from_le_bytes(last));
     }
 
-    /// Mixes the high bits, which depend on most of the input after a multiplication, into the low ones.
+    /// Returns the digest. Mixes the high bits, which depend on most of the input after a multiplication, into the low bits.
     fn finish(self) -> u64 {
         let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         mixed ^ (mixed >> 32)
     }
 }
 
-/// Weights that are published within this process: a trainer publishes them and engines on other threads apply them.
+/// A store of policy weights within this process. A trainer publishes weights to it, and engines on other threads load them.
 ///
 /// A clone is a handle to the same store. The store holds the newest `keep` versions. With staleness `k` an engine may request a version
 /// that is `k + 1` updates old, so `keep` must be at least `k + 2`. An engine takes a handle to the weights when it receives the request to
-/// load them, so an instance that loads them later still has them.
+/// load them, so an instance can load them even after the store has dropped them.
 #[derive(Clone, Debug)]
 pub struct WeightStore {
     keep: usize,
@@ -107,13 +107,14 @@ pub struct WeightStore {
 }
 
 impl WeightStore {
-    /// Creates a store that holds the newest `keep` versions; at least one.
+    /// Creates a store that holds the newest `keep` versions. 0 counts as 1.
     #[must_use]
     pub fn new(keep: usize) -> Self {
         Self { keep: keep.max(1), held: Arc::default() }
     }
 
-    /// Publishes `weights` as `version`, replacing an equal version, and drops the oldest versions beyond the limit.
+    /// Publishes `weights` as `version`, and drops the oldest versions beyond the limit. Weights that the store holds under the same
+    /// version are replaced. Returns the policy, which engines can load.
     #[must_use]
     pub fn publish(&self, version: PolicyVersion, weights: Weights) -> Policy {
         let digest = weights.digest();
@@ -137,7 +138,7 @@ impl WeightStore {
 
     /// Returns the versions that a run needs to resume after the newest update, oldest first.
     ///
-    /// These are all versions except the one that engines stop using with that update.
+    /// These are the newest `keep - 1` versions, but at least one: with the newest update, engines stop using the oldest version.
     pub(crate) fn needed(&self) -> Vec<(PolicyVersion, Weights)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = self.keep.saturating_sub(1).max(1);

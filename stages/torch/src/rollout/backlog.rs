@@ -7,24 +7,30 @@ use rollpacker_dataflow::step::SampleId;
 use super::instance::InstanceCommand;
 use super::sequence::Sequence;
 
-/// The commands of an instance that are delayed behind a policy. The policy may not be loaded while responses of the previous one are in
+/// The commands of an instance that wait until a policy is loaded. A policy is not loaded while responses of the previous policy are in
 /// flight.
 ///
-/// This way one policy samples a response from its first to its last token, whenever the next policy arrives. Aborts are not delayed.
+/// This way one policy samples a response from its first to its last token, however early the next policy arrives. Only requests and
+/// further policies wait; all other commands, such as aborts, are executed at once.
 #[derive(Default)]
 pub(super) struct Backlog(VecDeque<InstanceCommand>);
 
 impl Backlog {
-    /// Returns the command if it may be executed now, and otherwise queues it. `idle` is `true` if the instance has no responses.
-    pub(super) fn pass(&mut self, command: InstanceCommand, idle: bool) -> Option<InstanceCommand> {
+    /// Returns the command if it may be executed now. Otherwise queues the command and returns `None`. `idle` is `true` if the generator of
+    /// the instance has no responses.
+    pub(super) fn defer_if_blocked(
+        &mut self,
+        command: InstanceCommand,
+        idle: bool,
+    ) -> Option<InstanceCommand> {
         let waits = match &command {
             InstanceCommand::Load(..) => !idle || !self.0.is_empty(),
             InstanceCommand::Generate(_) => !self.0.is_empty(),
             InstanceCommand::Abort(_)
             | InstanceCommand::HandOver
-            | InstanceCommand::Shard(_)
+            | InstanceCommand::SetDevices(_)
             | InstanceCommand::Colocate(_)
-            | InstanceCommand::Look => false,
+            | InstanceCommand::CheckWorkloads => false,
         };
         if waits {
             self.0.push_back(command);
@@ -33,35 +39,36 @@ impl Backlog {
         Some(command)
     }
 
-    /// Returns the next queued command that may be executed now.
+    /// Removes and returns the next queued command. Returns `None` if no command is queued, or if the next command loads a policy and the
+    /// generator is not `idle`.
     pub(super) fn next(&mut self, idle: bool) -> Option<InstanceCommand> {
         self.0.pop_front_if(|command| idle || !matches!(command, InstanceCommand::Load(..)))
     }
 
-    /// Removes a queued response.
+    /// Removes and returns a queued response; `None` if the response is not queued.
     pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
         self.0.iter_mut().find_map(|command| match command {
-            InstanceCommand::Generate(share) => {
-                let at = share.iter().position(|sequence| sequence.id == id)?;
-                Some(share.remove(at))
+            InstanceCommand::Generate(batch) => {
+                let at = batch.iter().position(|sequence| sequence.id == id)?;
+                Some(batch.remove(at))
             }
             _ => None,
         })
     }
 
-    /// Removes all queued responses. Returns them with the number of commands that they came with.
+    /// Removes and returns all queued responses, with the number of queued commands that contained them. Queued policies remain.
     pub(super) fn clear(&mut self) -> (Vec<Sequence>, u64) {
         let mut all = Vec::new();
-        let mut shares = 0;
+        let mut batches = 0;
         self.0.retain_mut(|command| match command {
-            InstanceCommand::Generate(share) => {
-                all.append(share);
-                shares += 1;
+            InstanceCommand::Generate(batch) => {
+                all.append(batch);
+                batches += 1;
                 false
             }
             _ => true,
         });
-        (all, shares)
+        (all, batches)
     }
 }
 
@@ -92,7 +99,7 @@ mod tests {
         )])
     }
 
-    fn word(command: Option<InstanceCommand>) -> Option<&'static str> {
+    fn kind(command: Option<InstanceCommand>) -> Option<&'static str> {
         command.map(|command| match command {
             InstanceCommand::Load(..) => "load",
             InstanceCommand::Generate(_) => "generate",
@@ -103,30 +110,33 @@ mod tests {
     #[test]
     fn a_load_waits_for_earlier_requests_and_holds_back_later_ones() {
         let mut backlog = Backlog::default();
-        assert_eq!(word(backlog.pass(generate(0), true)), Some("generate"));
+        assert_eq!(kind(backlog.defer_if_blocked(generate(0), true)), Some("generate"));
         for (command, expected) in [(load(), None), (generate(1), None), (load(), None)] {
-            assert_eq!(word(backlog.pass(command, false)), expected);
+            assert_eq!(kind(backlog.defer_if_blocked(command, false)), expected);
         }
-        assert_eq!(word(backlog.pass(InstanceCommand::Look, false)), Some("other"));
-        assert_eq!(word(backlog.next(false)), None);
-        assert_eq!(word(backlog.next(true)), Some("load"));
-        assert_eq!(word(backlog.next(true)), Some("generate"));
-        assert_eq!(word(backlog.next(false)), None, "the second policy waits for the first's");
-        assert_eq!(word(backlog.next(true)), Some("load"));
-        assert_eq!(word(backlog.pass(load(), true)), Some("load"));
+        assert_eq!(
+            kind(backlog.defer_if_blocked(InstanceCommand::CheckWorkloads, false)),
+            Some("other")
+        );
+        assert_eq!(kind(backlog.next(false)), None);
+        assert_eq!(kind(backlog.next(true)), Some("load"));
+        assert_eq!(kind(backlog.next(true)), Some("generate"));
+        assert_eq!(kind(backlog.next(false)), None, "the second policy waits for the first's");
+        assert_eq!(kind(backlog.next(true)), Some("load"));
+        assert_eq!(kind(backlog.defer_if_blocked(load(), true)), Some("load"));
     }
 
     #[test]
     fn a_waiting_request_can_be_removed() {
         let mut backlog = Backlog::default();
         for command in [load(), generate(1), generate(2), load()] {
-            backlog.pass(command, false);
+            backlog.defer_if_blocked(command, false);
         }
         let id = |sample| SampleId { sample, ..SampleId::default() };
         assert_eq!(backlog.remove(id(2)).map(|sequence| sequence.id), Some(id(2)));
         assert!(backlog.remove(id(2)).is_none());
-        let (sequences, shares) = backlog.clear();
-        assert_eq!((sequences.len(), sequences[0].id, shares), (1, id(1), 2));
-        assert_eq!(word(backlog.next(true)), Some("load"));
+        let (sequences, batches) = backlog.clear();
+        assert_eq!((sequences.len(), sequences[0].id, batches), (1, id(1), 2));
+        assert_eq!(kind(backlog.next(true)), Some("load"));
     }
 }

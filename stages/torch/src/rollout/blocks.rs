@@ -1,9 +1,10 @@
 //! The blocks of the KV cache: which are in use, and by which sequences.
 //!
 //! The cache is divided into blocks of [`BLOCK`] positions of all layers, as in PagedAttention (Kwon et al. 2023). A sequence holds a table
-//! of blocks, so its memory follows its tokens, and it grows without a copy. Sequences with the same prompt share the blocks that it fills.
+//! of blocks, so its memory is proportional to its tokens, and it grows without a copy. Sequences with the same prompt share the blocks
+//! that the prompt fills.
 //!
-//! This module only counts. The memory is in [`kv_cache`](super::kv_cache).
+//! This module only assigns block numbers. The memory is in [`kv_cache`](super::kv_cache).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ struct PoolState {
     chunk_blocks: usize,
     /// Number of blocks in use, by chunk.
     used: Vec<usize>,
-    /// The free blocks of these chunks.
+    /// The free blocks of the chunks that `used` counts.
     free: BTreeSet<usize>,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct BlockCopy {
     pub(super) to: usize,
 }
 
-/// Returns the number of blocks that hold `positions`.
+/// Returns the number of blocks that hold `positions` positions.
 pub(super) fn blocks_of(positions: usize) -> usize {
     positions.div_ceil(BLOCK)
 }
@@ -100,7 +101,7 @@ impl PoolState {
         number
     }
 
-    fn put_back(&mut self, number: usize) {
+    fn release(&mut self, number: usize) {
         self.used[number / self.chunk_blocks] -= 1;
         self.free.insert(number);
     }
@@ -108,7 +109,7 @@ impl PoolState {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.pool.state().put_back(self.number);
+        self.pool.state().release(self.number);
     }
 }
 
@@ -118,22 +119,22 @@ impl BlockTable {
         self.blocks.iter().map(|block| block.number)
     }
 
-    /// Returns the number of blocks to add for `positions`.
+    /// Returns the number of blocks to add so that the table holds `positions` positions.
     pub(super) fn missing(&self, positions: usize) -> usize {
         blocks_of(positions).saturating_sub(self.blocks.len())
     }
 
-    /// Adds blocks until the table holds `positions`.
+    /// Adds blocks until the table holds `positions` positions.
     pub(super) fn grow(&mut self, positions: usize) {
         for _ in 0..self.missing(positions) {
             self.blocks.push(self.pool.take());
         }
     }
 
-    /// Returns a table with the first `positions` of this one, and the copy to make once they are computed.
+    /// Returns a table that holds the first `positions` positions of this table, and the copy to make once these positions are computed.
     ///
-    /// Blocks that the positions fill are shared; nothing is written to them any more. Of the last, partially filled block the new table
-    /// gets a copy, because both sequences write to it.
+    /// The tables share the blocks that the positions fill; nothing is written to these blocks any more. If the last block is only
+    /// partially filled, the new table gets a copy of the block, because both sequences write to it. Otherwise the copy is `None`.
     pub(super) fn share(&self, positions: usize) -> (Self, Option<BlockCopy>) {
         let full = positions / BLOCK;
         let mut shared = Self { blocks: self.blocks[..full].to_vec(), pool: self.pool.clone() };

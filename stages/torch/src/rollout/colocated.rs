@@ -1,10 +1,10 @@
 //! Colocated models: models other than the actor that run on the actor's instances between its iterations.
 //!
-//! The actor has priority. A colocated model has a share in tokens: next to each iteration of the actor it may process that many tokens,
-//! decoded and prefilled together. Unused tokens are saved only as far as the colocated model's next iteration needs them, so that a prompt
-//! longer than the share runs after some iterations. Over any number of iterations a colocated model takes no more than its share of each.
-//! While the actor is idle a colocated model keeps running, and the instance checks for the actor's commands between the colocated model's
-//! iterations.
+//! The actor has priority. A colocated model has a share: the number of tokens, decoded and prefilled together, that it may process after
+//! each iteration of the actor. Unused tokens are saved only as far as the colocated model's next iteration needs them, so that a prompt
+//! longer than the share runs after some iterations. On average over any number of iterations, a colocated model takes no more than its
+//! share per iteration. While the actor is idle a colocated model keeps running, and the instance checks for the actor's commands between
+//! the colocated model's iterations.
 //!
 //! Colocated models affect when the actor's tokens are sampled, but not which tokens: actor and colocated models share only the thread.
 
@@ -14,20 +14,20 @@ use super::Waker;
 use super::counters::Counters;
 use super::statistics::InstanceStatistics;
 
-/// Minimum number of tokens that a colocated model may process between two checks for commands while the actor is idle.
+/// Lower bound of the limit on the tokens that a colocated model may process between two checks for commands while the actor is idle.
 const ALONE_TOKENS: usize = 512;
 
-/// The models that wait for an engine to run on. A clone is a handle to the same list.
+/// A list of models that an engine can run on its instances. A clone is a handle to the same list.
 ///
-/// A model is added when it is created. An engine that [hosts](super::TorchEngine::colocate) the list runs all models that are in it at
-/// that time.
+/// A model is added when it is created. An engine that [hosts](super::TorchEngine::colocate) the list runs the models that are in the list
+/// at that time. An instance that is placed later runs the models that are in the list when it is placed.
 #[derive(Clone, Default)]
 pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 
 /// A model that can be run on the instances of an engine.
 pub(crate) trait ColocatedModel: Send + Sync {
-    /// Returns a part of the model that runs on one instance and calls `wake` when there is work. Returns `None` if the model cannot be
-    /// split further or has failed.
+    /// Returns a workload that runs the model on one instance. The model calls `wake` when there is work. Returns `None` if the model
+    /// cannot run on a further instance or has failed.
     fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>>;
 
     /// Returns the number of tokens that the colocated model may process next to an iteration of the actor; at least 1.
@@ -43,24 +43,24 @@ pub(crate) trait ColocatedWorkload: Send {
     /// Returns the number of tokens that the next iteration would process without a limit; 0 if there is no work.
     fn pending_tokens(&mut self) -> usize;
 
-    /// Runs an iteration of at most `most` tokens and returns the number of tokens processed. Does nothing if the smallest possible
+    /// Runs an iteration of at most `max` tokens and returns the number of tokens processed. Does nothing if the smallest possible
     /// iteration is larger.
-    fn step(&mut self, most: usize) -> usize;
+    fn step(&mut self, max: usize) -> usize;
 }
 
 impl ColocatedModels {
-    /// Returns `true` if no model waits for an engine.
+    /// Returns `true` if the list has no models.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Adds a model to the list. It is removed when the model is dropped.
+    /// Adds a model to the list. The list does not keep the model alive.
     pub(crate) fn add(&self, model: Weak<dyn ColocatedModel>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(model);
     }
 
-    /// Returns a part of each model for one instance.
+    /// Returns a workload of each model for one instance. Models that cannot run on a further instance are left out.
     pub(super) fn workloads(&self, wake: &Waker) -> Vec<BudgetedWorkload> {
         let workload = |model: Arc<dyn ColocatedModel>| {
             Some(BudgetedWorkload::new(model.workload(Arc::clone(wake))?, model.share()))
@@ -75,7 +75,7 @@ impl ColocatedModels {
     }
 }
 
-/// A workload of an instance, with its share and unused tokens.
+/// A workload of an instance, with the share of its model and the tokens that were saved for its next iteration.
 pub(crate) struct BudgetedWorkload {
     workload: Box<dyn ColocatedWorkload>,
     share: usize,
@@ -118,7 +118,7 @@ impl BudgetedWorkload {
 /// The resources that the colocated models of an engine used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColocatedUse {
-    /// Number of tokens processed, decoded and prefilled.
+    /// Number of tokens processed, decoded and prefilled, including tokens that were processed while the actor was idle.
     pub tokens: u64,
     /// Time that colocated models took between iterations of the actor, in nanoseconds, summed over instances.
     pub colocated_ns: u64,
@@ -131,7 +131,7 @@ impl ColocatedUse {
     /// by the time of these iterations.
     ///
     /// Returns 0 if the actor did not run. Work of colocated models while the actor is idle does not count; a command that arrives
-    /// meanwhile waits for at most one iteration of a colocated model.
+    /// meanwhile waits for at most one iteration of each colocated model.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
         if self.actor_ns == 0 { 0.0 } else { self.colocated_ns as f64 / self.actor_ns as f64 }
@@ -150,7 +150,7 @@ impl ColocatedUseMeter {
         Self { instances, before: ColocatedUse::default() }
     }
 
-    /// Returns the usage since the last call.
+    /// Returns the usage since the last call, or since the engine started if this is the first call.
     pub fn take(&mut self) -> ColocatedUse {
         let sum = |of: fn(&InstanceStatistics) -> u64| -> u64 {
             self.instances.iter().map(|counters| of(&counters.read(0))).sum()
@@ -183,9 +183,9 @@ mod tests {
             self.0.last().copied().unwrap_or(0)
         }
 
-        fn step(&mut self, most: usize) -> usize {
-            self.1.lock().unwrap().push(most);
-            self.0.pop_if(|piece| *piece <= most).unwrap_or(0)
+        fn step(&mut self, max: usize) -> usize {
+            self.1.lock().unwrap().push(max);
+            self.0.pop_if(|piece| *piece <= max).unwrap_or(0)
         }
     }
 

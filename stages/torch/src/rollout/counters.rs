@@ -20,21 +20,21 @@ pub(super) struct Counters {
     running_slot_ns: AtomicU64,
     colocated_tokens: AtomicU64,
     colocated_ns: AtomicU64,
-    /// The policy version that was loaded last, and the time.
+    /// The policy version that was loaded last, and the time of the load; `None` before the first load.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     pub(super) iterations: Iterations,
 }
 
 impl Counters {
-    pub(super) fn prefilled(&self, tokens: usize) {
+    pub(super) fn count_prefill(&self, tokens: usize) {
         add(&self.prefill_tokens, tokens as u64);
     }
 
-    pub(super) fn preempted(&self, responses: usize) {
+    pub(super) fn count_preemptions(&self, responses: usize) {
         add(&self.preemptions, responses as u64);
     }
 
-    pub(super) fn iterated(&self, rows: usize, time: Nanos) {
+    pub(super) fn count_iteration(&self, rows: usize, time: Nanos) {
         add(&self.decode_iterations, 1);
         add(&self.slot_tokens, rows as u64);
         add(&self.busy_ns, time.0);
@@ -47,12 +47,13 @@ impl Counters {
         add(&self.colocated_ns, time.0);
     }
 
-    /// Records that the weights of a policy are in use since `at`.
-    pub(super) fn loaded(&self, version: PolicyVersion, at: Nanos) {
+    /// Records that the weights of policy `version` have been in use since `at`.
+    pub(super) fn record_load(&self, version: PolicyVersion, at: Nanos) {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, at));
     }
 
-    /// Returns the time since when the weights of a policy are in use; `None` if another version is in use.
+    /// Returns the time from which the weights of policy `version` have been in use; `None` if another version was loaded last, or no
+    /// version was loaded.
     pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
@@ -91,8 +92,8 @@ mod tests {
     #[test]
     fn running_responses_are_weighted_by_time() {
         let counters = Counters::default();
-        counters.iterated(4, Nanos(10));
-        counters.iterated(1, Nanos(20));
+        counters.count_iteration(4, Nanos(10));
+        counters.count_iteration(1, Nanos(20));
         let expected = InstanceStatistics {
             slots: 4,
             decode_iterations: 2,

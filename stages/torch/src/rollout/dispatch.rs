@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use rollpacker_dataflow::step::SampleId;
 
-/// The instance of each response in flight. Of the instances of the engine, the first few are placed.
+/// The assignment of the responses in flight to the instances of an engine. The first instances are placed, and only placed instances take
+/// responses.
 ///
 /// A response goes to the placed instance with the fewest responses, the first among equals. When its instance is released, the response
 /// keeps its assignment until the instance has handed it over; then it is sent again. While no instance is placed, responses are held.
 #[derive(Debug)]
 pub(super) struct Dispatch<T> {
-    places: BTreeMap<SampleId, Assignment>,
+    assignments: BTreeMap<SampleId, Assignment>,
     /// Number of responses in flight, by instance.
     loads: Vec<usize>,
     /// Number of instances that take responses: the first of `loads`.
@@ -24,6 +25,7 @@ pub(super) struct Dispatch<T> {
 struct Assignment {
     /// The instance that has the response; `None` if it is held.
     instance: Option<usize>,
+    /// `true` if the response was aborted.
     aborted: bool,
 }
 
@@ -32,18 +34,18 @@ struct Assignment {
 pub(super) enum Route<T> {
     /// The response is sent to an instance.
     To(usize, T),
-    /// The response was aborted in transit and ends.
+    /// The response was aborted before it was sent, and ends.
     Ends(T),
 }
 
-/// The party that must handle an abort.
+/// The instance that must handle an abort, or the reason why no instance must.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Abort<T> {
     /// The instance that has the response.
     Of(usize),
     /// No instance: the response was held and ends now.
     Held(T),
-    /// No instance: the response is not in flight.
+    /// No instance: the response is not in flight, or it was held and was aborted before.
     Unknown,
 }
 
@@ -51,7 +53,7 @@ impl<T> Dispatch<T> {
     /// Creates a dispatch without responses, in which all `instances` are placed.
     pub(super) fn new(instances: usize) -> Self {
         Self {
-            places: BTreeMap::new(),
+            assignments: BTreeMap::new(),
             loads: vec![0; instances],
             placed: instances,
             held: Vec::new(),
@@ -68,10 +70,11 @@ impl<T> Dispatch<T> {
         self.placed
     }
 
-    /// Assigns a response to an instance. Returns `None` if the response is held.
+    /// Assigns a response to an instance. Returns [`Route::Ends`] if the response was aborted, and `None` if it is held.
     pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
-        let place = self.places.entry(id).or_insert(Assignment { instance: None, aborted: false });
-        if place.aborted {
+        let assignment =
+            self.assignments.entry(id).or_insert(Assignment { instance: None, aborted: false });
+        if assignment.aborted {
             return Some(Route::Ends(response));
         }
         let placed = self.loads[..self.placed].iter().enumerate();
@@ -79,12 +82,12 @@ impl<T> Dispatch<T> {
             self.held.push((id, response));
             return None;
         };
-        place.instance = Some(instance);
+        assignment.instance = Some(instance);
         self.loads[instance] += 1;
         Some(Route::To(instance, response))
     }
 
-    /// Assigns a response again that its instance has handed over.
+    /// Assigns a response again after its instance has handed it over. Returns `None` if the response is held.
     pub(super) fn send_again(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         self.release(id);
         self.send(id, response)
@@ -92,9 +95,9 @@ impl<T> Dispatch<T> {
 
     /// Marks a response as aborted.
     pub(super) fn abort(&mut self, id: SampleId) -> Abort<T> {
-        let Some(place) = self.places.get_mut(&id) else { return Abort::Unknown };
-        place.aborted = true;
-        if let Some(instance) = place.instance {
+        let Some(assignment) = self.assignments.get_mut(&id) else { return Abort::Unknown };
+        assignment.aborted = true;
+        if let Some(instance) = assignment.instance {
             return Abort::Of(instance);
         }
         let held = self.held.iter().position(|(held, _)| *held == id);
@@ -104,10 +107,11 @@ impl<T> Dispatch<T> {
     /// Removes a response that has ended.
     pub(super) fn end(&mut self, id: SampleId) {
         self.release(id);
-        self.places.remove(&id);
+        self.assignments.remove(&id);
     }
 
-    /// Places the first `instances`. Returns the instances that must hand over their responses, and the responses that were held.
+    /// Places the first `instances` instances. Returns the instances that must hand over their responses, and the held responses, which the
+    /// caller must send. With 0 instances, the held responses stay held and none are returned.
     pub(super) fn place(
         &mut self,
         instances: usize,
@@ -120,15 +124,15 @@ impl<T> Dispatch<T> {
 
     /// Removes all responses.
     pub(super) fn clear(&mut self) {
-        self.places.clear();
+        self.assignments.clear();
         self.held.clear();
         self.loads.fill(0);
     }
 
     /// Removes a response from the load of its instance.
     fn release(&mut self, id: SampleId) {
-        let place = self.places.get_mut(&id);
-        if let Some(instance) = place.and_then(|place| place.instance.take()) {
+        let assignment = self.assignments.get_mut(&id);
+        if let Some(instance) = assignment.and_then(|assignment| assignment.instance.take()) {
             self.loads[instance] -= 1;
         }
     }

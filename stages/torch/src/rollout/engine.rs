@@ -1,11 +1,11 @@
 //! The torch engine: the policy on this machine, sampled by continuous batching over a KV cache.
 //!
 //! An engine has several instances, each a thread that owns a decoder and a KV cache. Commands go to each instance over its own channel,
-//! and events come back over a shared one. On CPUs two instances of one thread each decode faster than one of two threads, which wait for
-//! each other at every kernel.
+//! and events come back over a shared one. On CPUs, two instances of one thread each decode faster than one instance of two threads,
+//! because the two threads wait for each other at every kernel.
 //!
 //! In an iteration, an instance executes the commands that have arrived, preempts responses if the KV budget is exceeded, admits waiting
-//! ones, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
+//! responses, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
 //! Responses that end leave at once, so that no time is spent on padding.
 //!
 //! Requests made between two polls are sent to an instance together and start in the same iteration: their prompts are prefilled together,
@@ -15,14 +15,15 @@
 //! tokens without the cache, and free the memory of the cache; they keep their weights up to date. A response that is handed over is
 //! computed again on its new instance, and counts as preempted if it had a cache.
 //!
-//! A device is the share of an instance: its threads and its KV budget. With `tensor_parallel` above 1, an instance computes with the
-//! devices of several instances, and those hold no responses. When `tensor_parallel` changes, every instance hands over its responses.
+//! A device stands for the threads and the KV budget of one instance. With `tensor_parallel` above 1, an instance computes with the devices
+//! of several instances, and the other instances hold no responses. When `tensor_parallel` changes, every instance hands over its
+//! responses.
 //!
 //! [Colocated models](super::colocated) run on the placed instances between the iterations of the actor.
 //!
 //! Equal logits give equal tokens, independent of the rest of the batch. The logits themselves are equal up to floating-point
 //! reassociation, because matrix kernels may sum in a different order for a different number of rows. A token then differs if its random
-//! number falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did. A
+//! number falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, no token differed. A
 //! [deterministic](TorchEngineConfig::deterministic) engine computes bit-identical logits, and supports races in
 //! [lockstep](super::lockstep).
 
@@ -40,37 +41,38 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 use super::colocated::{ColocatedModels, ColocatedUseMeter};
 use super::dispatch::{Abort, Dispatch, Route};
 use super::instance::{InstanceCommand, Report, ReportSender};
-use super::live::Live;
+use super::instance_handle::{self, InstanceContext, InstanceHandle};
+use super::live::LiveIterations;
 use super::lockstep::{Lockstep, Reached};
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
-use super::owner::{self, InstanceContext, Owner};
 use super::race::{Launch, LockstepRace};
-use super::refusal;
 use super::replay::Replay;
 use super::sampling::RandomStream;
 use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
+use super::validation;
 use super::{
     FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
     Waker, Work,
 };
 use crate::model::{Decoder, TorchError, WeightStore};
 
-/// A torch policy that generates responses on threads of this process.
+/// A rollout engine on libtorch that generates responses on threads of this process.
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
 /// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops the
 /// instances after their current iteration.
 ///
-/// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before continue with the new weights and the KV cache of
-/// the old ones. Their token versions show which policy sampled each token.
+/// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
+/// KV cache of the old weights. Their token versions show which policy sampled each token. A
+/// [deterministic](TorchEngineConfig::deterministic) engine finishes these responses with the old weights instead.
 pub struct TorchEngine {
     shared: InstanceContext,
     /// The store that policies are loaded from.
     weights: WeightStore,
     /// Maximum number of tokens of a prompt and its response together.
     token_limit: usize,
-    instances: Vec<Owner>,
+    instances: Vec<InstanceHandle>,
     dispatch: Dispatch<Sequence>,
     /// Number of devices of each placed instance.
     tensor_parallel: u32,
@@ -80,7 +82,7 @@ pub struct TorchEngine {
     replay: Option<Replay>,
     received: Receiver<Report>,
     colocated_models: ColocatedModels,
-    /// The policy that was loaded last.
+    /// The version of the policy in the last call of [`load`](RolloutEngine::load); 0 before the first call.
     policy: PolicyVersion,
     /// The state of lockstep mode; present once the lockstep interface was requested.
     race: Option<LockstepRace>,
@@ -90,11 +92,12 @@ pub struct TorchEngine {
 impl TorchEngine {
     /// Starts the instances. Each has its own decoder, which `decoder` returns for the number of the instance.
     ///
-    /// Until the first [`load`](RolloutEngine::load) the instances sample from these weights, as policy version 0; later policies are read
-    /// from `weights`.
+    /// Until the first [`load`](RolloutEngine::load) the instances sample with the weights of their decoders, as policy version 0; later
+    /// policies are read from `weights`.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
+    /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
+    /// require it, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
@@ -106,8 +109,8 @@ impl TorchEngine {
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let token_limit = config.token_limit(&decoders)?;
-        owner::pack(&mut decoders, config.dtype)?;
-        let passes = owner::passes(&config, &mut decoders[0])?;
+        instance_handle::pack(&mut decoders, config.dtype)?;
+        let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
         let (reports, busy) = (ReportSender::new(sender), Arc::default());
         let shared = InstanceContext { config, detokenize, clock, reports, busy, passes };
@@ -118,7 +121,7 @@ impl TorchEngine {
         Ok(engine)
     }
 
-    /// Creates an engine without instances, which must be added.
+    /// Creates an engine without instances; the caller adds them.
     fn without_instances(
         shared: InstanceContext,
         weights: WeightStore,
@@ -143,21 +146,24 @@ impl TorchEngine {
         }
     }
 
-    /// Returns the counters of each instance since it started. The call does not interrupt them.
+    /// Returns the counters of each instance since it started. The call does not interrupt the instances.
     #[must_use]
     pub fn statistics(&self) -> Vec<InstanceStatistics> {
         let slots = self.shared.config.max_running;
-        self.instances.iter().map(|owner| owner.counters.read(slots)).collect()
+        self.instances.iter().map(|handle| handle.counters.read(slots)).collect()
     }
 
     /// Returns access to the decode iterations of the running engine, for comparison with a profile.
     #[must_use]
-    pub fn live(&self) -> Live {
-        Live::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
+    pub fn live_iterations(&self) -> LiveIterations {
+        LiveIterations::new(
+            self.instances.iter().map(|handle| Arc::clone(&handle.counters)).collect(),
+        )
     }
 
-    /// Runs `models` on the placed instances: each model that is in the list now. Must be called once. Colocated models leave an instance
-    /// that is released, and leave the engine when it fails or is dropped; requests to them are answered nevertheless.
+    /// Runs the models of the list `models` on the placed instances. An instance that is placed later runs the models that are in the list
+    /// at that time. Call this once. Colocated models leave an instance that is released, and leave the engine when it fails or is dropped;
+    /// requests to these models are answered nevertheless.
     pub fn colocate(&mut self, models: &ColocatedModels) {
         self.colocated_models = models.clone();
         self.colocate_on(0..self.dispatch.placed());
@@ -167,17 +173,18 @@ impl TorchEngine {
     #[must_use]
     pub fn colocated_use(&self) -> ColocatedUseMeter {
         ColocatedUseMeter::new(
-            self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect(),
+            self.instances.iter().map(|handle| Arc::clone(&handle.counters)).collect(),
         )
     }
 
-    /// Sends colocated models to instances that have none.
+    /// Sends the colocated models to `instances`, which must not have colocated models yet.
     fn colocate_on(&self, instances: Range<usize>) {
         if self.colocated_models.is_empty() {
             return;
         }
-        for owner in &self.instances[instances] {
-            owner.send(InstanceCommand::Colocate(self.colocated_models.workloads(&owner.waker())));
+        for handle in &self.instances[instances] {
+            handle
+                .send(InstanceCommand::Colocate(self.colocated_models.workloads(&handle.waker())));
         }
     }
 
@@ -210,15 +217,16 @@ impl TorchEngine {
         let (prompt_ids, sampling) = (Arc::clone(&request.prompt_ids), self.shared.config.sampling);
         let launch = self.launch(id, partial.map_or(0, |partial| partial.response_length));
         let fresh = Sequence::new(id, prompt_ids, sampling, stream)
-            .forced_to(forced_length)
-            .launched(launch);
+            .with_forced_length(forced_length)
+            .with_launch(launch);
         match partial {
             Some(partial) => (id, fresh.resume(partial)),
             None => (id, fresh),
         }
     }
 
-    /// Records the launch of a response that is resumed with `resumed_tokens` tokens.
+    /// Returns the launch of a response, and records it in lockstep mode. `resumed_tokens` is the number of tokens that the response is
+    /// resumed with, 0 for a new response.
     fn launch(&mut self, id: SampleId, resumed_tokens: u32) -> Launch {
         let tick = self.race.as_ref().map_or(Tick(0), LockstepRace::now);
         let launch = Launch { tick, resumed_tokens, policy: self.policy };
@@ -228,8 +236,9 @@ impl TorchEngine {
         launch
     }
 
-    /// Queues routed responses for their instances; [`hand_out`](Self::hand_out) sends them.
-    fn follow(&mut self, routes: Vec<Route<Sequence>>) {
+    /// Queues routed responses for their instances; [`send_requested`](Self::send_requested) sends them. Reports the responses that end as
+    /// aborted. The first [late](Self::is_late) response fails the engine, and the routes after it are discarded.
+    fn queue_routes(&mut self, routes: Vec<Route<Sequence>>) {
         for route in routes {
             match route {
                 Route::To(instance, sequence) if self.is_late(&sequence) => {
@@ -243,7 +252,7 @@ impl TorchEngine {
         }
     }
 
-    /// Returns `true` if a response that must keep its policy would reach an instance after the next policy.
+    /// Returns `true` if the response must keep its policy and a newer policy has been loaded since it was requested.
     fn is_late(&self, sequence: &Sequence) -> bool {
         self.shared.config.deterministic && sequence.launch.policy != self.policy
     }
@@ -259,13 +268,13 @@ impl TorchEngine {
     }
 
     /// Sends the queued responses to their instances.
-    fn hand_out(&mut self) {
-        for (instance, share) in std::mem::take(&mut self.requested) {
-            self.instances[instance].give(share);
+    fn send_requested(&mut self) {
+        for (instance, batch) in std::mem::take(&mut self.requested) {
+            self.instances[instance].send_batch(batch);
         }
     }
 
-    /// Reports a response that was aborted while no instance had it. It is reported for the first instance.
+    /// Reports a response that was aborted while no instance had it. The report names instance 0.
     fn report_abort(&self, sequence: Sequence) {
         let (now, detokenize) = (self.shared.clock.now(), &*self.shared.detokenize);
         let completion = sequence.complete(FinishReason::Abort, now, 0, detokenize);
@@ -273,16 +282,17 @@ impl TorchEngine {
     }
 
     /// Sends responses that an instance handed over to other instances.
-    fn take_back(&mut self, sequences: Vec<Sequence>) {
+    fn reassign(&mut self, sequences: Vec<Sequence>) {
         let routes = sequences
             .into_iter()
             .filter_map(|sequence| self.dispatch.send_again(sequence.id, sequence))
             .collect();
-        self.follow(routes);
-        self.hand_out();
+        self.queue_routes(routes);
+        self.send_requested();
     }
 
-    /// Returns the next event of an instance, if there is one now.
+    /// Returns the next event of the instances; `None` if there is no event now, or the engine has failed. Assigns responses that are
+    /// handed over to other instances.
     fn receive(&mut self) -> Option<RolloutEvent> {
         while !self.failed {
             match self.received.try_recv().ok()? {
@@ -295,7 +305,7 @@ impl TorchEngine {
                     }
                     return Some(RolloutEvent::Completed(completion));
                 }
-                Report::HandedOver(sequences) => self.take_back(sequences),
+                Report::HandedOver(sequences) => self.reassign(sequences),
                 Report::Failed(error) => {
                     self.fail();
                     return Some(RolloutEvent::Failed(error));
@@ -305,19 +315,19 @@ impl TorchEngine {
         None
     }
 
-    /// Moves the reported events into the race.
-    fn gather(&mut self) {
+    /// Moves the events of the instances into the lockstep race.
+    fn collect_events(&mut self) {
         while let Some(event) = self.receive() {
             if let Some(race) = &mut self.race {
-                race.take_in(event, &self.shared.detokenize);
+                race.process_event(event, &self.shared.detokenize);
             }
         }
     }
 
-    /// Drops a response as it was at a tick, or as it is now.
+    /// Aborts a response. The response keeps the tokens that it had at `tick`, or all its tokens if `tick` is `None`.
     fn drop_response(&mut self, id: SampleId, tick: Option<Tick>) {
         // The instance must receive the response before its abort.
-        self.hand_out();
+        self.send_requested();
         if let Some(race) = &mut self.race
             && !race.abort(id, tick, &self.shared.detokenize)
         {
@@ -336,7 +346,7 @@ impl TorchEngine {
 
     fn fail(&mut self) {
         self.failed = true;
-        self.instances.iter_mut().for_each(Owner::close);
+        self.instances.iter_mut().for_each(InstanceHandle::close);
         self.dispatch.clear();
         self.requested.clear();
     }
@@ -345,11 +355,11 @@ impl TorchEngine {
 impl RolloutEngine for TorchEngine {
     fn load(&mut self, policy: &Policy) {
         // Earlier requests must reach the instances before the new policy.
-        self.hand_out();
+        self.send_requested();
         self.policy = policy.version;
         match self.weights.find(policy) {
-            Ok(weights) => self.instances.iter().for_each(|owner| {
-                owner.send(InstanceCommand::Load(policy.clone(), weights.share()));
+            Ok(weights) => self.instances.iter().for_each(|handle| {
+                handle.send(InstanceCommand::Load(policy.clone(), weights.share()));
             }),
             Err(error) => self.refuse(RolloutError::Load {
                 version: policy.version,
@@ -361,14 +371,14 @@ impl RolloutEngine for TorchEngine {
 
     fn generate(&mut self, request: Request) {
         let longest_response = self.shared.config.sampling.max_new_tokens;
-        if let Err(error) = refusal::check(&request, self.token_limit, longest_response) {
+        if let Err(error) = validation::check(&request, self.token_limit, longest_response) {
             return self.refuse(error);
         }
         let sequences = self.sequences(&request).into_iter();
         let routes = sequences.filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = routes.collect();
         let was_idle = self.requested.is_empty();
-        self.follow(routes);
+        self.queue_routes(routes);
         if was_idle && !self.requested.is_empty() {
             self.shared.reports.wake();
         }
@@ -385,7 +395,7 @@ impl RolloutEngine for TorchEngine {
             return self.refuse(RolloutError::Placement { found: placement, instances });
         }
         // Earlier requests must reach the instances before they hand over their responses.
-        self.hand_out();
+        self.send_requested();
         let (before, instances) = (self.dispatch.placed(), instances as usize);
         let (mut released, held) = self.dispatch.place(instances);
         let mut taken = before.min(instances)..instances;
@@ -393,28 +403,30 @@ impl RolloutEngine for TorchEngine {
         if reshaped {
             (released, taken) = (0..before, 0..instances);
         }
-        self.instances[released].iter().for_each(|owner| owner.send(InstanceCommand::HandOver));
+        self.instances[released].iter().for_each(|handle| handle.send(InstanceCommand::HandOver));
         if reshaped {
             self.tensor_parallel = tensor_parallel;
             let (placed, joined) = self.instances.split_at(instances);
-            placed.iter().for_each(|owner| owner.send(InstanceCommand::Shard(tensor_parallel)));
-            joined.iter().for_each(|owner| owner.send(InstanceCommand::Shard(1)));
+            placed
+                .iter()
+                .for_each(|handle| handle.send(InstanceCommand::SetDevices(tensor_parallel)));
+            joined.iter().for_each(|handle| handle.send(InstanceCommand::SetDevices(1)));
         }
         self.colocate_on(taken);
         let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = sent.collect();
-        self.follow(routes);
-        self.hand_out();
+        self.queue_routes(routes);
+        self.send_requested();
     }
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
-        let each = self.instances.iter().map(|owner| owner.counters.loaded_at(version));
+        let each = self.instances.iter().map(|handle| handle.counters.loaded_at(version));
         each.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     fn work(&self) -> Option<Work> {
         let counters: Vec<_> =
-            self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect();
+            self.instances.iter().map(|handle| Arc::clone(&handle.counters)).collect();
         Some(Box::new(move || counters.iter().map(|of| of.work()).fold(0, u64::wrapping_add)))
     }
 
@@ -427,11 +439,11 @@ impl RolloutEngine for TorchEngine {
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
-        self.hand_out();
+        self.send_requested();
         if self.race.is_none() {
             return self.receive();
         }
-        self.gather();
+        self.collect_events();
         let race = self.race.as_mut()?;
         race.advance(race.now());
         race.event()
@@ -444,19 +456,19 @@ impl RolloutEngine for TorchEngine {
 
 impl Lockstep for TorchEngine {
     fn reached(&mut self) -> Reached {
-        self.hand_out();
+        self.send_requested();
         self.shared.reports.clear_progress_wake();
         // This method must return a floor that no later end undercuts, while instances keep running. Three orderings ensure this:
-        // 1. `heed` precedes the reads, so that progress after them wakes the caller again.
+        // 1. `clear_progress_wake` precedes the reads, so that progress after them wakes the caller again.
         // 2. Floors are read before the reports are gathered. An instance sends the ends up to a floor before it publishes the floor, so
-        //    `gather` receives all of them. In the other order an end could arrive between the two reads and be missed.
-        let floors = self.instances.iter_mut().map(Owner::floor).min();
-        self.gather();
+        //    `collect_events` receives all of them. In the other order an end could arrive between the two reads and be missed.
+        let floors = self.instances.iter_mut().map(InstanceHandle::floor).min();
+        self.collect_events();
         // 3. Gathering may move responses that an instance handed over. They are then in transit to an instance whose floor was read
         //    before, or held, so both are included.
-        let on_the_way = self.instances.iter().map(Owner::floor_on_the_way).min();
+        let in_flight = self.instances.iter().map(InstanceHandle::in_flight_floor).min();
         let held = self.dispatch.held().map(Sequence::tick).min();
-        let floor = [floors, on_the_way, held].into_iter().flatten().min().unwrap_or(Tick::MAX);
+        let floor = [floors, in_flight, held].into_iter().flatten().min().unwrap_or(Tick::MAX);
         self.race.get_or_insert_default().reached(floor)
     }
 
@@ -474,7 +486,7 @@ impl Lockstep for TorchEngine {
 impl Drop for TorchEngine {
     fn drop(&mut self) {
         // Close all channels before joining a thread, so that the instances stop concurrently.
-        self.instances.iter_mut().for_each(Owner::close);
-        self.instances.iter_mut().for_each(Owner::join);
+        self.instances.iter_mut().for_each(InstanceHandle::close);
+        self.instances.iter_mut().for_each(InstanceHandle::join);
     }
 }

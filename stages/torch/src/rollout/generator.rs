@@ -10,8 +10,8 @@ use super::grouping::Grouping;
 use super::kv_cache::{CacheRow, KvCache};
 use super::passes::{Passes, Rows};
 use super::sampler::{Sampled, Sampler};
-use super::scheduler::{Layout, Prefix, Scheduler};
-use super::sequence::{Draw, Sequence};
+use super::scheduler::{PrefillPlan, Prefix, Scheduler};
+use super::sequence::{Sequence, TokenDraw};
 use crate::model::kernel_threads;
 use crate::model::network::Network;
 use crate::model::packed::Packing;
@@ -23,7 +23,7 @@ const PREFILL_TOKENS: usize = 4096;
 /// Continuous batching over a network: sequences are added and are returned when they end.
 ///
 /// The generator has no commands, events or clock; a rollout instance and a judge each wrap one. An iteration consists of
-/// [`take_up`](Self::take_up), [`decode`](Self::decode) and [`take_in`](Self::take_in), in this order.
+/// [`admit_and_prefill`](Self::admit_and_prefill), [`decode`](Self::decode) and [`append_tokens`](Self::append_tokens), in this order.
 pub(crate) struct Generator<N> {
     network: N,
     /// The version of the network's weights.
@@ -31,7 +31,7 @@ pub(crate) struct Generator<N> {
     cache: KvCache,
     sampler: Sampler,
     scheduler: Scheduler,
-    /// The passes of deterministic mode, in which tokens must not depend on the other sequences in the batch.
+    /// The passes of deterministic mode, in which tokens must not depend on the other sequences in the batch; `None` in the default mode.
     passes: Option<Passes>,
 }
 
@@ -53,25 +53,25 @@ impl Capacity {
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
-        let most =
+        let max =
             blocks_of(token_limit).saturating_mul(max_running).min(blocks_of(kv_cache_tokens));
-        let cached = most.saturating_mul(2 * BLOCK);
+        let cached = max.saturating_mul(2 * BLOCK);
         Demand { cached: cached as u64, pass: pass as u64, rows: max_running as u64 }
     }
 }
 
 /// The work that admitting sequences required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TakenUp {
+pub(crate) struct AdmissionWork {
     /// Number of preempted sequences, which must be computed again.
     pub(crate) preempted: usize,
     /// Number of tokens run through the network.
     pub(crate) prefilled: usize,
 }
 
-/// A sequence that has ended by itself.
+/// A sequence that has ended by itself, not by an abort.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedSequence {
     pub(crate) sequence: Sequence,
     pub(crate) reason: FinishReason,
 }
@@ -115,13 +115,13 @@ impl<N: Network> Generator<N> {
         &self.network
     }
 
-    /// Returns the network, to load other weights into. Call [`loaded`](Self::loaded) afterwards.
+    /// Returns the network, to load other weights into. Call [`set_version`](Self::set_version) afterwards.
     pub(crate) fn network_mut(&mut self) -> &mut N {
         &mut self.network
     }
 
     /// Sets the version of the weights from the next iteration on. The cache is kept.
-    pub(crate) fn loaded(&mut self, version: PolicyVersion) {
+    pub(crate) fn set_version(&mut self, version: PolicyVersion) {
         self.version = version;
     }
 
@@ -135,7 +135,7 @@ impl<N: Network> Generator<N> {
         self.scheduler.push(sequence);
     }
 
-    /// Returns the floor: every sequence ends later than this tick.
+    /// Returns the floor: a tick before the end of every sequence. [`Tick::MAX`] if there are no sequences.
     pub(super) fn floor(&self) -> Tick {
         self.scheduler.floor()
     }
@@ -156,8 +156,8 @@ impl<N: Network> Generator<N> {
     }
 
     /// Returns the number of tokens of the waiting sequences.
-    pub(crate) fn in_line(&self) -> usize {
-        self.scheduler.in_line()
+    pub(crate) fn waiting_tokens(&self) -> usize {
+        self.scheduler.waiting_tokens()
     }
 
     /// Returns `true` if a sequence of `tokens` tokens would be admitted in the next iteration, after all waiting sequences.
@@ -165,37 +165,45 @@ impl<N: Network> Generator<N> {
         self.scheduler.has_room_for(tokens)
     }
 
-    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `most` tokens together, and
+    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `max` tokens together, and
     /// prefills what the cache lacks.
-    pub(crate) fn take_up(&mut self, now: Nanos, most: usize) -> Result<TakenUp, GeneratorError> {
+    pub(crate) fn admit_and_prefill(
+        &mut self,
+        now: Nanos,
+        max: usize,
+    ) -> Result<AdmissionWork, GeneratorError> {
         let preempted = self.scheduler.preempt();
-        self.scheduler.admit(now, most);
-        let Layout { prefixes, copies } = self.scheduler.lay_out(self.version);
+        self.scheduler.admit(now, max);
+        let PrefillPlan { prefixes, copies } = self.scheduler.plan_prefill(self.version);
         self.cache.fit()?;
         let prefilled = match self.passes {
             Some(passes) => prefixes
                 .iter()
-                .map(|prefix| self.prefill_in(passes, prefix))
+                .map(|prefix| self.prefill_in_passes(passes, prefix))
                 .sum::<Result<_, _>>()?,
-            None => kernel_threads::with_all(|| {
+            None => kernel_threads::with_libtorch_threads(|| {
                 packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()
             })?,
         };
         copies.into_iter().try_for_each(|copy| self.cache.copy(copy))?;
-        self.scheduler.cached(self.version);
-        Ok(TakenUp { preempted, prefilled })
+        self.scheduler.mark_cached(self.version);
+        Ok(AdmissionWork { preempted, prefilled })
     }
 
     /// Samples the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
-        kernel_threads::awake(|| self.decode_awake())
+        kernel_threads::with_polling_threads(|| self.decode_batch())
     }
 
-    fn decode_awake(&mut self) -> Result<Sampled, GeneratorError> {
+    fn decode_batch(&mut self) -> Result<Sampled, GeneratorError> {
         if let Some(passes) = self.passes {
             let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
-            let (places, draws) = (self.scheduler.last_tokens(), self.draws());
-            return self.decode_in(passes, &Rows { tokens: &tokens, places: &places }, &draws);
+            let (cache_rows, draws) = (self.scheduler.last_token_rows(), self.draws());
+            return self.decode_in_passes(
+                passes,
+                &Rows { tokens: &tokens, cache_rows: &cache_rows },
+                &draws,
+            );
         }
         let logits = self.logits()?;
         self.sample(&logits)
@@ -204,10 +212,10 @@ impl<N: Network> Generator<N> {
     /// Returns the logits of the next token of every running sequence, `[n, vocab]`, in the order of [`running`](Self::running).
     pub(crate) fn logits(&mut self) -> Result<Tensor, GeneratorError> {
         let ids: Vec<i64> = self.running().map(Sequence::last_token).map(i64::from).collect();
-        let places = self.scheduler.last_tokens();
-        let (ids, positions) = (self.tensor(&ids)?, self.positions(&places)?);
+        let cache_rows = self.scheduler.last_token_rows();
+        let (ids, positions) = (self.tensor(&ids)?, self.positions(&cache_rows)?);
         let Self { network, cache, .. } = self;
-        let mut pass = cache.pass(&places, Grouping::on(network.device()))?;
+        let mut pass = cache.pass(&cache_rows, Grouping::on(network.device()))?;
         let hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
             pass.write(layer, k, v)?;
             pass.attend(layer, q)
@@ -215,23 +223,24 @@ impl<N: Network> Generator<N> {
         Ok(network.logits(&hidden)?)
     }
 
-    /// Samples the next token of every running sequence from `logits [n, vocab]`. Must be called once per iteration, because it advances
-    /// the random streams.
+    /// Samples the next token of every running sequence from `logits [n, vocab]`. Call this once per iteration, because it advances the
+    /// random streams.
     pub(crate) fn sample(&mut self, logits: &Tensor) -> Result<Sampled, GeneratorError> {
         let draws = self.draws();
         Ok(self.sampler.sample(logits, &draws)?)
     }
 
-    fn draws(&mut self) -> Vec<Draw> {
+    fn draws(&mut self) -> Vec<TokenDraw> {
         self.scheduler.running_mut().map(Sequence::draw).collect()
     }
 
-    /// Decodes as [`decode`](Self::decode) does, in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.
-    fn decode_in(
+    /// Decodes as [`decode`](Self::decode) does, in the passes of deterministic mode. Padding rows repeat the draw of the pass's last row;
+    /// their tokens are dropped.
+    fn decode_in_passes(
         &mut self,
         passes: Passes,
         rows: &Rows<'_>,
-        draws: &[Draw],
+        draws: &[TokenDraw],
     ) -> Result<Sampled, GeneratorError> {
         let Self { network, cache, sampler, .. } = self;
         let mut sampled = Sampled::default();
@@ -245,8 +254,12 @@ impl<N: Network> Generator<N> {
         Ok(sampled)
     }
 
-    /// Appends the sampled tokens to the running sequences. Returns the sequences that end with them, ordered by id.
-    pub(crate) fn take_in(&mut self, sampled: Sampled) -> Result<Vec<Ended>, GeneratorError> {
+    /// Appends the sampled tokens to the running sequences. Returns the sequences that end with their new token, ordered by id. Returns an
+    /// error if a log-probability is not finite.
+    pub(crate) fn append_tokens(
+        &mut self,
+        sampled: Sampled,
+    ) -> Result<Vec<EndedSequence>, GeneratorError> {
         let eos = &self.network.config().eos_token_ids;
         let mut ended = Vec::new();
         let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);
@@ -263,16 +276,16 @@ impl<N: Network> Generator<N> {
         self.retire(&ended)
     }
 
-    /// Removes a sequence, running or waiting.
+    /// Removes and returns a running or waiting sequence; `None` if there is no sequence `id`.
     pub(crate) fn remove(&mut self, id: SampleId) -> Result<Option<Sequence>, GeneratorError> {
         let removed = self.scheduler.remove(id);
         self.cache.fit()?;
         Ok(removed)
     }
 
-    /// Removes all sequences, the running ones first. Also returns how many of them lose cached tokens.
-    pub(crate) fn give_up(&mut self) -> (Vec<Sequence>, usize) {
-        self.scheduler.clear()
+    /// Removes and returns all sequences, the running sequences first, and the number of sequences that lose cached tokens.
+    pub(crate) fn drain(&mut self) -> (Vec<Sequence>, usize) {
+        self.scheduler.drain()
     }
 
     /// Frees the memory of the cache. No sequence may be running.
@@ -286,12 +299,12 @@ impl<N: Network> Generator<N> {
             prefixes.iter().flat_map(|prefix| &prefix.tokens).copied().map(i64::from).collect();
         let lengths: Vec<i64> = prefixes.iter().map(|prefix| prefix.tokens.len() as i64).collect();
         let packing = Packing::new(&lengths, ids.len() as i64)?;
-        let places: Vec<CacheRow> =
-            prefixes.iter().flat_map(|prefix| self.scheduler.places(prefix)).collect();
+        let cache_rows: Vec<CacheRow> =
+            prefixes.iter().flat_map(|prefix| self.scheduler.cache_rows(prefix)).collect();
         let tokens = ids.len();
-        let (ids, positions) = (self.tensor(&ids)?, self.positions(&places)?);
+        let (ids, positions) = (self.tensor(&ids)?, self.positions(&cache_rows)?);
         let Self { network, cache, .. } = self;
-        let mut pass = cache.pass(&places, Grouping::Similar)?;
+        let mut pass = cache.pass(&cache_rows, Grouping::Similar)?;
         let _hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
             pass.write(layer, k, v)?;
             packing.attend(q, k, v)
@@ -299,22 +312,25 @@ impl<N: Network> Generator<N> {
         Ok(tokens)
     }
 
-    /// Prefills one prefix as [`prefill`](Self::prefill) does, in passes.
-    fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
-        let places: Vec<CacheRow> = self.scheduler.places(prefix).collect();
-        let rows = Rows { tokens: &prefix.tokens, places: &places };
+    /// Prefills one prefix as [`prefill`](Self::prefill) does, in the passes of deterministic mode.
+    fn prefill_in_passes(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
+        let cache_rows: Vec<CacheRow> = self.scheduler.cache_rows(prefix).collect();
+        let rows = Rows { tokens: &prefix.tokens, cache_rows: &cache_rows };
         passes.run(&mut self.network, &mut self.cache, &rows, |_, _hidden, _| Ok(()))?;
-        Ok(places.len())
+        Ok(cache_rows.len())
     }
 
-    /// Removes the sequences of the given rows, which must be in ascending order.
-    fn retire(&mut self, ended: &[(usize, FinishReason)]) -> Result<Vec<Ended>, GeneratorError> {
+    /// Removes the sequences of the given rows, which must be in ascending order. Returns the sequences ordered by id.
+    fn retire(
+        &mut self,
+        ended: &[(usize, FinishReason)],
+    ) -> Result<Vec<EndedSequence>, GeneratorError> {
         // In descending order, because removing a row moves only later ones.
-        let sequences = ended
-            .iter()
-            .rev()
-            .map(|(row, reason)| Ended { sequence: self.scheduler.retire(*row), reason: *reason });
-        let mut sequences: Vec<Ended> = sequences.collect();
+        let sequences = ended.iter().rev().map(|(row, reason)| EndedSequence {
+            sequence: self.scheduler.retire(*row),
+            reason: *reason,
+        });
+        let mut sequences: Vec<EndedSequence> = sequences.collect();
         if !sequences.is_empty() {
             self.cache.fit()?;
         }
@@ -322,8 +338,8 @@ impl<N: Network> Generator<N> {
         Ok(sequences)
     }
 
-    fn positions(&self, places: &[CacheRow]) -> Result<Tensor, TchError> {
-        let positions: Vec<i64> = places.iter().map(|place| place.position() as i64).collect();
+    fn positions(&self, cache_rows: &[CacheRow]) -> Result<Tensor, TchError> {
+        let positions: Vec<i64> = cache_rows.iter().map(|row| row.position() as i64).collect();
         self.tensor(&positions)
     }
 
@@ -332,7 +348,7 @@ impl<N: Network> Generator<N> {
     }
 }
 
-/// Splits prefixes into runs of at most [`PREFILL_TOKENS`] tokens, or a single longer prefix.
+/// Splits prefixes into runs of at most [`PREFILL_TOKENS`] tokens. A longer prefix is a run of its own.
 fn packs(prefixes: &[Prefix]) -> Vec<&[Prefix]> {
     let mut packs = Vec::new();
     let (mut start, mut tokens) = (0, 0);

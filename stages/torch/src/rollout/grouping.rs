@@ -1,4 +1,4 @@
-//! The rows that attend together where attention needs rows of one length: shorter rows are padded and masked.
+//! Groups of rows that attend together. Attention needs rows of one length, so shorter rows of a group are padded and masked.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use tch::Device;
 /// Granularity of the positions that a row attends to with [`Grouping::Extents`], in tokens.
 pub(super) const EXTENT: usize = 64;
 
-/// Rows whose lengths differ by at most this attend together, whatever their length.
+/// Maximum difference of the lengths of a group of [`Grouping::Similar`], in tokens, if its rows are short. Longer rows may differ by more.
 const PADDING: usize = 32;
 
 /// Maximum number of masked positions of a group of [`Grouping::Few`]. An estimate: a group of a layer launches about ten kernels, which
@@ -17,7 +17,7 @@ const MASKED: usize = 16_384;
 /// The way to group adjacent rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
-    /// Rows of similar length: within a group, lengths differ by at most 32 tokens or an eighth of the longest.
+    /// Rows of similar length: within a group, lengths differ by at most 32 tokens or an eighth of the longest length, whichever is more.
     Similar,
     /// Few groups, for devices on which the launch of a kernel takes as long as its work: a group has at most [`MASKED`] masked positions.
     Few,
@@ -28,7 +28,7 @@ pub(super) enum Grouping {
     },
 }
 
-/// The numbers of positions that the rows of a group attend to, without padding.
+/// The numbers of positions that the rows of a group attend to, before they are padded to the longest row.
 #[derive(Clone, Copy)]
 struct GroupLengths {
     shortest: usize,
@@ -42,7 +42,8 @@ impl Grouping {
         if device == Device::Cpu { Self::Similar } else { Self::Few }
     }
 
-    /// Splits rows of the given lengths into groups, in order, each with the number of positions that its rows attend to.
+    /// Splits rows of the given lengths, in order, into groups of adjacent rows. Returns the rows of each group, and the number of
+    /// positions that each of these rows attends to, including masked positions.
     pub(super) fn groups(self, lengths: &[usize]) -> Vec<(Range<usize>, usize)> {
         let mut groups: Vec<(Range<usize>, GroupLengths)> = Vec::new();
         for (row, length) in lengths.iter().enumerate() {
@@ -79,7 +80,7 @@ impl Grouping {
 }
 
 impl GroupLengths {
-    /// Adds a row.
+    /// Returns the lengths of the group with a further row.
     fn with(self, extent: usize) -> Self {
         Self {
             shortest: self.shortest.min(extent),

@@ -10,8 +10,8 @@ use rollpacker_dataflow::step::SampleId;
 use super::backlog::Backlog;
 use super::colocated::BudgetedWorkload;
 use super::counters::Counters;
-use super::generator::{Ended, Generator, GeneratorError};
-use super::iterations::Busy;
+use super::generator::{EndedSequence, Generator, GeneratorError};
+use super::iterations::BusyFlag;
 use super::options::Detokenize;
 use super::race::{Progress, ProgressReading};
 use super::sequence::Sequence;
@@ -20,26 +20,31 @@ use crate::model::{Decoder, TorchError, Weights, kernel_threads};
 
 /// A command from the engine to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum InstanceCommand {
-    /// Load the weights of a policy. The command carries them, because the store may drop the version before the instance executes it.
+    /// Load the weights of a policy. The command carries the weights, because the store may drop the version before the instance executes
+    /// it.
     Load(Policy, Weights),
+    /// Generate these responses.
     Generate(Vec<Sequence>),
+    /// Abort the response.
     Abort(SampleId),
     /// Hand over all responses, free the memory of the cache, and drop the colocated models.
     HandOver,
     /// Compute with this many devices from now on. The instance must have no running responses.
-    Shard(u32),
-    /// Add these colocated models to the existing ones.
+    SetDevices(u32),
+    /// Add workloads of colocated models to the existing workloads.
     Colocate(Vec<BudgetedWorkload>),
     /// Check whether a colocated model has work.
-    Look,
+    CheckWorkloads,
 }
 
 /// A report from an instance to the engine.
 #[derive(Debug)]
 pub(super) enum Report {
+    /// A response has ended.
     Completed(Completion),
-    /// The responses that were in flight; the running ones first.
+    /// The responses that were in flight, the running responses first.
     HandedOver(Vec<Sequence>),
+    /// The instance has failed and its thread ends.
     Failed(RolloutError),
 }
 
@@ -61,7 +66,7 @@ impl ReportSender {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// Sends reports, then wakes the caller once. Reports to an engine that was dropped are discarded.
+    /// Sends reports, then wakes the caller once if there was a report. Reports to an engine that was dropped are discarded.
     pub(super) fn send(&self, reports: impl IntoIterator<Item = Report>) {
         let sent = reports.into_iter().filter_map(|report| self.sender.send(report).ok()).count();
         if sent > 0 {
@@ -92,41 +97,41 @@ impl ReportSender {
 
 /// The error that stops an instance.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InstanceFault {
+pub(super) enum InstanceError {
     #[error(transparent)]
     Generator(#[from] GeneratorError),
     #[error(transparent)]
     Rollout(#[from] RolloutError),
 }
 
-impl InstanceFault {
-    /// Converts the error to the one that the engine reports for `instance`.
-    pub(super) fn of(self, instance: u32) -> RolloutError {
+impl InstanceError {
+    /// Converts the error to the error that the engine reports for `instance`.
+    pub(super) fn into_rollout_error(self, instance: u32) -> RolloutError {
         match self {
             Self::Rollout(error) => error,
             Self::Generator(GeneratorError::NotFinite { id, version }) => {
                 RolloutError::NotFinite { id, version }
             }
-            fault => RolloutError::Engine { instance, reason: fault.to_string() },
+            error => RolloutError::Engine { instance, reason: error.to_string() },
         }
     }
 }
 
-/// The result of a turn of an instance.
+/// The result of [`Instance::run_once`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TurnResult {
+pub(super) enum RunResult {
     /// The instance worked.
-    Acted,
+    Worked,
     /// The instance had no work.
     Idle,
-    /// The engine was dropped.
-    Over,
+    /// The engine was dropped or has failed.
+    Closed,
 }
 
 /// The state of an instance, owned by its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
-    /// Number of devices of the instance. Its thread computes with the threads of all of them.
+    /// Number of devices of the instance. The instance computes with the threads of all its devices.
     pub(super) devices: u32,
     /// KV budget of a device, in tokens.
     pub(super) device_kv_tokens: usize,
@@ -136,22 +141,24 @@ pub(super) struct Instance {
     pub(super) counters: Arc<Counters>,
     pub(super) commands: Receiver<InstanceCommand>,
     pub(super) reports: ReportSender,
-    pub(super) busy: Busy,
+    pub(super) busy: BusyFlag,
     pub(super) workloads: Vec<BudgetedWorkload>,
-    /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
+    /// `true` in deterministic mode, in which the progress is published and one policy samples all tokens of a response.
     pub(super) deterministic: bool,
     pub(super) progress: Arc<Progress>,
-    /// Number of shares of work taken.
-    pub(super) shares: u64,
+    /// Number of batches that the instance has taken: the groups of responses that arrived in one [`Generate`](InstanceCommand::Generate)
+    /// command.
+    pub(super) batches: u64,
     pub(super) backlog: Backlog,
 }
 
 impl Instance {
-    /// Runs until the engine is dropped. Returns the instance earlier if the number of its devices changes.
-    pub(super) fn run(mut self) -> Result<Option<Self>, InstanceFault> {
+    /// Runs until the engine is dropped or fails, and returns `None`. If the number of the instance's devices changes, returns the instance
+    /// earlier, to run on another thread.
+    pub(super) fn run(mut self) -> Result<Option<Self>, InstanceError> {
         let _no_grad = tch::no_grad_guard();
         let devices = self.devices;
-        while self.turn(true)? != TurnResult::Over {
+        while self.run_once(true)? != RunResult::Closed {
             if self.devices != devices {
                 return Ok(Some(self));
             }
@@ -162,13 +169,13 @@ impl Instance {
     /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the colocated models. If there is
     /// nothing else to do and `may_wait` is set, it blocks until a command arrives.
     ///
-    /// The progress is published before the next command is received. All reports of earlier turns have been sent by then, so an engine
+    /// The progress is published before the next command is received. All reports of earlier calls have been sent by then, so an engine
     /// that reads the progress and then drains the channel has every end up to the published floor.
-    pub(super) fn turn(&mut self, may_wait: bool) -> Result<TurnResult, InstanceFault> {
+    pub(super) fn run_once(&mut self, may_wait: bool) -> Result<RunResult, InstanceError> {
         let idle = self.generator.is_idle();
         if let Some(command) = self.backlog.next(idle) {
-            self.follow(command)?;
-            return Ok(TurnResult::Acted);
+            self.execute(command)?;
+            return Ok(RunResult::Worked);
         }
         self.busy.set(!idle);
         self.publish();
@@ -179,56 +186,56 @@ impl Instance {
             self.commands.try_recv()
         };
         match next {
-            Ok(command) => self.take(command)?,
-            Err(TryRecvError::Disconnected) => return Ok(TurnResult::Over),
-            Err(TryRecvError::Empty) if is_free => return Ok(TurnResult::Idle),
-            Err(TryRecvError::Empty) => self.work(!idle)?,
+            Ok(command) => self.execute_or_defer(command)?,
+            Err(TryRecvError::Disconnected) => return Ok(RunResult::Closed),
+            Err(TryRecvError::Empty) if is_free => return Ok(RunResult::Idle),
+            Err(TryRecvError::Empty) => self.run_models(!idle)?,
         }
-        Ok(TurnResult::Acted)
+        Ok(RunResult::Worked)
     }
 
-    /// Runs one iteration if `acts` is set, and then the colocated models.
-    fn work(&mut self, acts: bool) -> Result<(), InstanceFault> {
-        if acts {
+    /// Runs one iteration of the actor if `run_actor` is set, and then the colocated models.
+    fn run_models(&mut self, run_actor: bool) -> Result<(), InstanceError> {
+        if run_actor {
             self.iterate()?;
         }
-        self.run_workloads(acts);
+        self.run_workloads(run_actor);
         Ok(())
     }
 
-    /// Executes a command, or queues it in the backlog.
-    fn take(&mut self, command: InstanceCommand) -> Result<(), InstanceFault> {
+    /// Executes a command. In deterministic mode, a command that must wait is queued in the backlog instead.
+    fn execute_or_defer(&mut self, command: InstanceCommand) -> Result<(), InstanceError> {
         let now = if self.deterministic {
-            self.backlog.pass(command, self.generator.is_idle())
+            self.backlog.defer_if_blocked(command, self.generator.is_idle())
         } else {
             Some(command)
         };
-        now.map_or(Ok(()), |command| self.follow(command))
+        now.map_or(Ok(()), |command| self.execute(command))
     }
 
-    /// Publishes the progress of the instance.
+    /// Publishes the progress of the instance in deterministic mode, and wakes the caller if the progress has changed.
     fn publish(&self) {
         if !self.deterministic {
             return;
         }
-        let reading = ProgressReading { shares: self.shares, floor: self.generator.floor() };
+        let reading = ProgressReading { batches: self.batches, floor: self.generator.floor() };
         if self.progress.publish(reading) {
             self.reports.wake_for_progress();
         }
     }
 
-    fn follow(&mut self, command: InstanceCommand) -> Result<(), InstanceFault> {
+    fn execute(&mut self, command: InstanceCommand) -> Result<(), InstanceError> {
         match command {
             InstanceCommand::Load(policy, weights) => self.load(policy, &weights)?,
             InstanceCommand::Generate(sequences) => {
-                self.shares += 1;
+                self.batches += 1;
                 sequences.into_iter().for_each(|sequence| self.generator.push(sequence));
             }
             InstanceCommand::Abort(id) => self.abort(id)?,
             InstanceCommand::HandOver => self.hand_over()?,
-            InstanceCommand::Shard(devices) => self.shard(devices),
+            InstanceCommand::SetDevices(devices) => self.set_devices(devices),
             InstanceCommand::Colocate(workloads) => self.workloads.extend(workloads),
-            InstanceCommand::Look => {}
+            InstanceCommand::CheckWorkloads => {}
         }
         Ok(())
     }
@@ -241,8 +248,8 @@ impl Instance {
             location,
             reason: error.to_string(),
         })?;
-        self.generator.loaded(version);
-        self.counters.loaded(version, self.clock.now());
+        self.generator.set_version(version);
+        self.counters.record_load(version, self.clock.now());
         Ok(())
     }
 
@@ -252,7 +259,7 @@ impl Instance {
         Ok(decoder.pack(weights.packing())?)
     }
 
-    fn abort(&mut self, id: SampleId) -> Result<(), InstanceFault> {
+    fn abort(&mut self, id: SampleId) -> Result<(), InstanceError> {
         let removed = self.generator.remove(id)?.or_else(|| self.backlog.remove(id));
         self.reports.send(
             removed.map(|sequence| self.complete(sequence, FinishReason::Abort, self.clock.now())),
@@ -260,39 +267,40 @@ impl Instance {
         Ok(())
     }
 
-    fn hand_over(&mut self) -> Result<(), InstanceFault> {
-        let (mut sequences, lost) = self.generator.give_up();
-        let (waiting, shares) = self.backlog.clear();
+    fn hand_over(&mut self) -> Result<(), InstanceError> {
+        let (mut sequences, lost) = self.generator.drain();
+        let (waiting, batches) = self.backlog.clear();
         sequences.extend(waiting);
-        // The queued shares count as taken; otherwise the engine would keep their floors.
-        self.shares += shares;
-        self.counters.preempted(lost);
+        // The queued batches count as taken; otherwise the engine would keep their floors.
+        self.batches += batches;
+        self.counters.count_preemptions(lost);
         self.generator.free();
         self.workloads.clear();
         self.reports.send([Report::HandedOver(sequences)]);
         Ok(())
     }
 
-    /// Changes the number of devices, and the KV budget with it. The threads of more devices need another thread to run the instance.
-    pub(super) fn shard(&mut self, devices: u32) {
+    /// Sets the number of devices, and the KV budget with it. The number of kernel threads changes only when another thread runs the
+    /// instance.
+    pub(super) fn set_devices(&mut self, devices: u32) {
         self.devices = devices;
         let kv_tokens = self.device_kv_tokens.saturating_mul(devices as usize);
         self.generator.set_kv_cache_tokens(kv_tokens);
     }
 
     /// Runs one decode iteration, which samples a token for every running response.
-    fn iterate(&mut self) -> Result<(), InstanceFault> {
+    fn iterate(&mut self) -> Result<(), InstanceError> {
         let begun = self.clock.now();
-        let taken_up = self.generator.take_up(begun, usize::MAX)?;
-        self.counters.preempted(taken_up.preempted);
-        self.counters.prefilled(taken_up.prefilled);
+        let admission = self.generator.admit_and_prefill(begun, usize::MAX)?;
+        self.counters.count_preemptions(admission.preempted);
+        self.counters.count_prefill(admission.prefilled);
         let sampled = self.generator.decode()?;
         let now = self.clock.now();
-        self.counters.iterated(self.generator.running().len(), now.since(begun));
-        if taken_up.prefilled == 0 {
-            self.tally(now.since(begun));
+        self.counters.count_iteration(self.generator.running().len(), now.since(begun));
+        if admission.prefilled == 0 {
+            self.count_decode_iteration(now.since(begun));
         }
-        let ended = self.generator.take_in(sampled)?;
+        let ended = self.generator.append_tokens(sampled)?;
         self.report(ended, now);
         Ok(())
     }
@@ -308,25 +316,26 @@ impl Instance {
             BudgetedWorkload::step_alone
         };
         let begun = self.clock.now();
-        // The models of colocated models are not packed, so libtorch computes most of their work.
-        let tokens = kernel_threads::with_all(|| self.workloads.iter_mut().map(turn).sum());
+        // The weights of colocated models are not packed, so libtorch computes most of their work.
+        let tokens =
+            kernel_threads::with_libtorch_threads(|| self.workloads.iter_mut().map(turn).sum());
         let time = self.clock.now().since(begun);
         self.counters.count_colocated(tokens, if with_actor { time } else { Nanos(0) });
     }
 
-    /// Counts an iteration that only decoded.
-    fn tally(&self, time: Nanos) {
+    /// Counts an iteration that did not prefill.
+    fn count_decode_iteration(&self, time: Nanos) {
         let batch_size = u32::try_from(self.generator.running().len()).unwrap_or(u32::MAX);
         let tokens: usize = self.generator.running().map(Sequence::tokens).sum();
         let placement = Placement { instances: self.busy.count(), tensor_parallel: self.devices };
         self.counters.iterations.count(placement, batch_size, tokens as u64, time);
     }
 
-    fn report(&self, ended: Vec<Ended>, now: Nanos) {
+    fn report(&self, ended: Vec<EndedSequence>, now: Nanos) {
         self.reports.send(
             ended
                 .into_iter()
-                .map(|Ended { sequence, reason }| self.complete(sequence, reason, now)),
+                .map(|EndedSequence { sequence, reason }| self.complete(sequence, reason, now)),
         );
     }
 

@@ -12,12 +12,12 @@ use super::kv_cache::{CacheRow, KvCache};
 use super::passes::{Passes, Rows};
 use crate::model::network::Network;
 
-/// Ways to split rows into passes, the fastest first. The first allows any number of rows; the second has a single size, for machines whose
-/// kernels depend on the number of rows.
-const WAYS: [Passes; 2] =
-    [Passes { unit: 8, most: 64, slack: EXTENT }, Passes { unit: 16, most: 16, slack: 0 }];
+/// Ways to split rows into passes, the fastest first. The first allows every multiple of 8 up to 64 rows; the second has a single size, for
+/// machines whose kernels depend on the number of rows.
+const CANDIDATES: [Passes; 2] =
+    [Passes { unit: 8, max: 64, slack: EXTENT }, Passes { unit: 16, max: 16, slack: 0 }];
 
-/// Number of tokens of the test sequence: some attend to one extent of the cache, some to two.
+/// Number of tokens of the test sequence: some tokens attend to one extent of the cache, the others to two.
 const TOKENS: usize = EXTENT + ALONE;
 
 /// Number of tokens that are computed alone.
@@ -25,7 +25,7 @@ const ALONE: usize = 8;
 
 /// The reason why generation cannot be deterministic on this machine.
 #[derive(Debug, thiserror::Error)]
-pub enum Variance {
+pub enum InvarianceError {
     /// The logits of a token are not bit-identical.
     #[error(
         "the kernels of this machine compute the logits of a token differently {circumstances}; deterministic generation needs them equal"
@@ -43,15 +43,15 @@ pub enum Variance {
 /// batch.
 ///
 /// # Errors
-/// Returns an error if there is none, or the network cannot be run.
-pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
+/// Returns an error if no candidate gives the same bits, or the network cannot be run.
+pub(super) fn select_passes<N: Network>(network: &mut N) -> Result<Passes, InvarianceError> {
     let _no_grad = tch::no_grad_guard();
     let mut refused = None;
-    for passes in WAYS {
+    for passes in CANDIDATES {
         match Trial::new(network, passes)?.run() {
-            Err(Variance::Bits { circumstances }) => {
+            Err(InvarianceError::Bits { circumstances }) => {
                 tracing::debug!(?passes, circumstances, "these passes are not invariant");
-                refused = Some(Variance::Bits { circumstances });
+                refused = Some(InvarianceError::Bits { circumstances });
             }
             other => return other.map(|()| passes),
         }
@@ -63,11 +63,11 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
 struct Trial<'a, N> {
     network: &'a mut N,
     cache: KvCache,
-    /// The blocks of each sequence of the trial. None are shared.
+    /// The blocks of each sequence of the trial. The sequences share no blocks.
     tables: Vec<BlockTable>,
     passes: Passes,
     tokens: Vec<i32>,
-    /// `[TOKENS, vocab]`
+    /// The reference logits, `[TOKENS, vocab]`.
     logits: Tensor,
 }
 
@@ -86,16 +86,16 @@ impl<'a, N: Network> Trial<'a, N> {
         Ok(Self { network, cache, tables, passes, tokens, logits })
     }
 
-    fn run(mut self) -> Result<(), Variance> {
-        let Passes { unit, most, .. } = self.passes;
-        self.logits = self.prefix(0, most)?;
-        for size in (unit..=most).step_by(unit) {
+    fn run(mut self) -> Result<(), InvarianceError> {
+        let Passes { unit, max, .. } = self.passes;
+        self.logits = self.prefix(0, max)?;
+        for size in (unit..=max).step_by(unit) {
             let found = self.prefix(1, size)?;
-            self.compare(&found, 0..TOKENS, &format!("in passes of {size} and of {most} rows"))?;
+            self.compare(&found, 0..TOKENS, &format!("in passes of {size} and of {max} rows"))?;
         }
-        // All sequences have the same tokens. Each row then writes its own position again.
+        // All sequences have the same tokens. The rows below then overwrite cache entries with the same values.
         for sequence in 1..SEQUENCES {
-            let _same_logits = self.prefix(sequence, most)?;
+            let _same_logits = self.prefix(sequence, max)?;
         }
         for position in TOKENS - ALONE..TOKENS {
             let found = self.rows(&[position])?;
@@ -108,19 +108,19 @@ impl<'a, N: Network> Trial<'a, N> {
 
     /// Computes the logits of all tokens of a sequence in passes of `size`.
     fn prefix(&mut self, sequence: usize, size: usize) -> Result<Tensor, TchError> {
-        let places: Vec<CacheRow> = self.tables[sequence].rows(0..TOKENS).collect();
+        let cache_rows: Vec<CacheRow> = self.tables[sequence].rows(0..TOKENS).collect();
         let tokens = self.tokens.clone();
-        let passes = Passes { most: size, ..self.passes };
-        self.compute(passes, &Rows { tokens: &tokens, places: &places })
+        let passes = Passes { max: size, ..self.passes };
+        self.compute(passes, &Rows { tokens: &tokens, cache_rows: &cache_rows })
     }
 
-    /// Computes the logits of the tokens at `positions`, each of its own sequence.
+    /// Computes the logits of the tokens at `positions`, each in another sequence of the trial.
     fn rows(&mut self, positions: &[usize]) -> Result<Tensor, TchError> {
         let tokens: Vec<i32> = positions.iter().map(|position| self.tokens[*position]).collect();
-        let places = self.tables.iter().zip(positions);
-        let places: Vec<CacheRow> =
-            places.flat_map(|(table, position)| table.rows([*position])).collect();
-        self.compute(self.passes, &Rows { tokens: &tokens, places: &places })
+        let cache_rows = self.tables.iter().zip(positions);
+        let cache_rows: Vec<CacheRow> =
+            cache_rows.flat_map(|(table, position)| table.rows([*position])).collect();
+        self.compute(self.passes, &Rows { tokens: &tokens, cache_rows: &cache_rows })
     }
 
     fn compute(&mut self, passes: Passes, rows: &Rows<'_>) -> Result<Tensor, TchError> {
@@ -138,7 +138,7 @@ impl<'a, N: Network> Trial<'a, N> {
         found: &Tensor,
         positions: impl IntoIterator<Item = usize>,
         circumstances: &str,
-    ) -> Result<(), Variance> {
+    ) -> Result<(), InvarianceError> {
         let positions: Vec<i64> = positions.into_iter().map(|position| position as i64).collect();
         let positions = Tensor::f_from_slice(&positions)?.f_to_device(self.network.device())?;
         let expected = self.logits.f_index_select(0, &positions)?;
@@ -146,7 +146,7 @@ impl<'a, N: Network> Trial<'a, N> {
         if bits(found)?.f_equal(&bits(&expected)?)? {
             return Ok(());
         }
-        Err(Variance::Bits { circumstances: circumstances.to_owned() })
+        Err(InvarianceError::Bits { circumstances: circumstances.to_owned() })
     }
 }
 
@@ -193,19 +193,19 @@ mod tests {
     fn passes_where(error: fn(i64, i64) -> f32) -> Result<Passes, String> {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
         let decoder = Decoder::load(folder.as_ref(), Device::Cpu).unwrap();
-        passes(&mut Machine { decoder, error }).map_err(|variance| variance.to_string())
+        select_passes(&mut Machine { decoder, error }).map_err(|error| error.to_string())
     }
 
     #[test]
     fn kernels_that_round_alike_may_take_any_number_of_rows() {
         tch::set_num_threads(1);
-        assert_eq!(passes_where(|_, _| 0.0), Ok(WAYS[0]));
+        assert_eq!(passes_where(|_, _| 0.0), Ok(CANDIDATES[0]));
     }
 
     #[test]
     fn kernels_that_are_chosen_by_the_number_of_rows_get_one_number() {
         tch::set_num_threads(1);
-        assert_eq!(passes_where(|_, rows| rows as f32), Ok(WAYS[1]));
+        assert_eq!(passes_where(|_, rows| rows as f32), Ok(CANDIDATES[1]));
     }
 
     #[test]

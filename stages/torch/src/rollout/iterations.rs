@@ -10,8 +10,8 @@ use rollpacker_stages::rollout::profile::{Phase, Row};
 
 use super::Placement;
 
-/// The key of similar iterations: same number of running instances and of their devices, same batch size, and contexts within one power of
-/// two.
+/// The key of similar iterations. They have the same number of running instances, the same number of devices per instance, the same batch
+/// size, and contexts within one power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct IterationKind {
     placement: Placement,
@@ -23,18 +23,22 @@ struct IterationKind {
 /// Sums over similar iterations.
 #[derive(Clone, Copy, Debug, Default)]
 struct IterationSums {
+    /// Number of iterations.
     iterations: u64,
     /// Tokens of all sequences, summed over iterations.
     tokens: u64,
+    /// Time of all iterations.
     time: Nanos,
 }
 
-/// The iterations of an instance since the last call of [`take`]. Its thread updates them once per iteration; they are taken once per step.
+/// The iterations of an instance since the last call of [`take`]. The thread of the instance counts each iteration; the engine's caller
+/// takes the iterations once per step.
 #[derive(Debug, Default)]
 pub(super) struct Iterations(Mutex<BTreeMap<IterationKind, IterationSums>>);
 
 impl Iterations {
-    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while the instances of `placement` ran.
+    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while the instances of `placement` ran. Iterations
+    /// without sequences are not counted.
     pub(super) fn count(&self, placement: Placement, batch_size: u32, tokens: u64, time: Nanos) {
         let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
         let Some(context) = context else { return };
@@ -84,21 +88,21 @@ pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<R
 
 /// The busy flag of an instance, and the number of busy instances.
 #[derive(Debug)]
-pub(super) struct Busy {
-    among: Arc<AtomicU32>,
+pub(super) struct BusyFlag {
+    busy_instances: Arc<AtomicU32>,
     busy: bool,
 }
 
-impl Busy {
-    /// Adds an instance, not busy, to those that `among` counts.
-    pub(super) fn new(among: &Arc<AtomicU32>) -> Self {
-        Self { among: Arc::clone(among), busy: false }
+impl BusyFlag {
+    /// Creates the flag of an instance that is not busy. `busy_instances` is the number of busy instances.
+    pub(super) fn new(busy_instances: &Arc<AtomicU32>) -> Self {
+        Self { busy_instances: Arc::clone(busy_instances), busy: false }
     }
 
     pub(super) fn set(&mut self, busy: bool) {
         match (self.busy, busy) {
-            (false, true) => self.among.fetch_add(1, Ordering::Relaxed),
-            (true, false) => self.among.fetch_sub(1, Ordering::Relaxed),
+            (false, true) => self.busy_instances.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.busy_instances.fetch_sub(1, Ordering::Relaxed),
             _ => return,
         };
         self.busy = busy;
@@ -106,11 +110,11 @@ impl Busy {
 
     /// Returns the number of busy instances.
     pub(super) fn count(&self) -> u32 {
-        self.among.load(Ordering::Relaxed)
+        self.busy_instances.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyFlag {
     fn drop(&mut self) {
         self.set(false);
     }
@@ -145,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_busy_instance_counts_once_and_not_after_it_is_dropped() {
-        let among = Arc::default();
-        let (mut one, mut two) = (Busy::new(&among), Busy::new(&among));
+        let busy_instances = Arc::default();
+        let (mut one, mut two) = (BusyFlag::new(&busy_instances), BusyFlag::new(&busy_instances));
         one.set(true);
         one.set(true);
         two.set(true);

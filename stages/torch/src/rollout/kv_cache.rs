@@ -1,8 +1,8 @@
 //! Keys and values of the running responses, and attention over them.
 //!
-//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. [Host memory](host) is attended by a kernel of
-//! this crate that reads the blocks where they are. [Device memory](device) consists of tensors: the blocks of the rows that attend
-//! together are gathered, and libtorch attends. It serves CUDA devices, and CPUs without the instructions that the kernel needs.
+//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. Over [host memory](host), a kernel of this crate
+//! computes the attention and reads the blocks in place. [Device memory](device) consists of tensors: the blocks of the rows that attend
+//! together are gathered, and libtorch attends. Device memory serves CUDA devices, and CPUs without the instructions that the kernel needs.
 
 mod device;
 mod host;
@@ -14,17 +14,19 @@ use tch::{Device, TchError};
 
 use self::device::DeviceMemory;
 use self::host::HostMemory;
-use self::kernel::Kernel;
+use self::kernel::AttentionKernel;
 use self::memory::{BlockMemory, CacheShape};
 use super::blocks::{BlockCopy, BlockPool, blocks_of};
 use super::grouping::Grouping;
 
 pub(super) use self::memory::{CachePass, CacheRow};
 
-/// Bytes of a chunk in the memory of the host: a bound on what the cache holds beyond the blocks in use, unless a block is larger.
+/// Maximum size of a chunk in the memory of the host, in bytes, unless a block is larger. Small chunks waste little memory when partly
+/// used.
 const HOST_CHUNK: usize = 4 << 20;
 
-/// Bytes of a chunk in the memory of a device. A layer launches kernels for each chunk, so few chunks are fast.
+/// Maximum size of a chunk in the memory of a device, in bytes, unless a block is larger. A layer launches kernels for each chunk, so few
+/// chunks are fast.
 const DEVICE_CHUNK: usize = 1 << 30;
 
 /// Number of chunks without blocks in use that are kept, so that a sequence that comes and goes does not allocate each time.
@@ -41,16 +43,16 @@ pub(super) struct KvCache {
 impl KvCache {
     /// Creates a cache without memory, which will hold about `tokens` tokens at most.
     ///
-    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory stays below the
-    /// tokens held and one chunk.
+    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory exceeds the
+    /// memory of the maximum number of tokens held so far by at most one chunk.
     pub(super) fn new(config: &ModelConfig, tokens: usize, device: Device) -> Self {
         let (kernel, chunk) = match device {
-            Device::Cpu => (Kernel::detect(), HOST_CHUNK),
+            Device::Cpu => (AttentionKernel::detect(), HOST_CHUNK),
             _ => (None, DEVICE_CHUNK),
         };
         let shape = CacheShape::new(config, tokens, chunk);
-        let most = blocks_of(tokens).saturating_mul(shape.block_floats() * size_of::<f32>());
-        tracing::info!(tokens, bytes = most, "budget of a KV cache");
+        let max = blocks_of(tokens).saturating_mul(shape.block_floats() * size_of::<f32>());
+        tracing::info!(tokens, bytes = max, "budget of a KV cache");
         match kernel {
             Some(kernel) => Self::over(shape, HostMemory::new(shape, kernel)),
             None => Self::over(shape, DeviceMemory::new(shape, device)),
@@ -66,7 +68,7 @@ impl KvCache {
         &self.pool
     }
 
-    /// Allocates memory for the blocks in use, and frees chunks without any but [`SPARE_CHUNKS`].
+    /// Allocates memory for the blocks in use, and frees all but [`SPARE_CHUNKS`] of the chunks without blocks in use.
     pub(super) fn fit(&mut self) -> Result<(), TchError> {
         let mut spare = SPARE_CHUNKS;
         let before = self.bytes();
@@ -101,7 +103,8 @@ impl KvCache {
         self.memory.copy(copy)
     }
 
-    /// Prepares a pass over tokens whose blocks are in use and have memory. `grouping` is used where rows are padded to attend together.
+    /// Prepares a pass over the tokens of `rows`, whose blocks must be in use and have memory. `grouping` is used where rows are padded to
+    /// attend together.
     pub(super) fn pass<'a>(
         &'a mut self,
         rows: &'a [CacheRow],
@@ -133,8 +136,8 @@ mod tests {
     fn caches(head_dim: i64) -> Vec<KvCache> {
         let shape = CacheShape { chunk_blocks: 2, ..CacheShape::new(&config(head_dim), 1000, 1) };
         let device = KvCache::over(shape, DeviceMemory::new(shape, Device::Cpu));
-        let host =
-            Kernel::detect().map(|kernel| KvCache::over(shape, HostMemory::new(shape, kernel)));
+        let host = AttentionKernel::detect()
+            .map(|kernel| KvCache::over(shape, HostMemory::new(shape, kernel)));
         std::iter::once(device).chain(host).collect()
     }
 

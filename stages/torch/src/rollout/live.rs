@@ -10,19 +10,19 @@ use super::iterations;
 /// The decode iterations of a torch engine while it works. It can be read from any thread at any time.
 ///
 /// Iterations that also prefilled a prompt are excluded. Other work of the machine, including the engine's processing of tokens after an
-/// iteration, is not separated, so live iterations may take longer than in the profile.
+/// iteration, is not separated, so live iterations may take longer than profiled iterations.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct LiveIterations {
     instances: Vec<Arc<Counters>>,
 }
 
-impl Live {
+impl LiveIterations {
     pub(super) fn new(instances: Vec<Arc<Counters>>) -> Self {
         Self { instances }
     }
 
-    /// Returns the iterations since the last call. Each row covers one batch size, contexts within one power of two, and one number of
-    /// running instances. Tokens and seconds are means; `repeats` is the number of iterations.
+    /// Returns the iterations since the last call. Each row covers one batch size, contexts within one power of two, one number of running
+    /// instances, and one number of devices per instance. Tokens and seconds are means; `repeats` is the number of iterations.
     #[must_use]
     pub fn take(&self) -> Vec<Row> {
         iterations::take(self.instances.iter().map(|counters| &counters.iterations))

@@ -9,20 +9,20 @@ mod engine;
 pub(crate) mod generator;
 mod grouping;
 mod instance;
+pub(crate) mod instance_handle;
 pub mod invariance;
 mod iterations;
 mod kv_cache;
 pub mod live;
 mod options;
-pub(crate) mod owner;
 pub(crate) mod passes;
 pub mod profile;
 mod race;
-mod refusal;
 mod replay;
 mod sampler;
 mod scheduler;
 pub(crate) mod sequence;
+mod validation;
 
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError,
@@ -32,11 +32,11 @@ use rollpacker_stages::rollout::{
 use crate::model::vectorized::Instructions;
 
 pub use engine::TorchEngine;
-pub use live::Live;
+pub use live::LiveIterations;
 pub use options::{Detokenize, TorchEngineConfig, TorchEngineError};
 
-/// Returns `true` if engines on a CPU of this machine pack the weights of a policy, which takes memory for one more copy of them. This
-/// needs a processor with AVX2 and FMA, and a crate compiled with an `opt-level` of at least 2.
+/// Returns `true` if engines on a CPU of this machine pack the weights of a policy, which takes memory for one more copy of the weights.
+/// This needs a processor with AVX2 and FMA, and a crate compiled with an `opt-level` of at least 2.
 #[must_use]
 pub fn packs_weights() -> bool {
     Instructions::detect().is_some()

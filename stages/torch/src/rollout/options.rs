@@ -6,7 +6,7 @@ use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
 use super::Placement;
-use super::invariance::Variance;
+use super::invariance::InvarianceError;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
 use crate::model::{Decoder, TorchError};
@@ -27,8 +27,8 @@ pub struct TorchEngineConfig {
     /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
     /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together, rounded up to a
-    /// multiple of 16. A response holds blocks of 16 tokens; blocks that responses to the same prompt share count once. Responses beyond it
-    /// are preempted and computed again.
+    /// multiple of 16. A response holds blocks of 16 tokens; blocks that responses to the same prompt share count once. Responses beyond
+    /// this limit are preempted and computed again. Must be greater than `max_new_tokens` of the sampling options.
     pub kv_cache_tokens: usize,
     /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and
     /// take half of the memory; where the engine cannot pack them, libtorch rounds both factors.
@@ -37,7 +37,7 @@ pub struct TorchEngineConfig {
     pub sampling: Sampling,
     /// Seed of the random streams of all responses.
     pub seed: u64,
-    /// Lengths that are forced on the responses.
+    /// Lengths that are forced on the responses; `None` to let them end by themselves.
     pub replay: Option<Lengths>,
     /// Makes generation deterministic: tokens and log-probabilities of a response are bit-identical independent of the rest of the batch,
     /// in any order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
@@ -68,16 +68,16 @@ pub enum TorchEngineError {
     /// The model cannot be loaded.
     #[error(transparent)]
     Model(#[from] TorchError),
-    /// The device is out of memory for an instance.
+    /// A libtorch operation failed while an instance was set up, for example because the device is out of memory.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(TchError),
     /// The machine cannot generate deterministically.
     #[error("rollout option `deterministic`: {0}")]
-    Variance(Variance),
+    Invariance(InvarianceError),
     /// The system cannot create a thread.
     #[error("cannot start the thread of rollout engine instance {instance}: {error}")]
     Thread {
-        /// The instance.
+        /// The number of the instance, from 0.
         instance: u32,
         /// The error of the operating system.
         error: std::io::Error,
@@ -90,15 +90,15 @@ impl From<TchError> for TorchEngineError {
     }
 }
 
-impl From<Variance> for TorchEngineError {
-    fn from(error: Variance) -> Self {
-        Self::Variance(error)
+impl From<InvarianceError> for TorchEngineError {
+    fn from(error: InvarianceError) -> Self {
+        Self::Invariance(error)
     }
 }
 
 impl TorchEngineConfig {
     pub(super) fn check(&self) -> Result<(), TorchEngineError> {
-        if let Some((option, expected, found)) = self.sampling.defect() {
+        if let Some((option, expected, found)) = self.sampling.invalid_option() {
             return Err(TorchEngineError::Option { option, expected: expected.to_owned(), found });
         }
         at_least_one("instances", self.instances as usize)?;
@@ -106,14 +106,16 @@ impl TorchEngineConfig {
         at_least_one("max_running", self.max_running)
     }
 
-    /// Returns `true` if the engine has the devices of `placement`, which are the shares of its instances.
+    /// Returns `true` if the engine has enough devices for `placement`, or if `placement` has no instances. The engine has one device for
+    /// each of its instances.
     pub(super) fn has_devices_for(&self, placement: Placement) -> bool {
         let Placement { instances, tensor_parallel } = placement;
         let devices = u64::from(instances) * u64::from(tensor_parallel);
         instances == 0 || (1..=u64::from(self.instances)).contains(&devices)
     }
 
-    /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller.
+    /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller. Returns an
+    /// error unless the maximum exceeds `max_new_tokens`.
     pub(super) fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
         let models = decoders
             .iter()

@@ -25,19 +25,19 @@ pub(crate) struct Passes {
     /// The number of rows of a pass is a multiple of this; zero rows pad it.
     pub(super) unit: usize,
     /// Maximum number of rows of a pass: a multiple of the unit, and a divisor of [`EXTENT`].
-    pub(super) most: usize,
-    /// Rows attend together if their extents differ by at most this.
+    pub(super) max: usize,
+    /// Maximum difference of the padded extents of rows that attend together, in tokens.
     pub(super) slack: usize,
 }
 
 /// Tokens to run through the network, one per row.
 pub(super) struct Rows<'a> {
     pub(super) tokens: &'a [i32],
-    pub(super) places: &'a [CacheRow],
+    pub(super) cache_rows: &'a [CacheRow],
 }
 
 impl Passes {
-    /// Returns the number of rows of a pass of `rows`, including padding.
+    /// Returns the number of rows of a pass of `rows` tokens, including padding.
     pub(super) fn padded(self, rows: usize) -> usize {
         rows.next_multiple_of(self.unit)
     }
@@ -51,10 +51,12 @@ impl Passes {
         rows: &Rows<'_>,
         mut take: impl FnMut(&mut N, Tensor, Range<usize>) -> Result<(), TchError>,
     ) -> Result<(), TchError> {
-        for start in (0..rows.tokens.len()).step_by(self.most) {
-            let part = start..rows.tokens.len().min(start + self.most);
-            let pass =
-                Rows { tokens: &rows.tokens[part.clone()], places: &rows.places[part.clone()] };
+        for start in (0..rows.tokens.len()).step_by(self.max) {
+            let part = start..rows.tokens.len().min(start + self.max);
+            let pass = Rows {
+                tokens: &rows.tokens[part.clone()],
+                cache_rows: &rows.cache_rows[part.clone()],
+            };
             let hidden = self.pass(network, cache, &pass)?;
             take(network, hidden, part)?;
         }
@@ -74,8 +76,8 @@ impl Passes {
             Tensor::f_from_slice(&column)?.f_to_device(network.device())
         };
         let ids = column(&mut rows.tokens.iter().copied().map(i64::from))?;
-        let positions = column(&mut rows.places.iter().map(|row| row.position() as i64))?;
-        let mut pass = cache.pass(rows.places, Grouping::Extents { slack: self.slack })?;
+        let positions = column(&mut rows.cache_rows.iter().map(|row| row.position() as i64))?;
+        let mut pass = cache.pass(rows.cache_rows, Grouping::Extents { slack: self.slack })?;
         network.forward(&ids, &positions, &mut |layer, q, k, v| {
             pass.write(layer, k, v)?;
             pass.attend(layer, q)

@@ -1,8 +1,8 @@
 //! The iterations of the torch engine, measured without its commands and events.
 //!
-//! The timed work is that of an instance. When prefilling, it admits the batch and runs it through the model. When decoding, it plans, runs
-//! the forward pass, samples, and appends the tokens. All sequences of a batch have the same length; those of a live engine do not, so its
-//! attention covers them in several runs.
+//! The timed work is the work of an instance. When prefilling, it admits the batch and runs it through the model. When decoding, it plans,
+//! runs the forward pass, samples, and appends the tokens. All sequences of a batch have the same length; the sequences of a live engine do
+//! not, so a live engine may compute their attention in several groups.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,14 +10,15 @@ use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
-use rollpacker_stages::rollout::profile::{MOST_REPEATS, Measure, Phase, Point};
+use rollpacker_stages::rollout::profile::{MAX_REPEATS, Measure, Phase, Point};
 use tch::{Cuda, Device, TchError};
 
 use super::counters::Counters;
 use super::generator::{Generator, GeneratorError};
-use super::instance::{Instance, InstanceFault, ReportSender};
+use super::instance::{Instance, InstanceError, ReportSender};
+use super::instance_handle::{self, InstanceContext};
 use super::options::{TorchEngineConfig, TorchEngineError};
-use super::owner::{self, InstanceContext};
+use super::passes::Passes;
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError, TokenVersions};
@@ -25,9 +26,9 @@ use crate::model::kernel_threads::KernelThreads;
 use crate::model::{Decoder, TorchError};
 
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.
-const GROWTH: usize = MOST_REPEATS as usize + 2;
+const GROWTH: usize = MAX_REPEATS as usize + 2;
 
-/// The reason of an error about a thread that ended without one.
+/// The reason in the error for a thread that ended without reporting an error.
 const ENDED: &str = "its thread ended unexpectedly";
 
 /// Instances of a torch engine that execute measurement tasks, each on its own thread, as in the engine.
@@ -45,7 +46,7 @@ struct ProfiledInstance {
     /// Closed to end the thread.
     tasks: Option<Sender<ProfileTask>>,
     replies: Receiver<Result<f64, RolloutError>>,
-    /// Returns the bench when it ends, unless the threads of its kernels cannot be started.
+    /// The thread. It returns the bench when it ends, unless its kernel threads cannot be started.
     thread: Option<JoinHandle<Option<Bench>>>,
 }
 
@@ -64,12 +65,13 @@ struct Bench {
 }
 
 impl TorchMeasure {
-    /// Starts `config.instances` instances. Each has its own decoder, which `decoder` returns for the number of the instance. They sample
-    /// as in `config`, except that responses never end, and the limits on running responses and cached tokens are lifted so that every
-    /// point fits.
+    /// Starts `config.instances` instances. Each has its own decoder, which `decoder` returns for the number of the instance. The instances
+    /// sample as in `config`, except that responses never end, and the limits on running responses and cached tokens are lifted so that
+    /// every point fits.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
+    /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
+    /// require it, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
@@ -78,25 +80,10 @@ impl TorchMeasure {
         config.check()?;
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
-        owner::pack(&mut decoders, config.dtype)?;
-        let passes = owner::passes(&config, &mut decoders[0])?;
+        instance_handle::pack(&mut decoders, config.dtype)?;
+        let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
         let device_threads = config.threads_per_instance;
-        let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
-        // Responses never end, so nothing is reported.
-        let (sender, _) = channel();
-        let shared = InstanceContext {
-            config: TorchEngineConfig {
-                sampling,
-                max_running: i32::MAX as usize,
-                kv_cache_tokens: usize::MAX,
-                ..config
-            },
-            detokenize: Arc::new(|_: &[i32]| String::new()),
-            clock,
-            reports: ReportSender::new(sender),
-            busy: Arc::default(),
-            passes,
-        };
+        let shared = context(config, clock, passes);
         let workers = (0..)
             .zip(decoders)
             .map(|(number, decoder)| {
@@ -131,7 +118,7 @@ impl Measure for TorchMeasure {
         self.working = instances as usize;
         let reshaped = self.workers[..self.working].iter_mut();
         for worker in reshaped.filter(|worker| worker.devices != tensor_parallel) {
-            worker.shard(tensor_parallel, self.device_threads)?;
+            worker.set_devices(tensor_parallel, self.device_threads)?;
         }
         self.all(ProfileTask::Prepare(point))?;
         // Warm up: memory and kernels are used for the first time.
@@ -161,9 +148,9 @@ impl ProfiledInstance {
         let (tasks, given) = channel();
         let (reply, replies) = channel();
         let Instance { number, devices, deterministic, .. } = bench.instance;
-        let threads = owner::threads(devices, device_threads, deterministic);
+        let threads = instance_handle::threads(devices, device_threads, deterministic);
         let work = move || {
-            let _threads = match KernelThreads::of_this_thread(threads) {
+            let _threads = match KernelThreads::for_this_thread(threads) {
                 Ok(threads) => threads,
                 Err(error) => {
                     let reason = format!("cannot start its threads: {error}");
@@ -173,7 +160,7 @@ impl ProfiledInstance {
             };
             let _no_grad = tch::no_grad_guard();
             for task in given {
-                let outcome = bench.work(task).map_err(|fault| fault.of(number));
+                let outcome = bench.work(task).map_err(|error| error.into_rollout_error(number));
                 if reply.send(outcome).is_err() {
                     break;
                 }
@@ -184,15 +171,15 @@ impl ProfiledInstance {
         Ok(Self { number, devices, tasks: Some(tasks), replies, thread: Some(thread) })
     }
 
-    /// Changes the number of the instance's devices. A thread keeps its kernel threads until it ends, so another one takes over the
+    /// Changes the number of the instance's devices. A thread keeps its kernel threads until it ends, so another thread takes over the
     /// instance.
-    fn shard(&mut self, devices: u32, device_threads: usize) -> Result<(), RolloutError> {
+    fn set_devices(&mut self, devices: u32, device_threads: usize) -> Result<(), RolloutError> {
         let instance = self.number;
         let failed = |reason: String| RolloutError::Engine { instance, reason };
         self.tasks = None;
         let ended = self.thread.take().and_then(|thread| thread.join().ok().flatten());
         let mut bench = ended.ok_or_else(|| failed(ENDED.to_owned()))?;
-        bench.instance.shard(devices);
+        bench.instance.set_devices(devices);
         *self = Self::start(bench, device_threads)
             .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
         Ok(())
@@ -209,6 +196,30 @@ impl ProfiledInstance {
         self.replies
             .recv()
             .unwrap_or_else(|_| Err(RolloutError::Engine { instance, reason: ENDED.to_owned() }))
+    }
+}
+
+/// Returns the context of instances whose responses never end, and whose limits on running responses and cached tokens are lifted.
+fn context(
+    config: TorchEngineConfig,
+    clock: Arc<dyn Clock>,
+    passes: Option<Passes>,
+) -> InstanceContext {
+    let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
+    // Responses never end, so nothing is reported.
+    let (sender, _) = channel();
+    InstanceContext {
+        config: TorchEngineConfig {
+            sampling,
+            max_running: i32::MAX as usize,
+            kv_cache_tokens: usize::MAX,
+            ..config
+        },
+        detokenize: Arc::new(|_: &[i32]| String::new()),
+        clock,
+        reports: ReportSender::new(sender),
+        busy: Arc::default(),
+        passes,
     }
 }
 
@@ -229,8 +240,8 @@ impl Bench {
         Ok(Self { instance, sampling: shared.config.sampling, point })
     }
 
-    /// Executes a task and returns the seconds of an iteration.
-    fn work(&mut self, task: ProfileTask) -> Result<f64, InstanceFault> {
+    /// Executes a task. Returns the seconds of the iteration; 0 for [`Prepare`](ProfileTask::Prepare).
+    fn work(&mut self, task: ProfileTask) -> Result<f64, InstanceError> {
         match task {
             ProfileTask::Prepare(point) => self.prepare(point).map(|()| 0.0),
             ProfileTask::Iterate => match self.point.phase {
@@ -240,29 +251,34 @@ impl Bench {
         }
     }
 
-    fn prepare(&mut self, point: Point) -> Result<(), InstanceFault> {
+    fn prepare(&mut self, point: Point) -> Result<(), InstanceError> {
         self.point = point;
         let generator = &mut self.instance.generator;
-        let _earlier = generator.give_up();
+        let _earlier = generator.drain();
         generator.free();
         if point.phase == Phase::Decode {
             // One prompt is computed once, and the others share it.
             (0..point.batch_size).for_each(|sample| self.push(sample, false));
-            self.instance.generator.take_up(Nanos(0), usize::MAX)?;
+            self.instance.generator.admit_and_prefill(Nanos(0), usize::MAX)?;
         }
         Ok(())
     }
 
-    fn prefill(&mut self) -> Result<f64, InstanceFault> {
-        let _earlier = self.instance.generator.give_up();
+    fn prefill(&mut self) -> Result<f64, InstanceError> {
+        self.refill();
+        self.timed(|generator| generator.admit_and_prefill(Nanos(0), usize::MAX).map(|_| ()))
+    }
+
+    /// Replaces all sequences by the sequences of the point, each of which prefills its own prompt.
+    fn refill(&mut self) {
+        let _earlier = self.instance.generator.drain();
         (0..self.point.batch_size).for_each(|sample| self.push(sample, true));
-        self.timed(|generator| generator.take_up(Nanos(0), usize::MAX).map(|_| ()))
     }
 
     /// Runs a decode iteration. Sampled end-of-sequence tokens are replaced by another token, so that no response ends.
-    fn decode(&mut self) -> Result<f64, InstanceFault> {
+    fn decode(&mut self) -> Result<f64, InstanceError> {
         self.timed(|generator| {
-            generator.take_up(Nanos(0), usize::MAX)?;
+            generator.admit_and_prefill(Nanos(0), usize::MAX)?;
             let mut sampled = generator.decode()?;
             let ends = &generator.network().config().eos_token_ids;
             let is_end = |token: &i64| ends.iter().any(|end| i64::from(*end) == *token);
@@ -271,14 +287,14 @@ impl Bench {
                 *token = other;
             }
             // No response ends, so none is returned.
-            generator.take_in(sampled).map(|_| ())
+            generator.append_tokens(sampled).map(|_| ())
         })
     }
 
     fn timed(
         &mut self,
         work: impl FnOnce(&mut Generator<Decoder>) -> Result<(), GeneratorError>,
-    ) -> Result<f64, InstanceFault> {
+    ) -> Result<f64, InstanceError> {
         let begun = self.instance.clock.now();
         work(&mut self.instance.generator)?;
         // CUDA kernels run asynchronously: wait for them before reading the clock.
@@ -288,7 +304,8 @@ impl Bench {
         Ok(self.instance.clock.now().since(begun).as_secs_f64())
     }
 
-    /// Adds a sequence to the queue. A sequence that is `alone` brings a token, so that it does not share the computation of its prompt.
+    /// Adds a sequence to the queue. If `alone` is `true`, it already has a response token, so that it does not share the computation of
+    /// its prompt.
     fn push(&mut self, sample: u32, alone: bool) {
         let id = SampleId { sample, ..SampleId::default() };
         let vocabulary = self.instance.generator.network().config().vocab_size;
@@ -304,5 +321,44 @@ impl Bench {
         };
         let sequence = if alone { fresh.resume(&partial) } else { fresh };
         self.instance.generator.push(sequence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rollpacker_dataflow::clock::WallClock;
+    use rollpacker_stages::train::config::Precision;
+
+    use super::*;
+
+    #[test]
+    fn every_sequence_of_a_batch_prefills_its_own_prompt() {
+        let _no_grad = tch::no_grad_guard();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2_tied");
+        let decoder = Decoder::load(&folder, Device::Cpu).unwrap();
+        let config = TorchEngineConfig {
+            instances: 1,
+            threads_per_instance: 1,
+            max_running: 1,
+            kv_cache_tokens: 1,
+            dtype: Precision::Float32,
+            sampling: Sampling::unrestricted(4),
+            seed: 7,
+            replay: None,
+            deterministic: false,
+        };
+        let shared = context(config, Arc::new(WallClock::start()), None);
+        let mut bench = Bench::new(&shared, 0, decoder).unwrap();
+        let (batch_size, tokens) = (64, 200);
+        let point =
+            Point { phase: Phase::Prefill, instances: 1, tensor_parallel: 1, batch_size, tokens };
+        bench.prepare(point).unwrap();
+        for _ in 0..2 {
+            bench.refill();
+            let work = bench.instance.generator.admit_and_prefill(Nanos(0), usize::MAX).unwrap();
+            assert_eq!((work.prefilled, work.preempted), ((batch_size * tokens) as usize, 0));
+        }
     }
 }

@@ -16,13 +16,13 @@ pub(crate) struct Launch {
     pub(super) tick: Tick,
     /// Number of tokens that the response was resumed with.
     pub(super) resumed_tokens: u32,
-    /// The policy version that was loaded.
+    /// The policy version that was loaded last before the launch.
     pub(super) policy: PolicyVersion,
 }
 
 impl Launch {
     /// Returns the tick at which the response has `tokens` tokens.
-    pub(super) fn tick_of(self, tokens: usize) -> Tick {
+    pub(super) fn tick_at_length(self, tokens: usize) -> Tick {
         let own = (tokens as u64).saturating_sub(self.resumed_tokens.into());
         Tick(self.tick.0.saturating_add(own))
     }
@@ -41,21 +41,21 @@ pub(super) struct Progress(Mutex<ProgressReading>);
 /// A snapshot of the progress of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProgressReading {
-    /// Number of shares of work that the instance has taken.
-    pub(super) shares: u64,
-    /// A tick before the end of all responses that the instance has taken and that have not ended.
+    /// Number of batches that the instance has taken; see [`BatchesInFlight`].
+    pub(super) batches: u64,
+    /// A tick before the end of all responses that the instance has taken and that have not ended; [`Tick::MAX`] if there are none.
     pub(super) floor: Tick,
 }
 
 impl Default for ProgressReading {
     fn default() -> Self {
-        Self { shares: 0, floor: Tick::MAX }
+        Self { batches: 0, floor: Tick::MAX }
     }
 }
 
 impl Progress {
-    /// Publishes the progress of an instance. Everything that ended up to the floor must have been reported before. Returns `true` if the
-    /// progress has changed.
+    /// Publishes the progress of an instance. All ends up to the floor must have been reported before. Returns `true` if the progress has
+    /// changed.
     pub(super) fn publish(&self, now: ProgressReading) -> bool {
         let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *reading, now) != now
@@ -66,31 +66,33 @@ impl Progress {
     }
 }
 
-/// The shares of work that were sent to an instance and that it may not have taken yet.
+/// The batches that were sent to an instance and that it may not have taken yet. A batch is the group of responses that is sent in one
+/// command.
 #[derive(Debug, Default)]
-pub(super) struct SharesInFlight {
+pub(super) struct BatchesInFlight {
     sent: u64,
     floors: VecDeque<Tick>,
 }
 
-impl SharesInFlight {
-    /// Records a share whose responses end later than `floor`.
+impl BatchesInFlight {
+    /// Records a batch whose responses end later than `floor`.
     pub(super) fn send(&mut self, floor: Tick) {
         self.sent += 1;
         self.floors.push_back(floor);
     }
 
-    /// Returns a floor for all responses that the instance has or will have.
+    /// Returns a tick before the end of all responses that the instance has, and of all that are in transit to it.
     pub(super) fn floor(&mut self, reading: ProgressReading) -> Tick {
-        let not_taken = self.sent.saturating_sub(reading.shares);
-        while self.floors.len() as u64 > not_taken {
+        let pending = self.sent.saturating_sub(reading.batches);
+        while self.floors.len() as u64 > pending {
             self.floors.pop_front();
         }
-        reading.floor.min(self.not_taken())
+        reading.floor.min(self.pending_floor())
     }
 
-    /// Returns a floor for the shares that were not taken at the last call of [`floor`](Self::floor), or were sent since.
-    pub(super) fn not_taken(&self) -> Tick {
+    /// Returns a tick before the end of all responses of the batches that were not taken at the last call of [`floor`](Self::floor), or
+    /// were sent since.
+    pub(super) fn pending_floor(&self) -> Tick {
         self.floors.iter().copied().min().unwrap_or(Tick::MAX)
     }
 }
@@ -100,6 +102,7 @@ impl SharesInFlight {
 pub(super) struct LockstepRace {
     /// The tick that the engine was last advanced to.
     now: Tick,
+    /// The launches of the responses that have not been reported.
     launched: BTreeMap<SampleId, Launch>,
     /// The responses that have ended and may still be aborted, by the tick of their end.
     ended: BTreeMap<(Tick, SampleId), Completion>,
@@ -107,6 +110,7 @@ pub(super) struct LockstepRace {
     unreported: Vec<End>,
     /// Aborted responses that their instance has not reported yet, with the tick of the abort; `None` for an abort without a tick.
     aborted: BTreeMap<SampleId, Option<Tick>>,
+    /// The events that the caller has not polled, in order.
     events: VecDeque<RolloutEvent>,
 }
 
@@ -120,7 +124,7 @@ impl LockstepRace {
     }
 
     /// Processes an event of the instances.
-    pub(super) fn take_in(&mut self, event: RolloutEvent, detokenize: &Detokenize) {
+    pub(super) fn process_event(&mut self, event: RolloutEvent, detokenize: &Detokenize) {
         match event {
             RolloutEvent::Completed(completion) => self.end(completion, detokenize),
             RolloutEvent::Failed(error) => self.fail(error),
@@ -143,7 +147,7 @@ impl LockstepRace {
             return self.report(completion);
         }
         let (tokens, finish_reason) = (completion.response_length, completion.finish_reason);
-        let tick = launch.tick_of(completion.response_ids.len());
+        let tick = launch.tick_at_length(completion.response_ids.len());
         self.unreported.push(End { tick, id, tokens, finish_reason });
         self.ended.insert((tick, id), completion);
     }
@@ -163,7 +167,8 @@ impl LockstepRace {
         !self.events.is_empty()
     }
 
-    /// Aborts a response as it was at `tick`, or as it is now. Returns `true` if its instance must still be sent the abort.
+    /// Aborts a response. The response keeps the tokens that it had at `tick`, or all its tokens if `tick` is `None`. Returns `true` if the
+    /// abort must still be sent to the instance, and `false` if the response has ended, was aborted before, or is unknown.
     pub(super) fn abort(
         &mut self,
         id: SampleId,
@@ -198,7 +203,7 @@ impl LockstepRace {
     }
 }
 
-/// Cuts a response to its first `tokens` tokens.
+/// Marks a response as aborted, and cuts it to its first `tokens` tokens if it has more.
 fn cut(mut completion: Completion, tokens: usize, detokenize: &Detokenize) -> Completion {
     completion.finish_reason = FinishReason::Abort;
     if tokens < completion.response_ids.len() {
@@ -224,7 +229,7 @@ mod tests {
         SampleId { sample, ..SampleId::default() }
     }
 
-    fn words() -> Detokenize {
+    fn detokenize() -> Detokenize {
         Arc::new(|ids: &[i32]| format!("{ids:?}"))
     }
 
@@ -235,7 +240,7 @@ mod tests {
             response_length: tokens as u32,
             logprobs: vec![-1.0; response_ids.len()],
             token_versions: TokenVersions::of(PolicyVersion(0), response_ids.len()),
-            text: words()(&response_ids),
+            text: detokenize()(&response_ids),
             response_ids,
             finish_reason,
             started: Nanos(0),
@@ -254,13 +259,16 @@ mod tests {
     }
 
     fn end(race: &mut LockstepRace, sample: u32, tokens: i32, reason: FinishReason) {
-        race.take_in(RolloutEvent::Completed(completion(sample, tokens, reason)), &words());
+        race.process_event(
+            RolloutEvent::Completed(completion(sample, tokens, reason)),
+            &detokenize(),
+        );
     }
 
-    fn given(race: &mut LockstepRace) -> Vec<(u32, u32, FinishReason)> {
+    fn drain_events(race: &mut LockstepRace) -> Vec<(u32, u32, FinishReason)> {
         let events = std::iter::from_fn(|| race.event()).map(|event| match event {
             RolloutEvent::Completed(completion) => {
-                assert_eq!(completion.text, words()(&completion.response_ids));
+                assert_eq!(completion.text, detokenize()(&completion.response_ids));
                 assert_eq!(completion.logprobs.len(), completion.token_versions.len());
                 assert_eq!(completion.logprobs.len(), completion.response_length as usize);
                 (completion.id.sample, completion.response_length, completion.finish_reason)
@@ -280,9 +288,9 @@ mod tests {
         assert_eq!(race.reached(Tick(9)), Reached { ended: vec![], floor: Tick(9) });
         assert!(!race.advance(Tick(7)));
         assert!(race.advance(Tick(8)));
-        assert_eq!(given(&mut race), [(0, 4, FinishReason::Stop)]);
+        assert_eq!(drain_events(&mut race), [(0, 4, FinishReason::Stop)]);
         race.advance(Tick(20));
-        assert_eq!(given(&mut race), [(1, 9, FinishReason::Length)]);
+        assert_eq!(drain_events(&mut race), [(1, 9, FinishReason::Length)]);
         assert_eq!(race.now(), Tick(20));
     }
 
@@ -290,25 +298,25 @@ mod tests {
     fn an_aborted_response_is_cut_at_its_tick() {
         let mut race = race(0..4);
         end(&mut race, 0, 9, FinishReason::Stop);
-        assert!(!race.abort(id(0), Some(Tick(8)), &words()), "it is held");
-        assert!(race.abort(id(1), Some(Tick(8)), &words()), "it runs");
-        assert!(!race.abort(id(1), Some(Tick(8)), &words()), "once");
-        assert!(race.abort(id(2), Some(Tick(5)), &words()));
-        assert!(race.abort(id(3), None, &words()));
-        assert!(!race.abort(id(9), Some(Tick(8)), &words()), "unknown");
+        assert!(!race.abort(id(0), Some(Tick(8)), &detokenize()), "it is held");
+        assert!(race.abort(id(1), Some(Tick(8)), &detokenize()), "it runs");
+        assert!(!race.abort(id(1), Some(Tick(8)), &detokenize()), "once");
+        assert!(race.abort(id(2), Some(Tick(5)), &detokenize()));
+        assert!(race.abort(id(3), None, &detokenize()));
+        assert!(!race.abort(id(9), Some(Tick(8)), &detokenize()), "unknown");
         end(&mut race, 1, 12, FinishReason::Stop);
         end(&mut race, 2, 3, FinishReason::Abort);
         end(&mut race, 3, 3, FinishReason::Abort);
         let cut = |sample, tokens| (sample, tokens, FinishReason::Abort);
-        assert_eq!(given(&mut race), [cut(0, 4), cut(1, 4), cut(2, 1), cut(3, 3)]);
+        assert_eq!(drain_events(&mut race), [cut(0, 4), cut(1, 4), cut(2, 1), cut(3, 3)]);
         assert_eq!(race.reached(Tick::MAX).ended, [], "dropped responses are not reported");
         assert!(race.launched.is_empty() && race.aborted.is_empty() && race.ended.is_empty());
     }
 
     #[test]
     fn a_share_that_is_not_taken_holds_the_floor() {
-        let mut in_flight = SharesInFlight::default();
-        let reading = |shares, floor| ProgressReading { shares, floor: Tick(floor) };
+        let mut in_flight = BatchesInFlight::default();
+        let reading = |batches, floor| ProgressReading { batches, floor: Tick(floor) };
         assert_eq!(in_flight.floor(ProgressReading::default()), Tick::MAX);
         in_flight.send(Tick(3));
         in_flight.send(Tick(7));
@@ -323,7 +331,7 @@ mod tests {
         let mut race = race(0..2);
         end(&mut race, 0, 4, FinishReason::Stop);
         let error = RolloutError::Engine { instance: 1, reason: "gone".to_owned() };
-        race.take_in(RolloutEvent::Failed(error.clone()), &words());
+        race.process_event(RolloutEvent::Failed(error.clone()), &detokenize());
         assert!(race.advance(Tick(90)));
         assert_eq!(race.event(), Some(RolloutEvent::Failed(error)));
         assert_eq!(race.event(), None);

@@ -14,7 +14,8 @@ pub(super) struct Replay {
     by_id: bool,
     /// Number of responses launched, by step.
     launched: BTreeMap<Step, u64>,
-    /// The lengths of responses that are not whole; any of them may be resumed in a later step.
+    /// The lengths of responses that are not whole; each of these responses may be resumed in a later step. Empty if lengths are assigned
+    /// by id.
     assigned: BTreeMap<(PromptId, u32), ReplayedLength>,
 }
 
@@ -22,6 +23,7 @@ pub(super) struct Replay {
 struct ReplayedLength {
     /// The step that launched the response.
     launched: Step,
+    /// The assigned length, in tokens.
     length: u32,
 }
 
@@ -30,7 +32,7 @@ impl Replay {
         Self { lengths, by_id, launched: BTreeMap::new(), assigned: BTreeMap::new() }
     }
 
-    /// Returns the length of a response that is launched.
+    /// Assigns a length to a response that is launched, and returns it.
     pub(super) fn launch(&mut self, id: SampleId) -> u32 {
         if self.by_id {
             return self.lengths.of(id);
@@ -43,8 +45,8 @@ impl Replay {
         length
     }
 
-    /// Returns the length of a response that is resumed: the one that it was `launched` with. A response that was not launched here is
-    /// launched now.
+    /// Returns the length that a resumed response was launched with. `launched` is the id of the response at its launch. A response that
+    /// this engine did not launch gets a length now.
     pub(super) fn resume(&mut self, launched: SampleId) -> u32 {
         let assigned = self.assigned.get(&(launched.prompt, launched.sample));
         match assigned.filter(|assigned| assigned.launched == launched.step) {

@@ -3,17 +3,18 @@
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::sampling::Sampling;
-use super::sequence::Draw;
+use super::sequence::TokenDraw;
 
 /// Samples a token for each row of a batch of logits.
 ///
 /// Rows with the same sampling options are processed together; if all rows have the same options, there is a single group.
 ///
-/// Each row is sampled by inversion at its own uniform number: the token is the first, in order of token ids, whose cumulative probability
-/// exceeds it. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their probability.
+/// At temperature 0, the token is the most likely one. Otherwise each row is sampled by inversion at its own uniform number: the token is
+/// the first, in order of token ids, whose cumulative probability exceeds the uniform number. Cumulative sums are in float64, so that rare
+/// tokens of large vocabularies keep their probability.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    /// The token with which a forced end is made.
+    /// The token that ends a response of forced length: the model's first end-of-sequence token, or 0 if it has none.
     end: i64,
     /// `[1, vocab]`, bool: `true` for the end-of-sequence tokens.
     ends: Tensor,
@@ -23,14 +24,15 @@ pub(super) struct Sampler {
 /// The sampled tokens, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sampled {
+    /// The token ids.
     pub(crate) tokens: Vec<i64>,
-    /// Log-probabilities, in nats, before end-of-sequence tokens are masked or forced, and before truncation. At temperature 0 they are
-    /// those of temperature 1.
+    /// Log-probabilities, in nats, before end-of-sequence tokens are masked or forced, and before truncation. At temperature 0, they are
+    /// the log-probabilities of temperature 1.
     pub(crate) logprobs: Vec<f32>,
 }
 
 impl Sampled {
-    /// Appends the first `rows` of others.
+    /// Appends the first `rows` tokens of `others`.
     pub(super) fn extend(&mut self, others: Self, rows: usize) {
         self.tokens.extend(others.tokens.into_iter().take(rows));
         self.logprobs.extend(others.logprobs.into_iter().take(rows));
@@ -50,19 +52,19 @@ impl Sampler {
     }
 
     /// Samples one token from each row of `logits [n, vocab]`.
-    pub(super) fn sample(&self, logits: &Tensor, draws: &[Draw]) -> Result<Sampled, TchError> {
-        let Some(Draw { sampling, .. }) = draws.first() else { return Ok(Sampled::default()) };
-        if draws.iter().all(|draw| draw.sampling.draws_like(sampling)) {
-            return self.sample_alike(logits, draws, sampling);
+    pub(super) fn sample(&self, logits: &Tensor, draws: &[TokenDraw]) -> Result<Sampled, TchError> {
+        let Some(TokenDraw { sampling, .. }) = draws.first() else { return Ok(Sampled::default()) };
+        if draws.iter().all(|draw| draw.sampling.has_same_distribution(sampling)) {
+            return self.sample_group(logits, draws, sampling);
         }
         let mut sampled =
             Sampled { tokens: vec![0; draws.len()], logprobs: vec![0.0; draws.len()] };
-        for rows in alike(draws) {
+        for rows in group_by_sampling(draws) {
             let at: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
             let at = Tensor::f_from_slice(&at)?.f_to_device(self.device)?;
-            let own: Vec<Draw> = rows.iter().map(|row| draws[*row]).collect();
+            let own: Vec<TokenDraw> = rows.iter().map(|row| draws[*row]).collect();
             let part =
-                self.sample_alike(&logits.f_index_select(0, &at)?, &own, &own[0].sampling)?;
+                self.sample_group(&logits.f_index_select(0, &at)?, &own, &own[0].sampling)?;
             for (row, (token, logprob)) in
                 rows.iter().zip(part.tokens.into_iter().zip(part.logprobs))
             {
@@ -73,21 +75,22 @@ impl Sampler {
     }
 
     /// Samples all rows with the options `sampling`.
-    fn sample_alike(
+    fn sample_group(
         &self,
         logits: &Tensor,
-        draws: &[Draw],
+        draws: &[TokenDraw],
         sampling: &Sampling,
     ) -> Result<Sampled, TchError> {
-        let logprobs = tempered(logits, sampling.temperature)?.f_log_softmax(-1, Kind::Float)?;
-        let allowed = self.hold_back_ends(&logprobs, draws)?;
+        let logprobs =
+            apply_temperature(logits, sampling.temperature)?.f_log_softmax(-1, Kind::Float)?;
+        let allowed = self.mask_end_tokens(&logprobs, draws)?;
         let allowed = allowed.as_ref().unwrap_or(&logprobs);
         let drawn = if sampling.temperature == 0.0 {
             allowed.f_argmax(-1, true)?
         } else {
-            self.invert(allowed, draws, sampling)?
+            self.sample_by_inversion(allowed, draws, sampling)?
         };
-        let tokens = self.force_ends(drawn, draws)?;
+        let tokens = self.force_end_tokens(drawn, draws)?;
         let logprobs = logprobs.f_gather(-1, &tokens, false)?;
         Ok(Sampled {
             tokens: Vec::try_from(tokens.f_squeeze_dim(1)?)?,
@@ -95,10 +98,10 @@ impl Sampler {
         })
     }
 
-    fn hold_back_ends(
+    fn mask_end_tokens(
         &self,
         logprobs: &Tensor,
-        draws: &[Draw],
+        draws: &[TokenDraw],
     ) -> Result<Option<Tensor>, TchError> {
         if draws.iter().all(|draw| draw.may_end) {
             return Ok(None);
@@ -108,13 +111,13 @@ impl Sampler {
     }
 
     /// Returns `[n, 1]`: the token at the uniform number of each draw.
-    fn invert(
+    fn sample_by_inversion(
         &self,
         logprobs: &Tensor,
-        draws: &[Draw],
+        draws: &[TokenDraw],
         sampling: &Sampling,
     ) -> Result<Tensor, TchError> {
-        let kept = truncated(logprobs.f_exp()?, sampling)?;
+        let kept = truncate(logprobs.f_exp()?, sampling)?;
         let cumulative = kept.f_cumsum(-1, Kind::Double)?;
         let vocab = cumulative.size2()?.1;
         let uniform = self.column(draws.iter().map(|draw| draw.uniform))?;
@@ -125,7 +128,7 @@ impl Sampler {
         drawn.f_clamp_max(vocab - 1)
     }
 
-    fn force_ends(&self, drawn: Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
+    fn force_end_tokens(&self, drawn: Tensor, draws: &[TokenDraw]) -> Result<Tensor, TchError> {
         if draws.iter().all(|draw| !draw.must_end) {
             return Ok(drawn);
         }
@@ -141,10 +144,12 @@ impl Sampler {
 }
 
 /// Groups rows with the same sampling options, ordered by the first row of each group.
-fn alike(draws: &[Draw]) -> Vec<Vec<usize>> {
+fn group_by_sampling(draws: &[TokenDraw]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (row, draw) in draws.iter().enumerate() {
-        let own = all.iter_mut().find(|rows| draws[rows[0]].sampling.draws_like(&draw.sampling));
+        let own = all
+            .iter_mut()
+            .find(|rows| draws[rows[0]].sampling.has_same_distribution(&draw.sampling));
         match own {
             Some(rows) => rows.push(row),
             None => all.push(vec![row]),
@@ -153,15 +158,15 @@ fn alike(draws: &[Draw]) -> Vec<Vec<usize>> {
     all
 }
 
-fn tempered(logits: &Tensor, temperature: f64) -> Result<Tensor, TchError> {
+fn apply_temperature(logits: &Tensor, temperature: f64) -> Result<Tensor, TchError> {
     match temperature {
         0.0 | 1.0 => Ok(logits.shallow_clone()),
         temperature => logits.f_div_scalar(temperature),
     }
 }
 
-/// Returns the probabilities with those outside top-k and top-p set to zero.
-fn truncated(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchError> {
+/// Returns the probabilities. Sets the probabilities outside top-k and top-p to zero.
+fn truncate(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchError> {
     let vocab = probabilities.size2()?.1;
     let top_k = match i64::from(sampling.top_k) {
         0 => vocab,
@@ -190,13 +195,13 @@ mod tests {
 
     const PROBABILITIES: [f32; 4] = [0.1, 0.4, 0.2, 0.3];
 
-    fn sample(rows: &Tensor, draws: &[Draw]) -> Sampled {
+    fn sample(rows: &Tensor, draws: &[TokenDraw]) -> Sampled {
         Sampler::new(4, &[1], Device::Cpu).unwrap().sample(rows, draws).unwrap()
     }
 
-    fn draw(uniform: f64) -> Draw {
+    fn draw(uniform: f64) -> TokenDraw {
         let sampling = Sampling::unrestricted(1);
-        Draw { sampling, uniform, may_end: true, must_end: false }
+        TokenDraw { sampling, uniform, may_end: true, must_end: false }
     }
 
     fn rows(count: usize) -> Tensor {
@@ -204,12 +209,13 @@ mod tests {
     }
 
     /// Returns the tokens that are sampled with `sampling` at each of `draws` from the same distribution.
-    fn tokens(sampling: Sampling, draws: &[Draw]) -> Vec<i64> {
-        let draws: Vec<Draw> = draws.iter().map(|draw| Draw { sampling, ..*draw }).collect();
+    fn tokens(sampling: Sampling, draws: &[TokenDraw]) -> Vec<i64> {
+        let draws: Vec<TokenDraw> =
+            draws.iter().map(|draw| TokenDraw { sampling, ..*draw }).collect();
         sample(&rows(draws.len()), &draws).tokens
     }
 
-    fn at(uniforms: &[f64]) -> Vec<Draw> {
+    fn at(uniforms: &[f64]) -> Vec<TokenDraw> {
         uniforms.iter().map(|uniform| draw(*uniform)).collect()
     }
 
@@ -245,8 +251,8 @@ mod tests {
 
     #[test]
     fn end_tokens_are_suppressed_and_forced_per_row() {
-        let held_back = Draw { may_end: false, ..draw(0.2) };
-        let forced = Draw { may_end: false, must_end: true, ..draw(0.9) };
+        let held_back = TokenDraw { may_end: false, ..draw(0.2) };
+        let forced = TokenDraw { may_end: false, must_end: true, ..draw(0.9) };
         assert_eq!(tokens(Sampling::unrestricted(1), &[draw(0.2), held_back, forced]), [1, 2, 1]);
         assert_eq!(tokens(Sampling::greedy(1), &[draw(0.2), held_back, forced]), [1, 3, 1]);
     }
@@ -254,8 +260,9 @@ mod tests {
     #[test]
     fn logprobs_are_those_before_truncation_and_suppression() {
         let sampling = Sampling { top_k: 1, ..Sampling::unrestricted(1) };
-        let forced = Draw { sampling, may_end: false, must_end: true, ..draw(0.9) };
-        let sampled = sample(&rows(2), &[Draw { sampling, may_end: false, ..draw(0.5) }, forced]);
+        let forced = TokenDraw { sampling, may_end: false, must_end: true, ..draw(0.9) };
+        let sampled =
+            sample(&rows(2), &[TokenDraw { sampling, may_end: false, ..draw(0.5) }, forced]);
         assert_eq!(sampled.tokens, [3, 1]);
         for (found, expected) in sampled.logprobs.iter().zip([0.3f32, 0.4]) {
             assert!((found - expected.ln()).abs() < 1e-6);
@@ -272,12 +279,12 @@ mod tests {
             Sampling::unrestricted(7),
             Sampling::greedy(1),
         ];
-        let draws: Vec<Draw> = of
+        let draws: Vec<TokenDraw> = of
             .iter()
             .zip([0.05, 0.9, 0.55, 0.99, 0.95, 0.01])
-            .map(|(sampling, uniform)| Draw { sampling: *sampling, ..draw(uniform) })
+            .map(|(sampling, uniform)| TokenDraw { sampling: *sampling, ..draw(uniform) })
             .collect();
-        assert_eq!(alike(&draws), [vec![0, 4], vec![1, 5], vec![2], vec![3]]);
+        assert_eq!(group_by_sampling(&draws), [vec![0, 4], vec![1, 5], vec![2], vec![3]]);
         let mixed = sample(&rows(6), &draws);
         let alone: Vec<Sampled> =
             draws.iter().map(|draw| sample(&rows(1), std::slice::from_ref(draw))).collect();

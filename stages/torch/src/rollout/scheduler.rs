@@ -11,26 +11,26 @@ use super::sequence::Sequence;
 
 /// Number of free blocks per running response that the KV budget must have before a response is admitted, so that it is not preempted right
 /// away.
-const ROOM_BLOCKS: usize = 1;
+const RESERVED_BLOCKS: usize = 1;
 
 /// Tokens to run through the model; their keys and values go to the blocks of a running response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) tokens: Vec<i32>,
-    /// The running response, by its place in the batch.
+    /// The row of the running response in the batch.
     pub(super) row: usize,
 }
 
 /// The work to do before the next iteration can run.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct PrefillPlan {
     /// The prefixes to compute.
     pub(super) prefixes: Vec<Prefix>,
     /// The copies to make afterwards.
     pub(super) copies: Vec<BlockCopy>,
 }
 
-/// The responses of an instance: the waiting ones, in order, and the running batch.
+/// The responses of an instance: the queue of waiting responses, and the running batch.
 ///
 /// Responses are admitted first come, first served. A running response holds the blocks of its tokens; blocks that responses share count
 /// once. When the next iteration would exceed the budget, the most recently admitted response is preempted: it waits at the front of the
@@ -42,7 +42,8 @@ pub(super) struct Scheduler {
     kv_blocks: usize,
     pool: BlockPool,
     waiting: VecDeque<Sequence>,
-    /// The longest first, so that adjacent rows are of similar length. All grow by one token per iteration, so they stay in order.
+    /// The running batch, the longest response first, so that adjacent rows are of similar length. All responses grow by one token per
+    /// iteration, so they stay in order.
     running: Vec<RunningResponse>,
     admissions: u64,
 }
@@ -57,9 +58,9 @@ struct RunningResponse {
 
 /// The origin of the cache entries of a prefix.
 enum PrefixSource {
-    /// The response computes it.
+    /// The response computes the cache entries.
     Computed,
-    /// A response in this row has it or computes it.
+    /// The response in this row has the cache entries or computes them.
     Shared(usize),
 }
 
@@ -76,8 +77,8 @@ impl Scheduler {
         }
     }
 
-    /// Sets the maximum number of tokens of the running responses together, rounded up to blocks. Responses beyond it are preempted before
-    /// the next iteration.
+    /// Sets the maximum number of tokens of the running responses together, rounded up to blocks. Responses beyond this limit are preempted
+    /// before the next iteration.
     pub(super) fn set_kv_tokens(&mut self, kv_tokens: usize) {
         self.kv_blocks = blocks_of(kv_tokens);
     }
@@ -102,22 +103,22 @@ impl Scheduler {
         self.running.iter_mut().map(|row| &mut row.sequence)
     }
 
-    /// Returns the place of the last token of every running response.
-    pub(super) fn last_tokens(&self) -> Vec<CacheRow> {
+    /// Returns the cache row of the last token of every running response.
+    pub(super) fn last_token_rows(&self) -> Vec<CacheRow> {
         let last = |row: &RunningResponse| row.table.rows([row.sequence.tokens() - 1]);
         self.running.iter().flat_map(last).collect()
     }
 
-    /// Returns the places of the tokens of a prefix.
-    pub(super) fn places<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = CacheRow> {
+    /// Returns the cache rows of the tokens of a prefix.
+    pub(super) fn cache_rows<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = CacheRow> {
         self.running[prefix.row].table.rows(0..prefix.tokens.len())
     }
 
-    /// Records that the prefixes of [`lay_out`](Self::lay_out) are in the cache, computed by the weights of `version`.
-    pub(super) fn cached(&mut self, version: PolicyVersion) {
+    /// Records that the prefixes of [`plan_prefill`](Self::plan_prefill) are in the cache, computed by the weights of `version`.
+    pub(super) fn mark_cached(&mut self, version: PolicyVersion) {
         for sequence in self.running_mut().filter(|sequence| sequence.cached == 0) {
             sequence.cached = sequence.tokens() - 1;
-            sequence.cached_by = version;
+            sequence.cache_version = version;
         }
     }
 
@@ -132,7 +133,7 @@ impl Scheduler {
         before - self.running.len()
     }
 
-    /// Returns the tick of the response that is furthest behind; every response ends later.
+    /// Returns the tick of the response that is furthest behind; every response ends later. [`Tick::MAX`] if there are no responses.
     pub(super) fn floor(&self) -> Tick {
         self.running().chain(&self.waiting).map(Sequence::tick).min().unwrap_or(Tick::MAX)
     }
@@ -143,34 +144,36 @@ impl Scheduler {
     }
 
     /// Returns the number of tokens of the waiting responses.
-    pub(super) fn in_line(&self) -> usize {
+    pub(super) fn waiting_tokens(&self) -> usize {
         self.waiting.iter().map(Sequence::tokens).sum()
     }
 
-    /// Returns `true` if there is a row and budget for a response of `tokens` tokens in addition to all running and waiting ones.
+    /// Returns `true` if there is a row and budget for a response of `tokens` tokens in addition to all running and waiting responses, or
+    /// if there are no other responses.
     pub(super) fn has_room_for(&self, tokens: usize) -> bool {
         let waiting: usize = self.waiting.iter().map(Sequence::tokens).map(blocks_of).sum();
         self.fits(self.running.len() + self.waiting.len(), self.held() + waiting, tokens)
     }
 
-    /// Admits waiting responses of up to `most` tokens together while there are rows and budget.
+    /// Admits waiting responses of up to `max` tokens together while there are rows and budget.
     ///
     /// Blocks that a response will share count as its own here; they are free again in the next iteration.
-    pub(super) fn admit(&mut self, now: Nanos, mut most: usize) {
+    pub(super) fn admit(&mut self, now: Nanos, mut max: usize) {
         let mut held = self.held();
         while let Some(tokens) = self.waiting.front().map(Sequence::tokens) {
-            if tokens > most || !self.fits(self.running.len(), held, tokens) {
+            if tokens > max || !self.fits(self.running.len(), held, tokens) {
                 return;
             }
             held += blocks_of(tokens);
-            most -= tokens;
-            self.take_up(now);
+            max -= tokens;
+            self.admit_next(now);
         }
     }
 
-    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` blocks.
+    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` blocks. Without other
+    /// responses, it fits even if it exceeds the budget.
     fn fits(&self, others: usize, held: usize, tokens: usize) -> bool {
-        let room = held + blocks_of(tokens) + ROOM_BLOCKS * (others + 1) <= self.kv_blocks;
+        let room = held + blocks_of(tokens) + RESERVED_BLOCKS * (others + 1) <= self.kv_blocks;
         others < self.max_running && (room || others == 0)
     }
 
@@ -179,7 +182,7 @@ impl Scheduler {
         self.running.remove(row).sequence
     }
 
-    /// Removes a response, running or waiting.
+    /// Removes and returns a running or waiting response; `None` if there is no response `id`.
     pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
         if let Some(place) = self.waiting.iter().position(|sequence| sequence.id == id) {
             return self.waiting.remove(place);
@@ -188,8 +191,8 @@ impl Scheduler {
         Some(self.retire(row))
     }
 
-    /// Removes all responses, the running ones first. Also returns how many of them lose cached tokens.
-    pub(super) fn clear(&mut self) -> (Vec<Sequence>, usize) {
+    /// Removes and returns all responses, the running responses first, and the number of responses that lose cached tokens.
+    pub(super) fn drain(&mut self) -> (Vec<Sequence>, usize) {
         let running = self.running.drain(..).map(|row| row.sequence);
         let mut all: Vec<Sequence> = running.chain(self.waiting.drain(..)).collect();
         let cached = all.iter_mut().filter(|sequence| sequence.cached > 0);
@@ -199,39 +202,40 @@ impl Scheduler {
 
     /// Takes blocks for the next iteration, and returns the work to do before it.
     ///
-    /// Responses to the same prompt share its computation and the blocks that it fills. A response without tokens shares the prompt of a
-    /// running response if weights of `version` computed that cache; entries of other versions are not reused. Otherwise the first new
-    /// response to the prompt computes it for all others. A resumed or preempted response has tokens of its own and computes its whole
-    /// prefix.
-    pub(super) fn lay_out(&mut self, version: PolicyVersion) -> Layout {
-        let mut layout = Layout::default();
+    /// Responses to the same prompt share its computation and the blocks that it fills. A response without sampled tokens shares the prompt
+    /// of a running response if weights of `version` prefilled the cache of the running response; entries of other versions are not reused.
+    /// Otherwise the first new response to the prompt computes it for all others. A response with sampled tokens, such as a resumed or
+    /// preempted response, computes its whole prefix.
+    pub(super) fn plan_prefill(&mut self, version: PolicyVersion) -> PrefillPlan {
+        let mut plan = PrefillPlan::default();
         for (row, source) in self.sources(version) {
             match source {
                 PrefixSource::Computed => {
                     let tokens: Vec<i32> = self.running[row].sequence.prefix().collect();
                     self.running[row].table.grow(tokens.len());
-                    layout.prefixes.push(Prefix { tokens, row });
+                    plan.prefixes.push(Prefix { tokens, row });
                 }
                 PrefixSource::Shared(donor) => {
                     let positions = self.running[row].sequence.tokens() - 1;
                     let (table, copy) = self.running[donor].table.share(positions);
                     self.running[row].table = table;
-                    layout.copies.extend(copy);
+                    plan.copies.extend(copy);
                 }
             }
         }
         for RunningResponse { sequence, table, .. } in &mut self.running {
             table.grow(sequence.tokens());
         }
-        layout
+        plan
     }
 
-    /// Returns the rows whose prefix is not in the cache, with its source. A row that computes comes before those that share its prefix.
+    /// Returns the rows that have a prefix of at least one token that is not in the cache, each with the source of the prefix. A row that
+    /// computes a prefix comes before the rows that share it.
     fn sources(&self, version: PolicyVersion) -> Vec<(usize, PrefixSource)> {
         let mut donors: BTreeMap<&[i32], usize> = self
             .running()
             .enumerate()
-            .filter(|(_, sequence)| sequence.cached > 0 && sequence.cached_by == version)
+            .filter(|(_, sequence)| sequence.cached > 0 && sequence.cache_version == version)
             .map(|(row, sequence)| (&*sequence.prompt_ids, row))
             .collect();
         let missing =
@@ -263,7 +267,7 @@ impl Scheduler {
         admissions.max().expect("invariant: a response is running").1
     }
 
-    fn take_up(&mut self, now: Nanos) {
+    fn admit_next(&mut self, now: Nanos) {
         let mut sequence = self.waiting.pop_front().expect("invariant: a response is waiting");
         sequence.start(now);
         let tokens = sequence.tokens();
@@ -302,8 +306,8 @@ mod tests {
     fn iterate(scheduler: &mut Scheduler) -> Vec<u64> {
         scheduler.preempt();
         scheduler.admit(Nanos(0), usize::MAX);
-        scheduler.lay_out(PolicyVersion(0));
-        scheduler.cached(PolicyVersion(0));
+        scheduler.plan_prefill(PolicyVersion(0));
+        scheduler.mark_cached(PolicyVersion(0));
         for sequence in scheduler.running_mut() {
             sequence.push(5, -1.0, PolicyVersion(0), &[]);
         }
@@ -363,8 +367,8 @@ mod tests {
         scheduler.admit(Nanos(0), usize::MAX);
         let computed = |row: usize| Prefix { tokens: (1..20).collect(), row };
         let copies = vec![BlockCopy { from: 1, to: 2 }];
-        let expected = Layout { prefixes: vec![computed(0), computed(2)], copies };
-        assert_eq!(scheduler.lay_out(PolicyVersion(0)), expected);
+        let expected = PrefillPlan { prefixes: vec![computed(0), computed(2)], copies };
+        assert_eq!(scheduler.plan_prefill(PolicyVersion(0)), expected);
         assert_eq!(tables(&scheduler), [vec![0, 1], vec![0, 2], vec![3, 4], vec![5]]);
         assert_eq!(scheduler.held(), 6, "the block that is shared counts once");
     }
@@ -381,11 +385,11 @@ mod tests {
             scheduler
         };
         let copies = vec![BlockCopy { from: 1, to: 2 }];
-        let shared = Layout { prefixes: vec![], copies };
-        assert_eq!(admitted().lay_out(PolicyVersion(0)), shared);
+        let shared = PrefillPlan { prefixes: vec![], copies };
+        assert_eq!(admitted().plan_prefill(PolicyVersion(0)), shared);
         let alone = Prefix { tokens: prompt[..17].to_vec(), row: 1 };
-        let computed = Layout { prefixes: vec![alone], copies: vec![] };
-        assert_eq!(admitted().lay_out(PolicyVersion(1)), computed);
+        let computed = PrefillPlan { prefixes: vec![alone], copies: vec![] };
+        assert_eq!(admitted().plan_prefill(PolicyVersion(1)), computed);
     }
 
     proptest! {

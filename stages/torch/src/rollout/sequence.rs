@@ -12,7 +12,7 @@ use super::{Completion, FinishReason, Partial, TokenVersions};
 
 /// The inputs that determine the next token of a response, besides the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Draw {
+pub(crate) struct TokenDraw {
     /// The sampling options.
     pub(crate) sampling: Sampling,
     /// Uniform number in [0, 1) at which the distribution is inverted.
@@ -28,18 +28,19 @@ pub(crate) struct Draw {
 pub(crate) struct Sequence {
     pub(crate) id: SampleId,
     pub(crate) prompt_ids: Arc<[i32]>,
-    /// The sampling options of the response's tokens, and their number.
+    /// The sampling options of the response, including the limits on its length.
     pub(crate) sampling: Sampling,
-    /// The tokens that end the response; by default those of the model.
+    /// The tokens that end the response; by default the end-of-sequence tokens of the model.
     pub(crate) ends: EndTokens,
-    /// Forced length of the response, if lengths are replayed.
+    /// Forced length of the response, in tokens; `None` unless lengths are replayed.
     pub(crate) forced_length: Option<u32>,
-    /// The circumstances of the request, used in lockstep.
+    /// The circumstances of the request, used in deterministic mode.
     pub(crate) launch: Launch,
     /// Number of leading tokens whose keys and values are in the cache.
     pub(crate) cached: usize,
-    /// The policy version that computed the first of them.
-    pub(crate) cached_by: PolicyVersion,
+    /// The policy version that prefilled the cache. Later tokens may have been computed by newer versions.
+    pub(crate) cache_version: PolicyVersion,
+    /// Number of times that the cached tokens were dropped.
     pub(crate) preemptions: u32,
     started: Option<Nanos>,
     stream: RandomStream,
@@ -63,7 +64,7 @@ impl Sequence {
             forced_length: None,
             launch: Launch::default(),
             cached: 0,
-            cached_by: PolicyVersion::default(),
+            cache_version: PolicyVersion::default(),
             preemptions: 0,
             started: None,
             stream,
@@ -73,30 +74,31 @@ impl Sequence {
         }
     }
 
-    /// Sets the length at which the response is forced to end, if any.
-    pub(crate) fn forced_to(self, forced_length: Option<u32>) -> Self {
+    /// Sets the length at which the response is forced to end, in tokens; `None` lets the response end by itself.
+    pub(crate) fn with_forced_length(self, forced_length: Option<u32>) -> Self {
         Self { forced_length, ..self }
     }
 
     /// Sets the tokens that end the response.
-    pub(crate) fn ending_at(self, ends: EndTokens) -> Self {
+    pub(crate) fn with_end_tokens(self, ends: EndTokens) -> Self {
         Self { ends, ..self }
     }
 
     /// Sets the circumstances of the request.
-    pub(super) fn launched(self, launch: Launch) -> Self {
+    pub(super) fn with_launch(self, launch: Launch) -> Self {
         Self { launch, ..self }
     }
 
     /// Returns the tick that the response has reached.
     pub(super) fn tick(&self) -> Tick {
-        self.launch.tick_of(self.response_ids.len())
+        self.launch.tick_at_length(self.response_ids.len())
     }
 
-    /// Adds the tokens that an earlier request sampled. The next token is sampled as if the response had not been interrupted.
+    /// Adds the tokens that an earlier request sampled. The next token is sampled as if the response had not been interrupted. A forced
+    /// length is raised so that the response gets at least one more token.
     pub(crate) fn resume(self, partial: &Partial) -> Self {
         Self {
-            stream: self.stream.after(partial.response_length),
+            stream: self.stream.skip(partial.response_length),
             forced_length: self.forced_length.map(|forced| forced.max(partial.response_length + 1)),
             response_ids: partial.response_ids.clone(),
             logprobs: partial.logprobs.clone(),
@@ -119,7 +121,7 @@ impl Sequence {
             .expect("invariant: the engine refuses empty prompts")
     }
 
-    /// Returns all tokens but the newest: those that must be cached before the next decode iteration.
+    /// Returns all tokens but the newest. These tokens must be cached before the next decode iteration.
     pub(crate) fn prefix(&self) -> impl Iterator<Item = i32> {
         self.prompt_ids.iter().chain(&self.response_ids).copied().take(self.tokens() - 1)
     }
@@ -139,16 +141,16 @@ impl Sequence {
         self.started.get_or_insert(now);
     }
 
-    /// Returns `true` if the next token may end the response.
+    /// Returns `true` if the response has at least `min_new_tokens` tokens, so that the next token may end it.
     pub(crate) fn may_end(&self) -> bool {
         self.response_ids.len() >= self.sampling.min_new_tokens as usize
     }
 
     /// Returns the inputs that determine the next token, and advances the random stream.
-    pub(crate) fn draw(&mut self) -> Draw {
+    pub(crate) fn draw(&mut self) -> TokenDraw {
         let length = self.response_ids.len() + 1;
         let forced = self.forced_length.map(|forced| forced as usize);
-        Draw {
+        TokenDraw {
             sampling: self.sampling,
             uniform: self.stream.uniform(),
             may_end: forced.is_none() && (self.ends.ignore_eos || self.may_end()),
@@ -156,7 +158,8 @@ impl Sequence {
         }
     }
 
-    /// Appends a sampled token, whose input is now cached. Returns the finish reason if the response ends with it.
+    /// Appends a sampled token. All tokens before it are now in the cache. Returns the finish reason if the response ends with the token,
+    /// otherwise `None`.
     pub(crate) fn push(
         &mut self,
         token: i32,
@@ -183,7 +186,7 @@ impl Sequence {
         self.preemptions += 1;
     }
 
-    /// Returns the completion of a response that ends `now`.
+    /// Returns the completion of a response that ends `now`. A response that was never admitted counts as started `now`.
     pub(crate) fn complete(
         self,
         finish_reason: FinishReason,
@@ -229,7 +232,7 @@ mod tests {
     fn a_response_ends_at_its_own_tokens_and_may_ignore_those_of_the_model() {
         let ends = EndTokens { ignore_eos: true, stop_token_ids: Arc::from([5]) };
         let sampling = Sampling { min_new_tokens: 1, ..Sampling::unrestricted(9) };
-        let mut ending = sequence(sampling).ending_at(ends);
+        let mut ending = sequence(sampling).with_end_tokens(ends);
         assert!(ending.draw().may_end, "tokens that do not end the response are not held back");
         assert!(!ending.may_end());
         assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9]), None);
@@ -257,7 +260,7 @@ mod tests {
             })
         };
         assert_eq!(ends(sequence(sampling)), [(false, false), (true, false)]);
-        let forced = sequence(sampling).forced_to(Some(2));
+        let forced = sequence(sampling).with_forced_length(Some(2));
         assert_eq!(ends(forced), [(false, false), (false, true)]);
     }
 }

@@ -7,14 +7,14 @@ use rollpacker_stages::serving::ServingStatistics;
 
 /// The state of an instance that other threads read.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct ServingCounters {
     /// Responses that were assigned to the instance and have not ended.
     assigned: AtomicU64,
     statistics: Mutex<ServingStatistics>,
     failure: Mutex<Option<String>>,
 }
 
-impl Counters {
+impl ServingCounters {
     /// Returns the number of responses that were assigned and have not ended.
     pub(super) fn assigned(&self) -> u64 {
         self.assigned.load(Ordering::Relaxed)

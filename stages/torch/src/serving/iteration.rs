@@ -9,29 +9,29 @@ use tch::{Kind, TchError, Tensor};
 
 use super::logprobs;
 use super::worker::{Worker, generation_of};
-use crate::rollout::generator::{Ended, GeneratorError, TakenUp};
+use crate::rollout::generator::{AdmissionWork, EndedSequence, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
 impl Worker {
     /// Runs one decode iteration, which samples a token for every running response.
     pub(super) fn iterate(&mut self) -> Result<(), GeneratorError> {
-        let taken_up = self.generator.take_up(Nanos(0), usize::MAX)?;
+        let admission = self.generator.admit_and_prefill(Nanos(0), usize::MAX)?;
         let logits = self.generator.logits()?;
         let allowed = self.without_stop_tokens(&logits)?;
         let sampled = self.generator.sample(allowed.as_ref().unwrap_or(&logits))?;
-        self.count_iteration(taken_up);
+        self.count_iteration(admission);
         self.report(&logits, &sampled.tokens)?;
-        let ended = self.generator.take_in(sampled)?;
+        let ended = self.generator.append_tokens(sampled)?;
         self.count_requests();
-        for Ended { sequence, reason } in ended {
+        for EndedSequence { sequence, reason } in ended {
             self.end(sequence.id, reason);
         }
         self.close_if_drained();
         Ok(())
     }
 
-    /// Returns the logits without the stop tokens of responses that are too short to end, if there are any. The sampler does the same for
-    /// the end-of-sequence tokens of the model.
+    /// Returns the logits without the stop tokens of responses that are too short to end; `None` if there are no such stop tokens. The
+    /// sampler does the same for the end-of-sequence tokens of the model.
     fn without_stop_tokens(&self, logits: &Tensor) -> Result<Option<Tensor>, TchError> {
         let vocab = logits.size2()?.1;
         let rows = self.generator.running().enumerate().filter(|(_, one)| !one.may_end());
@@ -64,7 +64,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the log-probabilities of the tokens of the rows whose requests include them.
+    /// Returns the log-probabilities of the tokens, by row, for the rows whose requests ask for log-probabilities.
     fn scores(
         &self,
         logits: &Tensor,
@@ -90,13 +90,13 @@ impl Worker {
         Ok(own.collect())
     }
 
-    fn count_iteration(&self, taken_up: TakenUp) {
+    fn count_iteration(&self, admission: AdmissionWork) {
         let rows = self.generator.running().len() as u64;
         self.counters.update(|statistics| {
             statistics.iterations += 1;
             statistics.sampled_tokens += rows;
-            statistics.prefilled_tokens += taken_up.prefilled as u64;
-            statistics.preemptions += taken_up.preempted as u64;
+            statistics.prefilled_tokens += admission.prefilled as u64;
+            statistics.preemptions += admission.preempted as u64;
         });
     }
 }

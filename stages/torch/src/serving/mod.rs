@@ -28,14 +28,14 @@ use rollpacker_stages::serving::{
 use tch::Device;
 use tokio::sync::oneshot;
 
-use self::counters::Counters;
+use self::counters::ServingCounters;
 pub use self::options::{TorchServingConfig, TorchServingError};
 use self::worker::{Command, Reply, Worker};
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::matrix::SharedPacking;
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
-use crate::rollout::owner::panic_message;
+use crate::rollout::instance_handle::panic_message;
 
 /// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration.
 pub struct TorchServing {
@@ -45,21 +45,21 @@ pub struct TorchServing {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The state that the futures of commands use after the call.
+/// The state that the engine shares with the futures of its commands.
 struct Shared {
     config: ModelConfig,
     device: Device,
-    instances: Vec<Instance>,
+    instances: Vec<ServingInstance>,
     paused: AtomicBool,
     label: Mutex<Arc<str>>,
     /// Loads run one at a time, so that they take effect in one order on all instances.
     loading: tokio::sync::Mutex<()>,
 }
 
-struct Instance {
+struct ServingInstance {
     /// Taken when the engine is dropped, which ends the thread.
     commands: Mutex<Option<Sender<Command>>>,
-    counters: Arc<Counters>,
+    counters: Arc<ServingCounters>,
 }
 
 impl TorchServing {
@@ -105,9 +105,9 @@ impl TorchServing {
         number: usize,
         decoder: Decoder,
         config: &TorchServingConfig,
-    ) -> Result<(Instance, JoinHandle<()>), TorchServingError> {
+    ) -> Result<(ServingInstance, JoinHandle<()>), TorchServingError> {
         let (commands, received) = channel();
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<ServingCounters>::default();
         let capacity = Capacity {
             max_running: config.max_running,
             kv_cache_tokens: config.kv_cache_tokens,
@@ -121,14 +121,14 @@ impl TorchServing {
             .name(format!("serve-{number}"))
             .spawn(move || run(worker, threads))
             .map_err(|error| TorchServingError::Thread { instance: number, error })?;
-        Ok((Instance { commands: Mutex::new(Some(commands)), counters }, thread))
+        Ok((ServingInstance { commands: Mutex::new(Some(commands)), counters }, thread))
     }
 }
 
-/// Runs an instance on `threads` threads to its end. After an error or a panic, it refuses all requests until the engine is dropped.
+/// Runs an instance on `threads` threads until the engine is dropped. After an error or a panic, the instance refuses all requests.
 fn run(mut worker: Worker, threads: usize) {
     let run = || {
-        let _threads = KernelThreads::of_this_thread(threads)
+        let _threads = KernelThreads::for_this_thread(threads)
             .map_err(|error| format!("cannot start its threads: {error}"))?;
         worker.run().map_err(|error| error.to_string())
     };
@@ -137,16 +137,17 @@ fn run(mut worker: Worker, threads: usize) {
         Ok(Err(reason)) => reason,
         Err(panic) => format!("panicked: {}", panic_message(&*panic)),
     };
-    worker.refuse_all(&reason);
+    worker.fail_all(&reason);
 }
 
 impl Shared {
-    /// Sends a command to every instance and waits for the replies. All commands are sent before the first reply is awaited.
+    /// Sends a command to every instance and waits for the replies. All commands are sent before the first reply is awaited. Returns an
+    /// error if an instance has stopped.
     fn on_all<'s, F: Fn(Reply) -> Command>(
         &'s self,
         command: F,
     ) -> impl Future<Output = Result<(), ServingError>> + use<'s, F> {
-        let send = |instance: &Instance| {
+        let send = |instance: &ServingInstance| {
             let (reply, replied) = oneshot::channel();
             instance.send(command(reply));
             replied
@@ -182,7 +183,7 @@ impl Shared {
     }
 }
 
-impl Instance {
+impl ServingInstance {
     /// Sends a command. It is lost if the engine was dropped.
     fn send(&self, command: Command) {
         if let Some(commands) = &*self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -198,10 +199,10 @@ impl ServingEngine for TorchServing {
 
     fn generate(&self, generation: Generation) {
         let instances = self.shared.instances.iter();
-        let least = instances.min_by_key(|instance| instance.counters.assigned());
-        let least = least.expect("invariant: an engine has at least one instance");
-        least.counters.assign(generation.samples);
-        least.send(Command::Generate(generation));
+        let least_loaded = instances.min_by_key(|instance| instance.counters.assigned());
+        let least_loaded = least_loaded.expect("invariant: an engine has at least one instance");
+        least_loaded.counters.assign(generation.samples);
+        least_loaded.send(Command::Generate(generation));
     }
 
     fn abort(&self, id: GenerationId) {

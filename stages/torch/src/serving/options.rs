@@ -16,15 +16,15 @@ pub struct TorchServingConfig {
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (vLLM: `--max-num-seqs`)
     pub max_running: usize,
-    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. Responses
-    /// beyond it are preempted and computed again.
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. At least 2.
+    /// Responses beyond this limit are preempted and computed again.
     pub kv_cache_tokens: usize,
-    /// Maximum number of tokens of a prompt and its response; by default as many as the model and `kv_cache_tokens` allow. (vLLM:
-    /// `--max-model-len`)
+    /// Maximum number of tokens of a prompt and its response, at least 2; by default as many as the model and `kv_cache_tokens` allow.
+    /// (vLLM: `--max-model-len`)
     pub context: Option<usize>,
-    /// Seed of the responses to requests without one.
+    /// Seed of the responses to requests that have no seed.
     pub seed: u64,
-    /// The first label of the weights.
+    /// The label of the weights until the first call of `ServingEngine::set_label`.
     pub label: Arc<str>,
 }
 
@@ -34,7 +34,7 @@ pub enum TorchServingError {
     /// An option is out of bounds.
     #[error("option `{option}`: expected {expected}, found {found}")]
     Option {
-        /// The name of the option.
+        /// The name of the option on the command line, with underscores.
         option: &'static str,
         /// The allowed values.
         expected: String,
@@ -47,7 +47,7 @@ pub enum TorchServingError {
     /// The system cannot create a thread.
     #[error("cannot start the thread of instance {instance}: {error}")]
     Thread {
-        /// The instance.
+        /// The number of the instance, from 0.
         instance: usize,
         /// The error of the operating system.
         error: std::io::Error,
@@ -55,7 +55,7 @@ pub enum TorchServingError {
 }
 
 impl TorchServingConfig {
-    /// Checks the options and returns the sizes of the engine.
+    /// Checks the options and returns the limits of the engine.
     pub(super) fn limits(&self, model: &ModelConfig) -> Result<ServingLimits, TorchServingError> {
         let at_least_one = |option, found: usize| match found {
             0 => {
@@ -67,11 +67,11 @@ impl TorchServingConfig {
         at_least_one("threads", self.threads_per_instance)?;
         at_least_one("max_num_seqs", self.max_running)?;
         let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
-        let most = positions.min(self.kv_cache_tokens);
-        let context = self.context.unwrap_or(most);
-        if !(2..=most).contains(&context) {
+        let max = positions.min(self.kv_cache_tokens);
+        let context = self.context.unwrap_or(max);
+        if !(2..=max).contains(&context) {
             let expected = format!(
-                "2 to {most}, the smaller of kv_cache_tokens and the positions of the model"
+                "2 to {max}, the smaller of kv_cache_tokens and the positions of the model"
             );
             return Err(TorchServingError::Option {
                 option: "max_model_len",

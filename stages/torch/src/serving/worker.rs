@@ -11,21 +11,26 @@ use rollpacker_stages::serving::{Generation, GenerationId, Pause, TokenReceiver}
 use tch::TchError;
 use tokio::sync::oneshot;
 
-use super::counters::Counters;
+use super::counters::ServingCounters;
 use super::logprobs;
 use crate::model::{Decoder, kernel_threads};
 use crate::rollout::generator::{Capacity, Generator, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
-/// The channel on which the caller learns that a command has taken effect.
+/// The channel that reports to the caller that a command has taken effect.
 pub(super) type Reply = oneshot::Sender<()>;
 
 /// A command to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum Command {
+    /// Start a request, or hold it during a pause.
     Generate(Generation),
+    /// Abort all responses of a request.
     Abort(GenerationId),
+    /// Abort one response of a request.
     AbortSample(GenerationId, u32),
+    /// Pause the instance.
     Pause(Pause, Reply),
+    /// End the pause.
     Resume(Reply),
     /// Sample with these weights.
     Load(Decoder, Reply),
@@ -37,7 +42,7 @@ pub(super) enum Command {
 pub(super) struct Worker {
     pub(super) generator: Generator<Decoder>,
     commands: Receiver<Command>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<ServingCounters>,
     /// The requests in the generator.
     pub(super) open: BTreeMap<GenerationId, OpenGeneration>,
     /// The requests that arrived during a pause, in order.
@@ -45,23 +50,28 @@ pub(super) struct Worker {
     gate: Gate,
     seed: u64,
     pub(super) label: Arc<str>,
-    /// Number of times that weights were loaded. A cache that other weights computed has another number, so it is not copied.
+    /// Number of times that weights were loaded. It is the version of the weights for the generator, which does not share cache entries
+    /// across versions.
     loads: u64,
 }
 
 /// A request whose responses are being generated.
 pub(super) struct OpenGeneration {
+    /// The receiver of the tokens.
     pub(super) receiver: Box<dyn TokenReceiver>,
+    /// Number of most likely tokens to report with each sampled token; `None` to report no log-probabilities.
     pub(super) logprobs: Option<u32>,
+    /// Number of samples.
     samples: u32,
     /// Number of samples that have not ended.
     unfinished: u32,
 }
 
-/// Decides whether the generator runs and takes new requests.
+/// The state that determines whether the generator runs and takes new requests.
 enum Gate {
+    /// The generator runs and takes new requests.
     Open,
-    /// The requests in the generator run to their end; then the gate closes and these callers get their replies.
+    /// The requests in the generator run to their end, and new requests wait; then the gate closes and these callers get their replies.
     Draining(Vec<Reply>),
     /// The generator does not run, and requests wait.
     Closed,
@@ -72,7 +82,7 @@ impl Worker {
         decoder: Decoder,
         capacity: Capacity,
         commands: Receiver<Command>,
-        counters: Arc<Counters>,
+        counters: Arc<ServingCounters>,
         seed: u64,
         label: Arc<str>,
     ) -> Result<Self, TchError> {
@@ -99,15 +109,15 @@ impl Worker {
                 false => self.commands.recv().map_err(Into::into),
             };
             match next {
-                Ok(command) => self.follow(command)?,
+                Ok(command) => self.execute(command)?,
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => self.iterate()?,
             }
         }
     }
 
-    /// Answers all requests with a failure, those in flight and those that arrive, until the engine is dropped.
-    pub(super) fn refuse_all(&mut self, reason: &str) {
+    /// Answers the requests in flight, and all requests that arrive until the engine is dropped, with a failure.
+    pub(super) fn fail_all(&mut self, reason: &str) {
         self.counters.fail(reason);
         let open = std::mem::take(&mut self.open).into_values().map(|open| open.receiver);
         let held = self.held.drain(..).map(|generation| generation.receiver);
@@ -121,9 +131,9 @@ impl Worker {
         }
     }
 
-    fn follow(&mut self, command: Command) -> Result<(), GeneratorError> {
+    fn execute(&mut self, command: Command) -> Result<(), GeneratorError> {
         match command {
-            Command::Generate(generation) => self.take(generation)?,
+            Command::Generate(generation) => self.start_or_hold(generation)?,
             Command::Abort(id) => self.abort(id)?,
             Command::AbortSample(id, sample) => self.abort_sample(id, sample)?,
             Command::Pause(mode, reply) => self.pause(mode, reply)?,
@@ -139,7 +149,7 @@ impl Worker {
     }
 
     /// Starts a request, or holds it during a pause.
-    fn take(&mut self, generation: Generation) -> Result<(), GeneratorError> {
+    fn start_or_hold(&mut self, generation: Generation) -> Result<(), GeneratorError> {
         match self.gate {
             Gate::Open => self.start(generation),
             Gate::Draining(_) | Gate::Closed => {
@@ -153,7 +163,9 @@ impl Worker {
         if let Some(top) = generation.prompt_logprobs {
             let decoder = self.generator.network();
             let prompt = &generation.prompt_ids;
-            let scored = kernel_threads::with_all(|| logprobs::of_prompt(decoder, prompt, top))?;
+            let scored = kernel_threads::with_libtorch_threads(|| {
+                logprobs::of_prompt(decoder, prompt, top)
+            })?;
             generation.receiver.prompt(scored);
         }
         for sample in 0..generation.samples {
@@ -178,7 +190,7 @@ impl Worker {
             None => RandomStream::new(self.seed, id),
         };
         Sequence::new(id, Arc::clone(&generation.prompt_ids), generation.sampling, stream)
-            .ending_at(generation.ends.clone())
+            .with_end_tokens(generation.ends.clone())
     }
 
     fn abort(&mut self, id: GenerationId) -> Result<(), GeneratorError> {
@@ -258,18 +270,18 @@ impl Worker {
     fn load(&mut self, decoder: Decoder, reply: Reply) {
         self.loads += 1;
         *self.generator.network_mut() = decoder;
-        self.generator.loaded(PolicyVersion(self.loads));
+        self.generator.set_version(PolicyVersion(self.loads));
         self.answer(reply);
     }
 
-    /// Replies to a caller that its command has taken effect, unless it no longer waits. The requests are counted first, so that the caller
-    /// reads statistics that show the effect.
+    /// Replies to a caller that its command has taken effect, unless the caller no longer waits. The requests are counted first, so that
+    /// the caller reads statistics that show the effect.
     fn answer(&self, reply: Reply) {
         self.count_requests();
         let _gone = reply.send(());
     }
 
-    /// Reports the end of a response, and removes its request with the last one.
+    /// Reports the end of a response. Removes the request if this was its last response.
     pub(super) fn end(&mut self, id: SampleId, reason: FinishReason) {
         self.counters.end();
         let generation = generation_of(id);

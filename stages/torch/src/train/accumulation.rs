@@ -8,19 +8,20 @@ use super::optimizer::{clear_gradients, flat_gradient};
 use super::tally::{StepSums, Tallies, Unit};
 use super::{Numbers, PartialError, Total};
 
-/// The sums of a step. Those of this replica are kept apart from the sums over all replicas.
+/// The sums of a step. The sums of this replica are kept apart from the sums over all replicas.
 ///
 /// Without determinism, the sum is in the gradients of the parameters themselves. In deterministic mode, the gradient of each unit of
 /// computation is removed from the parameters, rounded, and added in fixed point; see [`fixed`].
 #[derive(Debug, Default)]
 pub(crate) struct Accumulation {
     deterministic: bool,
-    /// The sum in fixed point, `[parameters]`. Empty until the first addition.
+    /// The gradient of this replica in fixed point, `[parameters]`. Empty until the first addition, and without determinism.
     sums: Vec<i64>,
-    /// `true` if this replica has accumulated something that was not taken.
+    /// `true` if this replica has accumulated a unit since the last [`take`](Self::take).
     pending: bool,
+    /// The totals of this replica.
     tallies: Tallies,
-    /// The sum over all replicas, if it was received.
+    /// The gradient and the totals of all replicas; `None` unless a sum over the replicas was received.
     reduced: Option<(Numbers, Tallies)>,
     /// A buffer for one gradient, kept to reuse its memory.
     scratch: Vec<f32>,
@@ -31,7 +32,8 @@ impl Accumulation {
         Self { deterministic, ..Self::default() }
     }
 
-    /// Adds a unit whose gradient was added to those of `parameters`.
+    /// Adds a unit of computation, whose gradient has been added to the gradients of `parameters`. Returns an error in deterministic mode
+    /// if the unit was added before, or its gradient leaves the range of fixed point.
     pub(crate) fn add(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -69,7 +71,8 @@ impl Accumulation {
         self.pending
     }
 
-    /// Removes and returns the sums of this replica; zeros if nothing was accumulated.
+    /// Removes and returns the gradient and the totals of this replica. If nothing was accumulated, the gradient is zero and there are no
+    /// totals.
     pub(crate) fn take(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -87,7 +90,7 @@ impl Accumulation {
         Ok((Numbers::Float(gradient), totals))
     }
 
-    /// Adds the sum over all replicas.
+    /// Adds a sum over all replicas: the gradient, and the totals that belong to `model`.
     pub(crate) fn put(
         &mut self,
         gradient: Numbers,
@@ -96,13 +99,13 @@ impl Accumulation {
     ) -> Result<(), PartialError> {
         let (sums, tallies) = self.reduced.get_or_insert_default();
         sums.add(gradient)?;
-        tallies.take_in(totals, model, self.deterministic)
+        tallies.add_totals(totals, model, self.deterministic)
     }
 
-    /// Returns the sums over all units.
+    /// Returns the totals over all units: of all replicas if a sum over the replicas was received, otherwise of this replica.
     ///
     /// # Errors
-    /// If a sum over replicas was received, but this replica has accumulated something since its last [`take`](Self::take).
+    /// If a sum over replicas was received, but this replica has accumulated a unit since its last [`take`](Self::take).
     pub(crate) fn tally(&self) -> Result<StepSums, PartialError> {
         match &self.reduced {
             Some(_) if self.pending => Err(PartialError::NotTaken),
@@ -111,7 +114,8 @@ impl Accumulation {
         }
     }
 
-    /// Returns the gradient of all units divided by `denominator`, `[parameters]`, of the kind and on the device of `parameters`.
+    /// Returns the gradient of the units that [`tally`](Self::tally) covers, divided by `denominator`, `[parameters]`, of the kind and on
+    /// the device of `parameters`.
     pub(crate) fn mean(
         &self,
         parameters: &[(String, Tensor)],

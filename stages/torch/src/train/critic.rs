@@ -13,7 +13,7 @@ use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
 use super::optimizer::AdamW;
 use super::step_updates::StepUpdates;
-use super::tally::{Over, StepSums, Terms};
+use super::tally::{StepSums, TermReduction, Terms};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, TorchError};
 
@@ -28,7 +28,7 @@ pub struct ValueModel {
     weight: Tensor,
     /// `[1]`
     bias: Tensor,
-    /// Those of the decoder and of the head.
+    /// The parameters of the decoder and of the head.
     parameters: Vec<(String, Tensor)>,
 }
 
@@ -46,7 +46,8 @@ impl ValueModel {
         Ok(Self::of(decoder, weight, bias))
     }
 
-    /// Loads a folder: that of a decoder, whose initial prediction is 0, or one to which a trainer saved a critic.
+    /// Loads a model from the folder of a critic that a trainer saved, or from the folder of a decoder. If the folder has no
+    /// `value_head.safetensors`, the initial prediction is 0.
     ///
     /// # Errors
     /// If a file cannot be read, or the head does not consist of `weight` and `bias` that fit the decoder.
@@ -105,8 +106,8 @@ impl ValueModel {
         hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(-1)
     }
 
-    /// Adds the gradient of the value loss of a micro-batch to those of the parameters. Returns the other sums. Losses are divided by
-    /// `scale` if their aggregation is `seq-mean-token-sum-norm`.
+    /// Adds the gradient of the value loss of a micro-batch to the gradients of the parameters. Returns the denominator of the loss and the
+    /// sums for its metrics. Losses are divided by `scale` if their aggregation is `seq-mean-token-sum-norm`.
     pub(crate) fn backward(
         &self,
         config: &CriticConfig,
@@ -122,21 +123,21 @@ impl ValueModel {
         let loss = value.loss.f_mul(&factors(sequences, mode, scale, device)?)?;
         loss.f_sum(loss.kind())?.f_backward()?;
         let mut terms = Terms::default();
-        terms.add("critic/vf_loss", Over::Loss, &loss)?;
-        terms.add("critic/vf_clipfrac", Over::Tokens, &value.clipped)?;
-        terms.add("critic/vpred_mean", Over::Tokens, &predicted)?;
+        terms.add("critic/vf_loss", TermReduction::Loss, &loss)?;
+        terms.add("critic/vf_clipfrac", TermReduction::Tokens, &value.clipped)?;
+        terms.add("critic/vpred_mean", TermReduction::Tokens, &predicted)?;
         StepSums::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
     }
 }
 
-/// A value model with its optimizer. The gradient of a step is accumulated and divided once, like that of the policy.
+/// A value model with its optimizer. The gradient of a step is accumulated and divided once, as for the policy.
 #[derive(Debug)]
 pub(crate) struct Critic {
     model: ValueModel,
     optimizer: AdamW,
     pub(crate) accumulated: Accumulation,
     /// The updates of the current step.
-    done: StepUpdates,
+    step_updates: StepUpdates,
 }
 
 impl Critic {
@@ -152,14 +153,14 @@ impl Critic {
         }
         let optimizer = AdamW::new(optimizer, model.parameters())?;
         let accumulated = Accumulation::new(deterministic);
-        Ok(Self { model, optimizer, accumulated, done: StepUpdates::default() })
+        Ok(Self { model, optimizer, accumulated, step_updates: StepUpdates::default() })
     }
 
     pub(crate) fn model(&self) -> &ValueModel {
         &self.model
     }
 
-    /// Applies the accumulated gradient. Does nothing if there is none.
+    /// Applies the accumulated gradient and clears it. The model does not change if no response carries loss.
     pub(crate) fn update(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;
@@ -176,24 +177,24 @@ impl Critic {
         if !update.is_applied() {
             return Err(TrainError::NotFinite { step, quantity: "gradient of the critic" });
         }
-        self.done.add(&tally, Some(update));
+        self.step_updates.add(&tally, Some(update));
         Ok(())
     }
 
-    /// Ends a step. Returns the metrics of its updates.
+    /// Ends a step, and advances the learning-rate schedule if the step has changed the model. Returns the metrics of the step.
     pub(crate) fn end_step(&mut self) -> Metrics {
-        let done = std::mem::take(&mut self.done);
-        if done.is_updated() {
+        let step_updates = std::mem::take(&mut self.step_updates);
+        if step_updates.is_updated() {
             self.optimizer.end_step();
         }
-        done.metrics("critic")
+        step_updates.metrics("critic")
     }
 
     pub(crate) fn optimizer(&mut self) -> &mut AdamW {
         &mut self.optimizer
     }
 
-    /// Returns the accumulation of the step, and its parameters.
+    /// Returns the accumulation of the step, and the parameters of the model.
     pub(crate) fn accumulated(&mut self) -> (&mut Accumulation, &[(String, Tensor)]) {
         (&mut self.accumulated, self.model.parameters())
     }

@@ -1,4 +1,4 @@
-//! The output head: log-probabilities of targets from hidden states, and the gradient of both.
+//! The output head: log-probabilities of target tokens and entropies from hidden states, and their gradients.
 
 use tch::{Device, TchError, Tensor};
 
@@ -9,7 +9,8 @@ use crate::model::Decoder;
 /// The maximum number of logits held at once on a CPU: 64 MiB of float32, plus a few times as much for values computed from them.
 const HOST_LOGITS: i64 = 1 << 24;
 
-/// The same on other devices: 1 GiB. Each chunk adds a gradient of the size of the head, so few chunks are fast.
+/// The maximum number of logits held at once on other devices: 1 GiB of float32. Each chunk adds a gradient of the size of the head, so few
+/// chunks are fast.
 const DEVICE_LOGITS: i64 = 1 << 28;
 
 /// The model's scores of the response tokens of a micro-batch; both `[response tokens]`.
@@ -17,7 +18,7 @@ const DEVICE_LOGITS: i64 = 1 << 28;
 pub(crate) struct TokenScores {
     /// Log-probability of each token, in nats.
     pub(crate) logprobs: Tensor,
-    /// Entropy of the distribution that the token was predicted from, in nats.
+    /// Entropy of the predicted distribution of the token, in nats.
     pub(crate) entropy: Tensor,
 }
 
@@ -36,7 +37,7 @@ impl TokenScores {
 pub(crate) struct Head {
     temperature: f64,
     entropy_grad: bool,
-    /// The number of rows of logits held at once.
+    /// The maximum number of rows of logits held at once.
     pub(crate) rows: i64,
 }
 
@@ -44,8 +45,8 @@ impl Head {
     /// Creates the head of `decoder`. Logits are divided by `temperature`; `entropy_grad` must be `true` if the objective depends on the
     /// entropy.
     pub(crate) fn new(decoder: &Decoder, temperature: f64, entropy_grad: bool) -> Self {
-        let most = if decoder.device() == Device::Cpu { HOST_LOGITS } else { DEVICE_LOGITS };
-        let rows = (most / decoder.config().vocab_size.max(1)).max(1);
+        let max = if decoder.device() == Device::Cpu { HOST_LOGITS } else { DEVICE_LOGITS };
+        let rows = (max / decoder.config().vocab_size.max(1)).max(1);
         Self { temperature, entropy_grad, rows }
     }
 
@@ -58,7 +59,8 @@ impl Head {
         tch::no_grad(|| self.score_in_chunks(decoder, &batch.hidden(decoder)?, &batch.targets))
     }
 
-    /// Adds the gradient of an objective to the decoder's parameters, and returns the second value of the objective.
+    /// Adds the gradient of the loss that `objective` returns to the gradients of the decoder's parameters. Returns the second value of
+    /// `objective`.
     pub(crate) fn backward<T>(
         &self,
         decoder: &Decoder,
@@ -79,8 +81,8 @@ impl Head {
     /// The first pass computes the scores of all rows without a graph. The second computes the gradient of the objective with respect to
     /// these scores. The third goes through the rows in chunks: it builds the graph from the hidden states to the scores of a chunk again
     /// and backpropagates the gradient of the second pass through it, as the dot product of scores and gradient. This accumulates the
-    /// gradient of the head's parameters, and that of the hidden states in `cut`. The last pass backpropagates the gradient of the hidden
-    /// states into the layers.
+    /// gradient of the head's parameters, and the gradient of the hidden states in `cut`. The last pass backpropagates the gradient of the
+    /// hidden states into the layers.
     fn backward_in_chunks<T>(
         &self,
         decoder: &Decoder,

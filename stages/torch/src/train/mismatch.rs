@@ -1,28 +1,31 @@
-//! Metrics of the training-inference mismatch: how far the engine's log-probabilities are from those that the trainer computes at the start
-//! of the step, for the same tokens.
+//! Metrics of the training-inference mismatch: how far the engine's log-probabilities are from the log-probabilities that the trainer
+//! computes for the same tokens at the start of the step.
 //!
-//! The formulas are those of verl's `compute_offpolicy_metrics`, over all tokens before any is rejected. Everything is a sum over tokens or
+//! The formulas follow verl's `compute_offpolicy_metrics`, over all tokens before any is rejected. Everything is a sum over tokens or
 //! responses, so that streamed parts of a step and replicas add up to the step. It is computed in float64 on the host from
-//! log-probabilities that the loss has anyway.
+//! log-probabilities that the loss needs anyway.
 
 use rollpacker_stages::train::config::{LOG_RATIO_LIMIT, Level, Threshold, TrainerConfig};
 use tch::TchError;
 
 use super::objective::Outcome;
 use super::rejection::{by_sequence, log_ratios, numbers};
-use super::tally::{IMPORTANCE, IMPORTANCE_TERMS, KEPT_TOKENS, Over, SEQUENCES, StepSums, TOKENS};
+use super::tally::{
+    IMPORTANCE, IMPORTANCE_TERMS, KEPT_TOKENS, SEQUENCES, StepSums, TOKENS, TermReduction,
+};
 use super::{Metrics, Sequence};
 
-/// The level and threshold for which extreme weights are counted while no correction is configured: the defaults of one.
+/// The level and threshold with which extreme weights are counted while no importance sampling is configured. The threshold is the default
+/// of `rollout_is_threshold`.
 const WITHOUT_CORRECTION: (Level, Threshold) = (Level::Token, Threshold::Above(2.0));
 
 /// The bound of the logarithms of perplexities, in nats. An engine may return any finite log-probability, and sums must stay finite.
 const LOG_PERPLEXITY_LIMIT: f64 = 300.0;
 
-/// The variance relative to the mean square below which a sum of squares has lost all digits of the variance.
-const LEAST_VARIANCE: f64 = 1e-12;
+/// The minimum variance relative to the mean square. Below it, rounding leaves no correct digit of the variance.
+const MIN_VARIANCE: f64 = 1e-12;
 
-// Parts of the standard deviation of the difference of probabilities.
+// Parts of the standard deviation of the absolute difference of probabilities.
 const DIFFERENCE: &str = "difference of probabilities";
 const DIFFERENCE_SQUARED: &str = "squared difference of probabilities";
 // Parts of the correlation of probabilities; the complements keep the digits of probabilities near 1.
@@ -45,7 +48,7 @@ pub(crate) fn sums(
     let logprobs = numbers(&outcome.logprobs)?;
     for (sequence, trainer) in sequences.iter().zip(by_sequence(sequences, &logprobs)) {
         let log_ratios = log_ratios(sequence.logprobs, trainer);
-        sums.add_to(SEQUENCES, Over::Part, 1.0);
+        sums.add_to(SEQUENCES, TermReduction::Part, 1.0);
         add_perplexities(&mut sums, sequence.logprobs, trainer);
         add_divergences(&mut sums, &log_ratios);
         add_probabilities(&mut sums, sequence.logprobs, trainer);
@@ -65,7 +68,7 @@ pub(crate) fn sums(
     Ok(sums)
 }
 
-/// Returns the metrics that are not plain means of the sums of a step.
+/// Returns the metrics that are not plain means of the sums of a step. A metric that is not defined for the step is left out.
 pub(crate) fn derived(sums: &StepSums) -> Metrics {
     let tokens = sums.value(TOKENS);
     let named = [
@@ -83,21 +86,29 @@ fn add_perplexities(sums: &mut StepSums, engine: &[f32], trainer: &[f64]) {
     let engine = engine.iter().map(|&logprob| f64::from(logprob)).sum::<f64>() / tokens;
     let trainer = trainer.iter().sum::<f64>() / tokens;
     let exp = |nats: f64| nats.clamp(-LOG_PERPLEXITY_LIMIT, LOG_PERPLEXITY_LIMIT).exp();
-    sums.add_to("rollout_corr/training_ppl", Over::Sequences, exp(-trainer));
-    sums.add_to("rollout_corr/rollout_ppl", Over::Sequences, exp(-engine));
-    sums.add_to("rollout_corr/log_ppl_diff", Over::Sequences, engine - trainer);
-    sums.add_to("rollout_corr/log_ppl_abs_diff", Over::Sequences, (engine - trainer).abs());
-    sums.add_to("rollout_corr/ppl_ratio", Over::Sequences, exp(engine - trainer));
+    sums.add_to("rollout_corr/training_ppl", TermReduction::Sequences, exp(-trainer));
+    sums.add_to("rollout_corr/rollout_ppl", TermReduction::Sequences, exp(-engine));
+    sums.add_to("rollout_corr/log_ppl_diff", TermReduction::Sequences, engine - trainer);
+    sums.add_to(
+        "rollout_corr/log_ppl_abs_diff",
+        TermReduction::Sequences,
+        (engine - trainer).abs(),
+    );
+    sums.add_to("rollout_corr/ppl_ratio", TermReduction::Sequences, exp(engine - trainer));
 }
 
 fn add_divergences(sums: &mut StepSums, log_ratios: &[f64]) {
     // verl does not clamp for k3. Without the clamp, one token of a wrong model would make the sum of a step infinite.
     let clamped = |&x: &f64| x.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT);
     let over_tokens = |term: fn(f64) -> f64| log_ratios.iter().map(clamped).map(term).sum::<f64>();
-    sums.add_to("rollout_corr/k3_kl", Over::Tokens, over_tokens(|x| x.exp_m1() - x));
-    sums.add_to("rollout_corr/chi2_token", Over::Tokens, over_tokens(|x| (2.0 * x).exp_m1()));
+    sums.add_to("rollout_corr/k3_kl", TermReduction::Tokens, over_tokens(|x| x.exp_m1() - x));
+    sums.add_to(
+        "rollout_corr/chi2_token",
+        TermReduction::Tokens,
+        over_tokens(|x| (2.0 * x).exp_m1()),
+    );
     let product = clamped(&log_ratios.iter().sum::<f64>());
-    sums.add_to("rollout_corr/chi2_seq", Over::Sequences, (2.0 * product).exp_m1());
+    sums.add_to("rollout_corr/chi2_seq", TermReduction::Sequences, (2.0 * product).exp_m1());
 }
 
 fn add_probabilities(sums: &mut StepSums, engine: &[f32], trainer: &[f64]) {
@@ -116,47 +127,47 @@ fn add_probabilities(sums: &mut StepSums, engine: &[f32], trainer: &[f64]) {
         let terms = [difference, difference * difference, x, x * x, y, y * y, x * y];
         parts.iter_mut().zip(terms).for_each(|((_, sum), term)| *sum += term);
     }
-    parts.into_iter().for_each(|(name, sum)| sums.add_to(name, Over::Part, sum));
+    parts.into_iter().for_each(|(name, sum)| sums.add_to(name, TermReduction::Part, sum));
 }
 
-/// Counts the importance weights beyond the threshold, of tokens or of sequences.
+/// Counts the importance weights above the upper bound and below the lower bound of the threshold, over tokens or over sequences.
 fn add_extremes(sums: &mut StepSums, config: &TrainerConfig, log_ratios: &[f64]) {
     let (level, threshold) =
         config.rollout_is.map_or(WITHOUT_CORRECTION, |is| (is.level, is.threshold));
-    let (least, most) = threshold.bounds();
-    let (least, most) = (least.ln(), most.ln());
+    let (min, max) = threshold.bounds();
+    let (min, max) = (min.ln(), max.ln());
     let product = [log_ratios.iter().sum::<f64>()];
-    let (over, counted) = match level {
-        Level::Token => (Over::Tokens, log_ratios),
-        Level::Sequence => (Over::Sequences, product.as_slice()),
+    let (reduction, counted) = match level {
+        Level::Token => (TermReduction::Tokens, log_ratios),
+        Level::Sequence => (TermReduction::Sequences, product.as_slice()),
     };
     let count = |of: &dyn Fn(f64) -> bool| counted.iter().filter(|&&x| of(x)).count() as f64;
-    sums.add_to("rollout_corr/rollout_is_ratio_fraction_high", over, count(&|x| x > most));
-    sums.add_to("rollout_corr/rollout_is_ratio_fraction_low", over, count(&|x| x < least));
+    sums.add_to("rollout_corr/rollout_is_ratio_fraction_high", reduction, count(&|x| x > max));
+    sums.add_to("rollout_corr/rollout_is_ratio_fraction_low", reduction, count(&|x| x < min));
 }
 
-/// Adds the importance weights of the tokens of a response, after the threshold. A response of weight `weight` counts that often in their
-/// mean, as it does in the loss.
+/// Adds the importance weights of the tokens of a response, after the threshold. In the mean of the importance weights, a response counts
+/// with its weight in the loss, `weight`.
 fn add_importance(sums: &mut StepSums, config: &TrainerConfig, weight: f32, importance: &[f64]) {
-    sums.add_to(WEIGHT, Over::Part, importance.iter().sum());
-    sums.add_to(WEIGHT_SQUARED, Over::Part, importance.iter().map(|one| one * one).sum());
+    sums.add_to(WEIGHT, TermReduction::Part, importance.iter().sum());
+    sums.add_to(WEIGHT_SQUARED, TermReduction::Part, importance.iter().map(|one| one * one).sum());
     let Some(is) = config.rollout_is.filter(|is| is.batch_normalize) else { return };
     // All tokens of a sequence have its weight.
     let terms = if is.level == Level::Sequence { &importance[..1] } else { importance };
     let times = f64::from(weight);
-    sums.add_to(IMPORTANCE, Over::Part, times * terms.iter().sum::<f64>());
-    sums.add_to(IMPORTANCE_TERMS, Over::Part, times * terms.len() as f64);
+    sums.add_to(IMPORTANCE, TermReduction::Part, times * terms.iter().sum::<f64>());
+    sums.add_to(IMPORTANCE_TERMS, TermReduction::Part, times * terms.len() as f64);
 }
 
 fn add_rejected(sums: &mut StepSums, kept: &[bool]) {
     let rejected = kept.iter().filter(|&&kept| !kept).count();
     let share = f64::from(u8::from(rejected > 0));
-    sums.add_to(KEPT_TOKENS, Over::Part, (kept.len() - rejected) as f64);
-    sums.add_to("rollout_corr/rollout_rs_masked_fraction", Over::Tokens, rejected as f64);
-    sums.add_to("rollout_corr/rollout_rs_seq_masked_fraction", Over::Sequences, share);
+    sums.add_to(KEPT_TOKENS, TermReduction::Part, (kept.len() - rejected) as f64);
+    sums.add_to("rollout_corr/rollout_rs_masked_fraction", TermReduction::Tokens, rejected as f64);
+    sums.add_to("rollout_corr/rollout_rs_seq_masked_fraction", TermReduction::Sequences, share);
 }
 
-/// Returns the unbiased standard deviation of the difference of probabilities; `None` for fewer than two tokens.
+/// Returns the sample standard deviation of the absolute difference of probabilities; `None` for fewer than two tokens.
 fn deviation(sums: &StepSums, tokens: f64) -> Option<f64> {
     let sum = sums.value(DIFFERENCE);
     let squares = sums.value(DIFFERENCE_SQUARED) - sum * sum / tokens;
@@ -168,7 +179,7 @@ fn correlation(sums: &StepSums, tokens: f64) -> Option<f64> {
     let [engine, trainer] = [ENGINE, TRAINER].map(|name| sums.value(name));
     let spread = |sum: f64, squares: f64| {
         let spread = squares - sum * sum / tokens;
-        (spread > LEAST_VARIANCE * squares).then_some(spread)
+        (spread > MIN_VARIANCE * squares).then_some(spread)
     };
     let of_engine = spread(engine, sums.value(ENGINE_SQUARED))?;
     let of_trainer = spread(trainer, sums.value(TRAINER_SQUARED))?;

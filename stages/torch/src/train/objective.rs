@@ -9,17 +9,17 @@ use super::head::TokenScores;
 use super::loss::{
     Segments, SharedKl, SharedPolicyLoss, Tokens, importance_weights, kl_estimators, policy_losses,
 };
-use super::rejection::Kept;
-use super::tally::{Over, Reduced, Terms};
+use super::rejection::RejectionMask;
+use super::tally::{ReducedTerms, TermReduction, Terms};
 
-/// The functions named by a [`TrainerConfig`].
+/// The loss functions and KL estimators that a [`TrainerConfig`] names.
 #[derive(Clone, Debug)]
 pub struct Objective {
     /// The policy loss.
     pub policy_loss: SharedPolicyLoss,
-    /// The KL estimator of the loss. Unused if its coefficient is 0.
+    /// The KL estimator of the loss. Unused if `kl_loss_coef` is 0.
     pub kl_loss: SharedKl,
-    /// The KL estimator of the penalty in rewards, if there is one.
+    /// The KL estimator of the penalty in rewards; `None` without such a penalty.
     pub reward_kl: Option<SharedKl>,
 }
 
@@ -52,12 +52,13 @@ impl Objective {
         })
     }
 
-    /// Returns the aggregation: that of the loss if the loss fixes one, otherwise the configured one.
+    /// Returns the aggregation that the policy loss fixes, or the configured aggregation if the policy loss fixes none.
     pub(crate) fn aggregation(&self, config: &TrainerConfig) -> Aggregation {
         self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
     }
 
-    /// Returns the numerator of the loss of a micro-batch, and what else its step needs of it. The `columns` are those of the `sequences`.
+    /// Returns the numerator of the loss of a micro-batch, and the other results of the micro-batch. `columns` must be the columns of
+    /// `sequences`.
     pub(crate) fn numerator(
         &self,
         config: &TrainerConfig,
@@ -71,7 +72,7 @@ impl Objective {
             None => scores.logprobs.f_detach()?,
         };
         let importance = add_mismatch(config, &logprobs, columns, &mut terms)?;
-        let kept = Kept::of(&config.rollout_rs, sequences, &logprobs)?;
+        let kept = RejectionMask::of(&config.rollout_rs, sequences, &logprobs)?;
         let total = match &kept {
             None => self.loss(config, scores, columns, importance.as_ref(), &mut terms)?,
             // The losses need at least one token.
@@ -114,15 +115,15 @@ impl Objective {
         };
         let mut total = self.policy_term(&tokens, columns, importance, terms)?;
         if let Some(kl) = self.kl_term(config, &tokens, columns)? {
-            terms.add("actor/kl_loss", Over::Loss, &kl)?;
+            terms.add("actor/kl_loss", TermReduction::Loss, &kl)?;
             total = total.f_add(&kl.f_mul_scalar(config.kl_loss_coef)?)?;
         }
         let entropy = scores.entropy.f_mul(&columns.factors)?;
-        terms.add("actor/entropy", Over::Loss, &entropy)?;
+        terms.add("actor/entropy", TermReduction::Loss, &entropy)?;
         if config.entropy_coeff > 0.0 {
             total = total.f_sub(&entropy.f_mul_scalar(config.entropy_coeff)?)?;
         }
-        terms.add("actor/loss", Over::Policy, &total)?;
+        terms.add("actor/loss", TermReduction::Policy, &total)?;
         Ok(total)
     }
 
@@ -137,13 +138,13 @@ impl Objective {
         let policy = self.policy_loss.tokens(tokens)?;
         let mut loss = policy.loss.f_mul(&columns.factors)?;
         for (name, values) in &policy.metrics {
-            terms.add(name, Over::KeptTokens, values)?;
+            terms.add(name, TermReduction::KeptTokens, values)?;
         }
-        terms.add("actor/ppo_kl", Over::KeptTokens, &tokens.log_ratio()?.f_neg()?)?;
+        terms.add("actor/ppo_kl", TermReduction::KeptTokens, &tokens.log_ratio()?.f_neg()?)?;
         if let Some(weights) = importance {
             loss = loss.f_mul(&self.policy_loss.importance(weights, tokens.segments)?)?;
         }
-        terms.add("actor/pg_loss", Over::Policy, &loss)?;
+        terms.add("actor/pg_loss", TermReduction::Policy, &loss)?;
         Ok(loss)
     }
 
@@ -165,16 +166,16 @@ impl Objective {
 
 /// The results of a micro-batch besides its gradient.
 pub(crate) struct Outcome {
-    pub(crate) terms: Reduced,
+    pub(crate) terms: ReducedTerms,
     /// The trainer's log-probabilities at the start of the step, without gradient; `[response tokens]`.
     pub(crate) logprobs: Tensor,
-    /// The importance weights, before they are divided by their mean; `[response tokens]`.
+    /// The importance weights, before they are divided by their mean; `[response tokens]`. `None` without importance sampling.
     pub(crate) importance: Option<Tensor>,
     /// The tokens that are not rejected; `None` without rejection.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<RejectionMask>,
 }
 
-/// Adds the terms of the difference between engine and trainer, and returns the importance weights if there are any.
+/// Adds the terms of the difference between engine and trainer, and returns the importance weights; `None` without importance sampling.
 fn add_mismatch(
     config: &TrainerConfig,
     logprobs: &Tensor,
@@ -182,13 +183,13 @@ fn add_mismatch(
     terms: &mut Terms,
 ) -> Result<Option<Tensor>, TchError> {
     let difference = logprobs.f_exp()?.f_sub(&columns.rollout.f_exp()?)?.f_abs()?;
-    terms.add("training/rollout_probs_diff_mean", Over::Tokens, &difference)?;
-    terms.add("training/rollout_probs_diff_max", Over::Largest, &difference)?;
-    terms.add("rollout_corr/kl", Over::Tokens, &columns.rollout.f_sub(logprobs)?)?;
+    terms.add("training/rollout_probs_diff_mean", TermReduction::Tokens, &difference)?;
+    terms.add("training/rollout_probs_diff_max", TermReduction::Max, &difference)?;
+    terms.add("rollout_corr/kl", TermReduction::Tokens, &columns.rollout.f_sub(logprobs)?)?;
     let Some(is) = &config.rollout_is else { return Ok(None) };
     let weights = importance_weights(is, logprobs, &columns.rollout, &columns.segments)?;
-    terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
-    terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
+    terms.add("rollout_corr/rollout_is_mean", TermReduction::Tokens, &weights)?;
+    terms.add("rollout_corr/rollout_is_max", TermReduction::Max, &weights)?;
     Ok(Some(weights))
 }
 
@@ -199,9 +200,10 @@ pub(crate) struct Columns {
     pub(crate) advantages: Tensor,
     /// The factor of each token in the numerator.
     pub(crate) factors: Tensor,
-    /// Log-probabilities of the reference, if the loss has a KL term.
+    /// Log-probabilities of the reference, in nats; `None` if the loss has no KL term.
     pub(crate) reference: Option<Tensor>,
-    /// Log-probabilities of the trainer at the start of the step; `None` if they are those of the loss.
+    /// Log-probabilities of the trainer at the start of the step, in nats; `None` in a step with one update, where the loss itself computes
+    /// them.
     pub(crate) start: Option<Tensor>,
     pub(crate) segments: Segments,
 }
@@ -242,7 +244,7 @@ impl Columns {
     }
 }
 
-/// Returns a slice of each sequence, concatenated.
+/// Returns the numbers that `slice` returns for each sequence, concatenated.
 pub(crate) fn column<'a>(
     sequences: &[Sequence<'a>],
     slice: impl Fn(&Sequence<'a>) -> &'a [f32],
@@ -266,13 +268,14 @@ pub(crate) fn factors(
     Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
 }
 
-/// Returns the denominator of the loss.
+/// Returns the denominator of the loss: the contributions of all responses under the aggregation `mode`, each times the weight of the
+/// response.
 pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
     let measure = |s: &Sequence<'_>| f64::from(s.weight) * mode.measure(s.response_ids.len());
     sequences.iter().map(measure).sum()
 }
 
-/// Returns the number of tokens that carry loss.
+/// Returns the number of response tokens, before any is rejected.
 pub(crate) fn tokens(sequences: &[Sequence<'_>]) -> usize {
     sequences.iter().map(|s| s.response_ids.len()).sum()
 }

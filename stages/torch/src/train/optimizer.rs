@@ -4,17 +4,18 @@ use tch::{Kind, TchError, Tensor};
 
 use super::config::OptimizerConfig;
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), over the parameters of one decoder.
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), over the parameters of one model.
 ///
 /// The moments of all parameters are kept in one buffer each, and the gradient is copied into one buffer. An update then takes about a
 /// dozen kernels plus two per parameter, instead of a dozen per parameter.
 #[derive(Debug)]
 pub struct AdamW {
     config: OptimizerConfig,
-    /// Exponential averages of the gradient and of its square, `[parameters]`.
+    /// Exponential moving averages of the gradient and of its square, `[parameters]`.
     moments: (Tensor, Tensor),
+    /// The number of updates so far.
     updates: u64,
-    /// The position in the learning-rate schedule.
+    /// The position in the learning-rate schedule, in steps.
     steps: u64,
 }
 
@@ -47,11 +48,11 @@ impl AdamW {
         Ok(Self { config, moments: (zeros()?, zeros()?), updates: 0, steps: 0 })
     }
 
-    /// Updates the parameters with their gradients, each divided by `denominator`, and advances the learning-rate schedule. The gradients
-    /// are not cleared.
+    /// Updates the parameters with their gradients, each divided by `denominator`, and advances the learning-rate schedule. Changes nothing
+    /// if the norm of the gradient is not finite. The gradients are not cleared.
     ///
     /// # Errors
-    /// If an operation fails, or `parameters` are not those that the optimizer was created for.
+    /// If an operation fails, or `parameters` differ in total size from the parameters that the optimizer was created for.
     pub fn update(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -65,8 +66,8 @@ impl AdamW {
         Ok(update)
     }
 
-    /// Updates the parameters with `gradient`, `[parameters]`. A step of training may have several of these updates, with one learning
-    /// rate, before it [ends](Self::end_step).
+    /// Updates the parameters with `gradient`, `[parameters]`. Changes nothing if the norm of the gradient is not finite. A training step
+    /// may have several of these updates, all with one learning rate, before it [ends](Self::end_step).
     pub(crate) fn update_by(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -156,16 +157,16 @@ pub(crate) fn flat_gradient(parameters: &[(String, Tensor)]) -> Result<Tensor, T
     Tensor::f_cat(&parameters.iter().map(flat).collect::<Result<Vec<_>, _>>()?, 0)
 }
 
-fn clip(gradient: &mut Tensor, norm: f64, longest: f64) -> Result<(), TchError> {
+fn clip(gradient: &mut Tensor, norm: f64, max_norm: f64) -> Result<(), TchError> {
     // As in torch, so that runs are comparable. The constant matters only if the norm is about as small.
-    let factor = longest / (norm + 1e-6);
+    let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         let _same = gradient.f_mul_scalar_(factor)?;
     }
     Ok(())
 }
 
-/// `parameter * keep - change`, in place.
+/// Replaces each parameter by `parameter * keep - change`, in place.
 fn apply(parameters: &[(String, Tensor)], change: &Tensor, keep: f64) -> Result<(), TchError> {
     let sizes: Vec<i64> = parameters.iter().map(|(_, p)| p.numel() as i64).collect();
     for ((_, parameter), change) in

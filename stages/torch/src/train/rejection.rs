@@ -1,4 +1,4 @@
-//! Rejection of tokens and responses whose engine and trainer differ too much.
+//! Rejection of tokens and responses whose log-probabilities differ too much between engine and trainer.
 
 use rollpacker_stages::train::config::{Aggregation, RolloutRs};
 use tch::{Device, Kind, TchError, Tensor};
@@ -7,14 +7,14 @@ use super::Sequence;
 
 /// The tokens of some responses that carry loss, after rejection.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    /// `[tokens]`.
+pub(crate) struct RejectionMask {
+    /// A flag for each token, `true` if the token is kept; `[tokens]`.
     flags: Vec<bool>,
     /// The number of tokens kept of each response.
     counts: Vec<usize>,
 }
 
-impl Kept {
+impl RejectionMask {
     /// Applies `rules` to responses with the trainer's log-probabilities `logprobs`, `[tokens]`. Returns `None` without rules.
     pub(crate) fn of(
         rules: &[RolloutRs],
@@ -52,7 +52,7 @@ impl Kept {
         Tensor::f_from_slice(&kept.collect::<Vec<_>>())?.f_to_device(device)
     }
 
-    /// Returns the number of tokens that are kept of each response that keeps any.
+    /// Returns the number of kept tokens of each response that has any.
     pub(crate) fn lengths(&self) -> Vec<i64> {
         self.counts.iter().filter(|&&count| count > 0).map(|&count| count as i64).collect()
     }
@@ -72,7 +72,8 @@ impl Kept {
         Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
     }
 
-    /// Returns the denominator of the loss, as in verl: tokens count if they are kept, responses count in any case.
+    /// Returns the denominator of the loss, as in verl: with `token-mean` only the kept tokens count, otherwise a response counts even if
+    /// all its tokens are rejected.
     pub(crate) fn denominator(&self, sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
         let counted = |(sequence, &kept): (&Sequence<'_>, &usize)| {
             let tokens =
@@ -88,7 +89,7 @@ pub(crate) fn log_ratios(engine: &[f32], trainer: &[f64]) -> Vec<f64> {
     engine.iter().zip(trainer).map(|(&engine, trainer)| trainer - f64::from(engine)).collect()
 }
 
-/// Returns the values of each sequence from those of all tokens.
+/// Splits the values of all tokens into one slice for each sequence.
 pub(crate) fn by_sequence<'a, T>(
     sequences: &'a [Sequence<'_>],
     tokens: &'a [T],

@@ -35,7 +35,7 @@ pub struct SftConfig {
     pub batch_size: usize,
     /// The seed of the order of the examples. Default 0.
     pub seed: u64,
-    /// The number of tokens of a packed micro-batch. At least 1; default 4096.
+    /// The maximum number of tokens of a packed micro-batch; a longer example is a micro-batch of its own. At least 1; default 4096.
     pub micro_batch_tokens: usize,
     /// The number of threads of a tensor operation on the CPU. At least 1; default 1.
     pub threads: usize,
@@ -63,7 +63,7 @@ pub struct SftStep {
     pub loss: f64,
     /// The number of response tokens, over which the loss is averaged.
     pub response_tokens: usize,
-    /// The number of tokens that the model processed.
+    /// The number of tokens of the prompts and responses, without the last token of each response, which is only predicted.
     pub tokens: usize,
     /// Gradient norm before clipping.
     pub grad_norm: f64,
@@ -73,10 +73,10 @@ pub struct SftStep {
 
 /// Minimizes the mean cross-entropy of the response tokens. Each epoch has a new order of examples, which depends on the seed alone.
 ///
-/// `on_step` is called after every update. Afterwards, gradients of the decoder are disabled.
+/// `on_step` is called after every update. A successful run disables the gradients of the decoder at its end.
 ///
 /// # Errors
-/// If there are no examples, an example has an empty prompt, the loss or the gradient is not finite, or the backend fails.
+/// If no example has a response token, an example has an empty prompt, the loss or the gradient is not finite, or the backend fails.
 pub fn fine_tune(
     decoder: &mut Decoder,
     examples: &[Example],
@@ -91,13 +91,16 @@ pub fn fine_tune(
     let head = Head::new(decoder, 1.0, false);
     let mut order = ExampleOrder::new(examples.len(), config.seed);
     for step in 0..config.steps {
-        let turns: Vec<_> =
-            order.by_ref().take(config.batch_size.max(1)).map(|at| turn(&examples[at])).collect();
+        let pairs: Vec<_> = order
+            .by_ref()
+            .take(config.batch_size.max(1))
+            .map(|at| prompt_response(&examples[at]))
+            .collect();
         on_step(&train(
             decoder,
             &mut optimizer,
             &head,
-            &turns,
+            &pairs,
             config.micro_batch_tokens,
             Step(step),
         )?);
@@ -110,23 +113,23 @@ fn train(
     decoder: &Decoder,
     optimizer: &mut AdamW,
     head: &Head,
-    turns: &[PromptResponse<'_>],
+    pairs: &[PromptResponse<'_>],
     budget: usize,
     step: Step,
 ) -> Result<SftStep, TrainError> {
     let failed = || TrainError::backend("fine-tuning");
-    let total = plan(turns, budget, |_| 1)
+    let total = plan(pairs, budget, |_| 1)
         .into_iter()
         .map(|members| {
             cross_entropy(
                 decoder,
                 head,
-                &members.into_iter().map(|at| turns[at]).collect::<Vec<_>>(),
+                &members.into_iter().map(|at| pairs[at]).collect::<Vec<_>>(),
             )
         })
         .try_fold(0.0, |sum, loss| loss.map(|loss| sum + loss))
         .map_err(failed())?;
-    let response_tokens = turns.iter().map(|turn| turn.response.len()).sum::<usize>();
+    let response_tokens = pairs.iter().map(|pair| pair.response.len()).sum::<usize>();
     let loss = total / response_tokens.max(1) as f64;
     finite(loss, step, "loss")?;
     let update =
@@ -137,7 +140,7 @@ fn train(
         step,
         loss,
         response_tokens,
-        tokens: turns.iter().map(PromptResponse::fed_tokens).sum(),
+        tokens: pairs.iter().map(PromptResponse::fed_tokens).sum(),
         grad_norm: update.grad_norm,
         learning_rate: update.learning_rate,
     })
@@ -147,9 +150,9 @@ fn train(
 fn cross_entropy(
     decoder: &Decoder,
     head: &Head,
-    turns: &[PromptResponse<'_>],
+    pairs: &[PromptResponse<'_>],
 ) -> Result<f64, TchError> {
-    let batch = MicroBatch::pack(turns, decoder.device())?;
+    let batch = MicroBatch::pack(pairs, decoder.device())?;
     let total = head.backward(decoder, &batch, |scores| {
         let total: Tensor = scores.logprobs.f_sum(Kind::Float)?.f_neg()?;
         let value = total.f_detach()?;
@@ -162,7 +165,7 @@ fn finite(value: f64, step: Step, quantity: &'static str) -> Result<(), TrainErr
     if value.is_finite() { Ok(()) } else { Err(TrainError::NotFinite { step, quantity }) }
 }
 
-fn turn(example: &Example) -> PromptResponse<'_> {
+fn prompt_response(example: &Example) -> PromptResponse<'_> {
     PromptResponse { prompt: &example.prompt_ids, response: &example.response_ids }
 }
 

@@ -4,19 +4,19 @@ use tch::{Device, TchError, Tensor};
 
 /// A prompt and its responses, by their numbers of fed tokens. The number of a response may be 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Family {
+pub(crate) struct PromptGroup {
     pub(crate) prompt: i64,
     pub(crate) responses: Vec<i64>,
 }
 
-/// Concatenated families: prompt, first response, second response, ..., next prompt.
+/// Concatenated groups: prompt, first response, second response, ..., next prompt.
 ///
 /// The layers process every prompt once instead of once per response. Only the attention treats prompt and response as one sequence, and
 /// computes the prompt's rows again for each response. This costs little, because attention is a small part of the work for short
 /// sequences.
 #[derive(Debug)]
 pub(crate) struct SharedPrompts {
-    families: Vec<Family>,
+    groups: Vec<PromptGroup>,
     /// The number of tokens of each prompt and response.
     pieces: Vec<i64>,
     /// `[tokens]`; the position of each token in its sequence of prompt and response.
@@ -24,12 +24,12 @@ pub(crate) struct SharedPrompts {
 }
 
 impl SharedPrompts {
-    pub(crate) fn new(families: Vec<Family>, device: Device) -> Result<Self, TchError> {
-        let pieces = families
+    pub(crate) fn new(groups: Vec<PromptGroup>, device: Device) -> Result<Self, TchError> {
+        let pieces = groups
             .iter()
             .flat_map(|f| std::iter::once(f.prompt).chain(f.responses.iter().copied()))
             .collect();
-        let positions: Vec<i64> = families
+        let positions: Vec<i64> = groups
             .iter()
             .flat_map(|f| {
                 (0..f.prompt)
@@ -37,7 +37,7 @@ impl SharedPrompts {
             })
             .collect();
         Ok(Self {
-            families,
+            groups,
             pieces,
             positions: Tensor::f_from_slice(&positions)?.f_to_device(device)?,
         })
@@ -53,13 +53,13 @@ impl SharedPrompts {
         let split = |x: &Tensor| x.f_split_with_sizes(self.pieces.as_slice(), 0);
         let (q, k, v) = (split(q)?, split(k)?, split(v)?);
         let mut attended = Vec::with_capacity(self.pieces.len());
-        for family in &self.families {
+        for group in &self.groups {
             let prompt = attended.len();
             attended.push(causal(&q[prompt], &k[prompt], &v[prompt])?);
-            for (at, &tokens) in (prompt + 1..).zip(&family.responses) {
+            for (at, &tokens) in (prompt + 1..).zip(&group.responses) {
                 let whole = |x: &[Tensor]| Tensor::f_cat(&[&x[prompt], &x[at]], 0);
                 let rows = causal(&whole(&q)?, &whole(&k)?, &whole(&v)?)?;
-                attended.push(rows.f_narrow(0, family.prompt, tokens)?);
+                attended.push(rows.f_narrow(0, group.prompt, tokens)?);
             }
         }
         Tensor::f_cat(&attended, 0)?.f_flatten(1, -1)

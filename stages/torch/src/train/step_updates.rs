@@ -6,7 +6,7 @@ use super::tally::StepSums;
 
 /// The updates of a step: the sums over all of them, and the results of the optimizer.
 ///
-/// Means over tokens or responses are means over all updates of the step, in which each token of an epoch counts once.
+/// Means over tokens or responses are means over all updates of the step, in which each token counts once per epoch.
 #[derive(Debug, Default)]
 pub(crate) struct StepUpdates {
     sums: StepSums,
@@ -25,7 +25,7 @@ impl StepUpdates {
         !self.applied.is_empty()
     }
 
-    /// Returns the number of updates.
+    /// Returns the number of updates that changed the model.
     pub(crate) fn count(&self) -> usize {
         self.applied.len()
     }
@@ -35,7 +35,8 @@ impl StepUpdates {
         &self.sums
     }
 
-    /// Returns the metrics of a `model` (`actor` or `critic`): those of the sums, the mean norm of the gradients, and the learning rate.
+    /// Returns the metrics of a `model` (`actor` or `critic`): the metrics of the sums, and, if the step has changed the model, the mean
+    /// norm of the gradients and the last learning rate.
     pub(crate) fn metrics(&self, model: &str) -> Metrics {
         let mut metrics = self.sums.metrics();
         if let Some(last) = self.applied.last() {

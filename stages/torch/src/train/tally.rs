@@ -11,24 +11,25 @@ use tch::{Kind, TchError, Tensor};
 use super::Metrics;
 use super::{PartialError, Total};
 
-/// Weighted tokens or responses: the divisor of the loss.
+/// The divisor of the loss: the weighted number of tokens or of responses.
 const DENOMINATOR: &str = "denominator";
 /// The number of tokens that carry loss before any is rejected.
 pub(crate) const TOKENS: &str = "tokens";
-/// The number of tokens that rejection sampling keeps. Absent without rejection, where it is that of all tokens.
+/// The number of tokens that are not rejected. Absent without rejection, where all tokens are kept.
 pub(crate) const KEPT_TOKENS: &str = "kept tokens";
 /// The number of responses.
 pub(crate) const SEQUENCES: &str = "sequences";
-/// The sum of the importance weights and their number, from which their mean is computed. Each response counts with its weight in the loss.
+/// The sum of the importance weights. Each response counts with its weight in the loss. Absent unless weights are divided by their mean.
 pub(crate) const IMPORTANCE: &str = "importance";
+/// The number of importance weights in the sum [`IMPORTANCE`]. Each response counts with its weight in the loss.
 pub(crate) const IMPORTANCE_TERMS: &str = "importance terms";
 
-/// The mean of importance weights at and below which they are not divided by it, as in verl.
-const LEAST_IMPORTANCE: f64 = 1e-8;
+/// Importance weights are divided by their mean only if the mean exceeds this value, as in verl.
+const MIN_IMPORTANCE: f64 = 1e-8;
 
 /// The reduction of a term over the tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum TermReduction {
     /// Sum of values that include the token's factor in the loss, divided by the denominator of the loss.
     Loss,
     /// Like `Loss`, for values that include importance weights. Also divided by the mean of the weights if the configuration normalizes
@@ -41,37 +42,37 @@ pub(crate) enum Over {
     /// Sum divided by the number of responses.
     Sequences,
     /// Maximum over the step.
-    Largest,
-    /// Sum that metrics are computed from. It is not a metric.
+    Max,
+    /// Sum from which metrics are computed. The sum itself is not a metric.
     Part,
 }
 
-impl Over {
+impl TermReduction {
     const ALL: [(Self, &str); 7] = [
         (Self::Loss, "loss"),
         (Self::Policy, "policy"),
         (Self::Tokens, "mean"),
         (Self::KeptTokens, "kept mean"),
         (Self::Sequences, "sequence mean"),
-        (Self::Largest, "max"),
+        (Self::Max, "max"),
         (Self::Part, "part"),
     ];
 
     fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(over, _)| *over == self).map_or("", |(_, name)| name)
+        Self::ALL.iter().find(|(reduction, _)| *reduction == self).map_or("", |(_, name)| name)
     }
 }
 
 /// Terms of the tokens of a micro-batch, by the name of their metric. Each is `[tokens]`.
 #[derive(Default)]
 pub(crate) struct Terms {
-    names: Vec<(&'static str, Over)>,
+    names: Vec<(&'static str, TermReduction)>,
     values: Vec<Tensor>,
 }
 
 /// [`Terms`] reduced to one number each.
-pub(crate) struct Reduced {
-    names: Vec<(&'static str, Over)>,
+pub(crate) struct ReducedTerms {
+    names: Vec<(&'static str, TermReduction)>,
     /// `[terms]`, float64.
     values: Tensor,
 }
@@ -80,35 +81,40 @@ impl Terms {
     pub(crate) fn add(
         &mut self,
         name: &'static str,
-        over: Over,
+        reduction: TermReduction,
         values: &Tensor,
     ) -> Result<(), TchError> {
         let values = values.f_detach()?.f_to_kind(Kind::Double)?;
-        self.names.push((name, over));
-        self.values.push(match over {
-            Over::Largest => values.f_max()?,
+        self.names.push((name, reduction));
+        self.values.push(match reduction {
+            TermReduction::Max => values.f_max()?,
             _ => values.f_sum(Kind::Double)?,
         });
         Ok(())
     }
 
-    pub(crate) fn reduce(self) -> Result<Reduced, TchError> {
-        Ok(Reduced { names: self.names, values: Tensor::f_stack(&self.values, 0)? })
+    pub(crate) fn reduce(self) -> Result<ReducedTerms, TchError> {
+        Ok(ReducedTerms { names: self.names, values: Tensor::f_stack(&self.values, 0)? })
     }
 }
 
 /// Sums of a step or of a part of it, by name. Sums of parts add up to the sum of the whole.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct StepSums(BTreeMap<Cow<'static, str>, (Over, f64)>);
+pub(crate) struct StepSums(BTreeMap<Cow<'static, str>, (TermReduction, f64)>);
 
 impl StepSums {
-    /// Creates the tally of a micro-batch. If the device is not the CPU, this takes one transfer.
-    pub(crate) fn of(denominator: f64, tokens: usize, reduced: &Reduced) -> Result<Self, TchError> {
+    /// Creates the sums of a micro-batch. If the device is not the CPU, this takes one transfer.
+    pub(crate) fn of(
+        denominator: f64,
+        tokens: usize,
+        reduced: &ReducedTerms,
+    ) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(&reduced.values)?;
         let divisors = [(DENOMINATOR, denominator), (TOKENS, tokens as f64)]
-            .map(|(name, value)| (Cow::Borrowed(name), (Over::Part, value)));
+            .map(|(name, value)| (Cow::Borrowed(name), (TermReduction::Part, value)));
         let named = reduced.names.iter().zip(values);
-        let named = named.map(|(&(name, over), value)| (Cow::Borrowed(name), (over, value)));
+        let named =
+            named.map(|(&(name, reduction), value)| (Cow::Borrowed(name), (reduction, value)));
         Ok(Self(divisors.into_iter().chain(named).collect()))
     }
 
@@ -117,26 +123,26 @@ impl StepSums {
         self.value(DENOMINATOR)
     }
 
-    /// Returns the mean by which importance weights are divided; `None` if they are not.
+    /// Returns the mean by which importance weights are divided; `None` if weights are not divided by their mean, or the mean is too small.
     pub(crate) fn mean_importance(&self) -> Option<f64> {
         let mean = self.value(IMPORTANCE) / self.value(IMPORTANCE_TERMS);
-        (mean > LEAST_IMPORTANCE).then_some(mean)
+        (mean > MIN_IMPORTANCE).then_some(mean)
     }
 
-    /// Returns the divisor of the policy loss and of its gradient: the denominator, times the mean of the importance weights if these are
-    /// divided by it.
+    /// Returns the divisor of the policy loss and of its gradient: the denominator, times the mean of the importance weights if the weights
+    /// are divided by their mean.
     pub(crate) fn policy_divisor(&self) -> f64 {
         self.denominator() * self.mean_importance().unwrap_or(1.0)
     }
 
-    /// Adds `more` to the sum `name`, or raises the maximum `name` to it.
-    pub(crate) fn add_to(&mut self, name: &'static str, over: Over, more: f64) {
-        self.add_term(Cow::Borrowed(name), over, more);
+    /// Adds `more` to the sum `name`, or raises the maximum `name` to `more`.
+    pub(crate) fn add_to(&mut self, name: &'static str, reduction: TermReduction, more: f64) {
+        self.add_term(Cow::Borrowed(name), reduction, more);
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        for (name, &(over, value)) in &other.0 {
-            self.add_term(name.clone(), over, value);
+        for (name, &(reduction, value)) in &other.0 {
+            self.add_term(name.clone(), reduction, value);
         }
     }
 
@@ -144,25 +150,27 @@ impl StepSums {
         self.0.values().all(|(_, value)| value.is_finite())
     }
 
-    /// Returns the metrics of a step: those whose divisor is positive.
+    /// Returns the metrics of a step. A metric whose divisor is not positive is left out.
     pub(crate) fn metrics(&self) -> Metrics {
-        let metric = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
-            let divisor = self.divisor(over)?;
+        let metric = |(name, &(reduction, value)): (&Cow<'static, str>, &(TermReduction, f64))| {
+            let divisor = self.divisor(reduction)?;
             (divisor > 0.0).then(|| (name.to_string(), value / divisor))
         };
         self.0.iter().filter_map(metric).collect()
     }
 
-    fn divisor(&self, over: Over) -> Option<f64> {
-        Some(match over {
-            Over::Loss => self.denominator(),
-            Over::Policy => self.policy_divisor(),
-            Over::Tokens => self.value(TOKENS),
-            Over::KeptTokens if self.0.contains_key(KEPT_TOKENS) => self.value(KEPT_TOKENS),
-            Over::KeptTokens => self.value(TOKENS),
-            Over::Sequences => self.value(SEQUENCES),
-            Over::Largest => 1.0,
-            Over::Part => return None,
+    fn divisor(&self, reduction: TermReduction) -> Option<f64> {
+        Some(match reduction {
+            TermReduction::Loss => self.denominator(),
+            TermReduction::Policy => self.policy_divisor(),
+            TermReduction::Tokens => self.value(TOKENS),
+            TermReduction::KeptTokens if self.0.contains_key(KEPT_TOKENS) => {
+                self.value(KEPT_TOKENS)
+            }
+            TermReduction::KeptTokens => self.value(TOKENS),
+            TermReduction::Sequences => self.value(SEQUENCES),
+            TermReduction::Max => 1.0,
+            TermReduction::Part => return None,
         })
     }
 
@@ -172,22 +180,23 @@ impl StepSums {
     }
 
     /// Adds to a term. Returns `true` if the term existed before.
-    fn add_term(&mut self, name: Cow<'static, str>, over: Over, more: f64) -> bool {
+    fn add_term(&mut self, name: Cow<'static, str>, reduction: TermReduction, more: f64) -> bool {
         match self.0.entry(name) {
             Entry::Vacant(entry) => {
-                entry.insert((over, more));
+                entry.insert((reduction, more));
                 false
             }
             Entry::Occupied(mut entry) => {
                 let (_, value) = entry.get_mut();
-                *value = if over == Over::Largest { value.max(more) } else { *value + more };
+                *value =
+                    if reduction == TermReduction::Max { value.max(more) } else { *value + more };
                 true
             }
         }
     }
 }
 
-/// The unit of computation: some responses to a prompt, identified by the first of them.
+/// The unit of computation: some responses to a prompt, identified by the first of these responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit {
     pub(crate) prompt: PromptId,
@@ -195,13 +204,13 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Returns the unit of a response that is computed alone, or first.
+    /// Returns the unit whose first response is `sequence`.
     pub(crate) fn of(sequence: &Sequence<'_>) -> Self {
         Self { prompt: sequence.prompt, sample: sequence.sample }
     }
 }
 
-/// Tallies that are summed in the order of their units, independent of the order of their arrival.
+/// The sums of each unit. They are added up in the order of the units, independent of the order of their arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tallies(BTreeMap<Unit, StepSums>);
 
@@ -214,7 +223,7 @@ impl Tallies {
         once: bool,
     ) -> Result<(), PartialError> {
         if once && self.0.contains_key(&unit) {
-            return Err(unit.repeated());
+            return Err(unit.repeated_error());
         }
         self.0.entry(unit).or_default().add(tally);
         Ok(())
@@ -226,14 +235,15 @@ impl Tallies {
         sum
     }
 
-    /// Returns the totals for other replicas. Their names begin with the name of the `model`.
+    /// Returns the totals for other replicas. The name of a total is `MODEL:REDUCTION:NAME`.
     pub(crate) fn totals(&self, model: &str) -> Vec<Total> {
         let of_unit = |(unit, tally): (&Unit, &StepSums)| {
             let Unit { prompt, sample } = *unit;
-            let total = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
-                let name = format!("{model}:{}:{name}", over.name());
-                Total { prompt, sample, name, value }
-            };
+            let total =
+                |(name, &(reduction, value)): (&Cow<'static, str>, &(TermReduction, f64))| {
+                    let name = format!("{model}:{}:{name}", reduction.name());
+                    Total { prompt, sample, name, value }
+                };
             tally.0.iter().map(total).collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_unit).collect()
@@ -241,7 +251,7 @@ impl Tallies {
 
     /// Adds the totals of all replicas that belong to `model`. If `once` is `true`, a repeated unit is an error; otherwise its totals are
     /// added in the order given.
-    pub(crate) fn take_in(
+    pub(crate) fn add_totals(
         &mut self,
         totals: &[Total],
         model: &str,
@@ -249,14 +259,14 @@ impl Tallies {
     ) -> Result<(), PartialError> {
         let mut found: BTreeMap<Unit, StepSums> = BTreeMap::new();
         for total in totals {
-            let (of, over, name) = parse(&total.name)?;
+            let (of, reduction, name) = parse(&total.name)?;
             let unit = Unit { prompt: total.prompt, sample: total.sample };
             if of != model {
                 continue;
             }
             let name = Cow::Owned(name.to_owned());
-            if found.entry(unit).or_default().add_term(name, over, total.value) && once {
-                return Err(unit.repeated());
+            if found.entry(unit).or_default().add_term(name, reduction, total.value) && once {
+                return Err(unit.repeated_error());
             }
         }
         found.iter().try_for_each(|(&unit, tally)| self.add(unit, tally, once))
@@ -264,18 +274,18 @@ impl Tallies {
 }
 
 impl Unit {
-    fn repeated(self) -> PartialError {
+    fn repeated_error(self) -> PartialError {
         PartialError::Repeated { prompt: self.prompt, sample: self.sample }
     }
 }
 
 /// Splits the name of a [`Total`] into model, reduction and metric.
-fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
+fn parse(name: &str) -> Result<(&str, TermReduction, &str), PartialError> {
     let unknown_total = || PartialError::Total { name: name.to_owned() };
     let (model, rest) = name.split_once(':').ok_or_else(unknown_total)?;
-    let (over, metric) = rest.split_once(':').ok_or_else(unknown_total)?;
-    let known = Over::ALL.iter().find(|(_, name)| *name == over);
-    known.map(|&(over, _)| (model, over, metric)).ok_or_else(unknown_total)
+    let (reduction, metric) = rest.split_once(':').ok_or_else(unknown_total)?;
+    let known = TermReduction::ALL.iter().find(|(_, name)| *name == reduction);
+    known.map(|&(reduction, _)| (model, reduction, metric)).ok_or_else(unknown_total)
 }
 
 #[cfg(test)]

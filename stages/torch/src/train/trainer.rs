@@ -1,4 +1,4 @@
-//! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
+//! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides it once by the denominator of the loss.
 
 mod held;
 mod mini_batches;
@@ -17,7 +17,7 @@ use rollpacker_stages::rollout::Policy;
 use tch::Device;
 
 use self::held::HeldStep;
-use self::models::Models;
+use self::models::TrainerModels;
 use self::pass::{Pass, Sums};
 use self::threads::TrainerThreads;
 use super::accumulation::Accumulation;
@@ -33,8 +33,9 @@ use super::tally::Unit;
 use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use crate::model::{Decoder, WeightStore};
 
-/// The fewest tokens of a micro-batch that is made smaller so that every thread has one. The kernels of fewer tokens are less efficient.
-const FEWEST_TOKENS: usize = 512;
+/// Minimum number of tokens of a micro-batch when micro-batches are made smaller so that every thread has one. Kernels on fewer tokens are
+/// less efficient.
+const MIN_MICRO_BATCH_TOKENS: usize = 512;
 
 /// Policy-gradient training of a decoder.
 ///
@@ -43,11 +44,11 @@ const FEWEST_TOKENS: usize = 512;
 /// that the result depends neither on the order of arrival nor on the micro-batches.
 ///
 /// With [`mini_batches`](TrainerConfig::mini_batches), responses are held until the step is over, with their log-probabilities under the
-/// policy at its start, and [`update`](Trainer::update) trains on one mini-batch after the other.
+/// policy at the start of the step, and [`update`](Trainer::update) trains on one mini-batch after the other.
 ///
 /// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
 /// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `rollout_corr/*` and `training/rollout_probs_diff_*` report the
-/// difference between the two.
+/// difference between these log-probabilities.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
@@ -65,8 +66,8 @@ pub struct TorchTrainer {
     /// The responses of a step with several updates.
     held: HeldStep,
     /// The updates of the current step.
-    done: StepUpdates,
-    pulse: ProgressCounter,
+    step_updates: StepUpdates,
+    progress: ProgressCounter,
     threads: TrainerThreads,
 }
 
@@ -74,8 +75,8 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If `config` names an unknown loss or estimator, or combines terms that it cannot, or the device runs out of memory for the
-    /// optimizer, reference or critic.
+    /// If `config` names an unknown loss or estimator, combines options that exclude each other, or is deterministic on a device other than
+    /// the CPU, or if the device runs out of memory for the optimizer, reference or critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -88,7 +89,8 @@ impl TorchTrainer {
     /// Creates a trainer with a custom objective instead of the functions that `config` names.
     ///
     /// # Errors
-    /// If `config` combines terms that it cannot, or the device runs out of memory for the optimizer, reference or critic.
+    /// If `config` combines options that exclude each other, or is deterministic on a device other than the CPU, or if the device runs out
+    /// of memory for the optimizer, reference or critic.
     pub fn with_objective(
         mut decoder: Decoder,
         config: TrainerConfig,
@@ -135,8 +137,8 @@ impl TorchTrainer {
             version,
             accumulated,
             held: HeldStep::default(),
-            done: StepUpdates::default(),
-            pulse: ProgressCounter::default(),
+            step_updates: StepUpdates::default(),
+            progress: ProgressCounter::default(),
             threads,
         })
     }
@@ -145,7 +147,7 @@ impl TorchTrainer {
     /// no critic.
     ///
     /// # Errors
-    /// If the device runs out of memory for its optimizer.
+    /// If the device runs out of memory for the optimizer of the critic.
     pub fn with_critic(self, mut model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
         model.set_precision(self.config.dtype);
@@ -154,17 +156,17 @@ impl TorchTrainer {
         Ok(Self { critic: Some(critic), ..self })
     }
 
-    /// Records progress in `pulse` before every micro-batch, so that the watchdog detects progress.
+    /// Records progress in `progress` before every micro-batch, so that the watchdog detects progress.
     #[must_use]
-    pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
-        Self { pulse, ..self }
+    pub fn with_progress(self, progress: ProgressCounter) -> Self {
+        Self { progress, ..self }
     }
 
     /// Makes [`place`](Trainer::place) set the number of threads: `threads` for each device that trains, but at least
     /// [`TrainerConfig::threads`]. Without this, a placement does not change the number of threads.
     #[must_use]
     pub fn with_threads_per_device(self, threads: usize) -> Self {
-        Self { threads: self.threads.with_devices_of(threads), ..self }
+        Self { threads: self.threads.with_threads_per_device(threads), ..self }
     }
 
     /// Returns the current model.
@@ -193,7 +195,8 @@ impl TorchTrainer {
 
     fn prepare_threads(&mut self) {
         let Self { decoder, reference, critic, .. } = self;
-        self.threads.begin(|| Models::of(decoder, reference.as_ref(), critic.as_ref()));
+        self.threads
+            .init_models(|| TrainerModels::of(decoder, reference.as_ref(), critic.as_ref()));
     }
 
     /// Returns the micro-batches of some sequences, with the indices of their sequences.
@@ -208,8 +211,8 @@ impl TorchTrainer {
         };
         let budget = self.config.micro_batch_tokens;
         let batches = |unit: Vec<usize>| {
-            let turns: Vec<_> = unit.iter().map(|&at| PromptResponse::of(&sequences[at])).collect();
-            let batches = plan(&turns, budget, |tokens| self.parts(tokens)).into_iter();
+            let pairs: Vec<_> = unit.iter().map(|&at| PromptResponse::of(&sequences[at])).collect();
+            let batches = plan(&pairs, budget, |tokens| self.micro_batch_count(tokens)).into_iter();
             batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
         };
         let with_sequences = |members: Vec<usize>| {
@@ -220,17 +223,18 @@ impl TorchTrainer {
     }
 
     /// Returns the number of micro-batches into which `tokens` tokens are divided: a multiple of the threads, or fewer if the micro-batches
-    /// would be too small. In deterministic mode, it must not depend on the threads.
-    fn parts(&self, tokens: usize) -> usize {
-        let threads = self.threads.computing();
+    /// would be too small. Returns 1 with a single thread, and in deterministic mode, in which the number must not depend on the threads.
+    fn micro_batch_count(&self, tokens: usize) -> usize {
+        let threads = self.threads.micro_batch_threads();
         if threads == 1 || self.config.deterministic {
             return 1;
         }
         let batches = tokens.div_ceil(self.config.micro_batch_tokens.max(1));
-        batches.next_multiple_of(threads).min((tokens / FEWEST_TOKENS).max(1))
+        batches.next_multiple_of(threads).min((tokens / MIN_MICRO_BATCH_TOKENS).max(1))
     }
 
-    /// Adds the gradient of some sequences, in micro-batches. `held` has the responses of a step with several updates.
+    /// Adds the gradient of some sequences, in micro-batches. `held` has the responses of a step with several updates; `None` in a step
+    /// with one update.
     fn accumulate_all(
         &mut self,
         sequences: &[Sequence<'_>],
@@ -239,12 +243,12 @@ impl TorchTrainer {
     ) -> Result<(), TrainError> {
         let batches = self.micro_batches(sequences);
         self.prepare_threads();
-        let Self { config, objective, head, threads, pulse, accumulated, critic, .. } = self;
+        let Self { config, objective, head, threads, progress, accumulated, critic, .. } = self;
         let (config, objective, head) = (&*config, &*objective, *head);
         let critic = critic.as_mut().map(|critic| &mut critic.accumulated);
         let sums = Mutex::new(Sums { policy: accumulated, critic });
         threads.run(batches, |models, (_, sequences)| {
-            pulse.record();
+            progress.record();
             let pass = Pass { config, objective, head, models };
             let of_batch = pass.accumulate(step, &sequences, held)?;
             let first = sequences.first().map_or_else(Unit::default, Unit::of);
@@ -253,7 +257,8 @@ impl TorchTrainer {
         Ok(())
     }
 
-    /// Applies the accumulated gradients of the critic and of the policy.
+    /// Applies the accumulated gradients of the critic and of the policy, and clears them. The policy does not change if no response
+    /// carries loss.
     fn apply(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating weights");
         self.threads.collect_gradients().map_err(failed())?;
@@ -261,7 +266,7 @@ impl TorchTrainer {
         let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
         if tally.denominator() <= 0.0 {
             self.accumulated.clear(parameters).map_err(failed())?;
-            self.done.add(&tally, None);
+            self.step_updates.add(&tally, None);
             return Ok(());
         }
         let divisor = tally.policy_divisor();
@@ -271,20 +276,20 @@ impl TorchTrainer {
         if !update.is_applied() {
             return Err(TrainError::NotFinite { step, quantity: "gradient" });
         }
-        self.done.add(&tally, Some(update));
+        self.step_updates.add(&tally, Some(update));
         Ok(())
     }
 
-    /// Ends a step. Returns the metrics of its updates.
+    /// Ends a step, and advances the learning-rate schedules of the models that the step has changed. Returns the metrics of the step.
     fn end_step(&mut self) -> Metrics {
-        let done = std::mem::take(&mut self.done);
+        let step_updates = std::mem::take(&mut self.step_updates);
         let mut metrics = self.critic.as_mut().map(Critic::end_step).unwrap_or_default();
-        metrics.extend(done.metrics("actor"));
-        metrics.extend(mismatch::derived(done.sums()));
+        metrics.extend(step_updates.metrics("actor"));
+        metrics.extend(mismatch::derived(step_updates.sums()));
         if self.config.mini_batches.is_some() {
-            metrics.insert("actor/updates".to_owned(), done.count() as f64);
+            metrics.insert("actor/updates".to_owned(), step_updates.count() as f64);
         }
-        if done.is_updated() {
+        if step_updates.is_updated() {
             self.optimizer.end_step();
             if self.config.kl_loss_coef > 0.0 {
                 metrics.insert("actor/kl_coef".to_owned(), self.config.kl_loss_coef);
@@ -325,10 +330,10 @@ impl Trainer for TorchTrainer {
         sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
         // Responses without tokens are in no micro-batch.
         let mut all = vec![Inferred::default(); sequences.len()];
-        let pulse = self.pulse.clone();
+        let progress = self.progress.clone();
         let batches = self.micro_batches(sequences);
         let inferred = self.on_threads(batches, |pass, (members, sequences)| {
-            pulse.record();
+            progress.record();
             let inferred = pass.infer(&sequences).map_err(TrainError::backend("inference"))?;
             Ok(members.into_iter().zip(inferred).collect::<Vec<_>>())
         })?;
@@ -351,7 +356,7 @@ impl Trainer for TorchTrainer {
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
-        self.threads.apply();
+        self.threads.set_operation_threads();
         match self.config.mini_batches {
             Some(mini_batches) => self.update_by_mini_batches(step, mini_batches)?,
             None => self.apply(step)?,
@@ -362,7 +367,7 @@ impl Trainer for TorchTrainer {
     }
 
     fn take_partial(&mut self, _step: Step) -> Result<Partial, TrainError> {
-        self.threads.apply();
+        self.threads.set_operation_threads();
         self.take()
     }
 
@@ -391,8 +396,8 @@ impl Trainer for TorchTrainer {
     }
 }
 
-/// Returns the indices of the sequences of each prompt, in the order of their samples. In deterministic mode these are computed together,
-/// independent of the other sequences of the call.
+/// Returns the indices of the sequences of each prompt, in the order of their samples. In deterministic mode, the sequences of a prompt are
+/// computed together, independent of the other sequences of the call.
 fn groups(sequences: &[Sequence<'_>]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..sequences.len()).collect();
     order.sort_by_key(|&at| Unit::of(&sequences[at]));

@@ -141,7 +141,7 @@ fn a_change_of_the_parallelism_moves_every_response() {
 #[test]
 fn iterations_are_counted_for_the_devices_of_an_instance() {
     let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
-    let live = driver.engine.live();
+    let live = driver.engine.live_iterations();
     let mut parallelism = |placement| {
         driver.engine.place(placement);
         request_all(&mut driver, &prompts());

@@ -159,7 +159,7 @@ impl Shared {
     }
 
     /// Hands out responses that ended up to the tick.
-    fn hand_out(&mut self) {
+    fn return_ended(&mut self) {
         let now = self.now;
         let out: Vec<_> = self.ended.extract_if(.., |(tick, _), _| *tick <= now).collect();
         for ((_, id), sequence) in out {
@@ -258,7 +258,7 @@ impl RolloutEngine for ModelEngine {
     fn poll(&mut self) -> Option<RolloutEvent> {
         let mut shared = self.shared.borrow_mut();
         shared.gather();
-        shared.hand_out();
+        shared.return_ended();
         shared.events.pop_front().map(RolloutEvent::Completed)
     }
 
@@ -280,7 +280,7 @@ impl Lockstep for ModelEngine {
         let mut shared = self.shared.borrow_mut();
         assert!(tick >= shared.now, "ticks ascend");
         shared.now = tick;
-        shared.hand_out();
+        shared.return_ended();
         let woken = !shared.events.is_empty();
         drop(shared);
         self.wake(woken);

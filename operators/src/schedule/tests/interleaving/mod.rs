@@ -107,7 +107,7 @@ fn a_worker_without_responses_does_not_delay_the_others() {
         let mut driver =
             Rollout::new(Box::new(engine.clone()), false, Arc::new(WallClock::start()));
         driver.race_in_lockstep(0);
-        driver.policy(step, &policy_batch(&policy(step)));
+        driver.on_policy(step, &policy_batch(&policy(step)));
         let prompts = prompt_batch(&[PromptRow { prompt_ids: vec![1], ..PromptRow::default() }]);
         let row = |_: PromptId| Row { batch: prompts.clone(), index: 0 };
         let mut notices_for = |decision: Decision| -> Vec<Notice> {

@@ -243,7 +243,7 @@ impl Play {
         let clock = Arc::new(WallClock::start());
         let stocked = HeldPrompts::default();
         let driver = ScheduleDriver::new(schedule, stocked, budget.clone(), stop.clone(), clock);
-        let mut driver = driver.with_affinity(PromptAffinity::over(race.workers));
+        let mut driver = driver.with_affinity(PromptAffinity::new(race.workers));
         driver.race_in_lockstep();
         let mut play = Self {
             race,
@@ -343,8 +343,8 @@ impl Play {
             self.prompts.push_back(Batch::default());
             return;
         }
-        let most = 1 + self.dice.roll(left);
-        let rows: Vec<PromptRow> = (0..self.budget.try_acquire(most) as u64)
+        let max = 1 + self.dice.roll(left);
+        let rows: Vec<PromptRow> = (0..self.budget.try_acquire(max) as u64)
             .map(|at| self.read + at)
             .map(|id| PromptRow {
                 prompt: PromptId(id),
@@ -371,9 +371,9 @@ impl Play {
     fn schedule(&mut self) {
         for batch in std::mem::take(&mut self.prompts) {
             if batch.num_rows() == 0 {
-                self.driver.end_of_prompts();
+                self.driver.on_end_of_prompts();
             } else {
-                self.driver.offer(&batch);
+                self.driver.on_prompts(&batch);
             }
         }
         for worker in &mut self.workers {
@@ -382,16 +382,16 @@ impl Play {
                     [0, 1, 2, 3].map(|output| self.rights[output].delayed(&step));
                 let policy = policy(step);
                 let open = OpenStep { policy, requests, texts, decisions, errors, metrics: None };
-                self.driver.announced(step, open);
+                self.driver.on_policy(step, open);
             }
-            worker.notices.take().iter().for_each(|batch| self.driver.notice(batch));
+            worker.notices.take().iter().for_each(|batch| self.driver.on_notice(batch));
             let scores = worker.scores.take();
-            scores.iter().for_each(|(step, batch)| self.driver.scores(*step, batch));
+            scores.iter().for_each(|(step, batch)| self.driver.on_scores(*step, batch));
         }
         loop {
             self.decide();
-            let Some(step) = self.driver.due() else { break };
-            self.driver.policy(step);
+            let Some(step) = self.driver.next_due_policy() else { break };
+            self.driver.deliver_policy(step);
         }
     }
 
@@ -418,14 +418,14 @@ impl Play {
             &mut workers[at];
         woken.store(false, Ordering::Relaxed);
         for (step, batch) in policies.take() {
-            driver.policy(step, &batch);
+            driver.on_policy(step, &batch);
         }
         for (step, capabilities, batch) in driver.take_ready() {
             driver.request(step, || capabilities, &batch);
         }
         for (step, batch) in requests.take() {
             let retained = || capabilities(rights, step);
-            if driver.published(step) {
+            if driver.has_policy(step) {
                 driver.request(step, retained, &batch);
             } else {
                 driver.hold((step, retained(), batch));
@@ -553,5 +553,5 @@ fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
         return batch.clone();
     }
     let worker = u32::try_from(notice.worker).expect("few");
-    notice::write(worker, notice.taken_in, engine.known_floor(), &notice.ends)
+    notice::write(worker, notice.received, engine.known_floor(), &notice.ends)
 }

@@ -10,18 +10,19 @@ pub(crate) struct Boxes(Vec<Boxed>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Boxed {
-    /// The left-hand side of `y_1 = \boxed{2}`, without blanks.
+    /// The left-hand side before the box, without blanks: `y_1` for `y_1 = \boxed{2}`.
     name: Option<String>,
     content: String,
 }
 
 impl Boxes {
-    /// Returns all boxes of a text.
+    /// Returns all boxes of a text, apart from repetitions. Returns `None` if there is no box.
     pub(crate) fn all(text: &str) -> Option<Self> {
         read(text, |_, _, _| true)
     }
 
-    /// Returns the last box of a text together with those before it that are part of the same answer.
+    /// Returns the last box of a text together with the preceding boxes that are part of the same answer. Returns `None` if there is no
+    /// box.
     pub(crate) fn last(text: &str) -> Option<Self> {
         read(text, belongs)
     }
@@ -37,7 +38,7 @@ impl Boxes {
         contents.join(",")
     }
 
-    /// Returns the contents as equations separated by commas, if there are several boxes and each has a left-hand side of its own.
+    /// Returns the boxes as equations separated by commas, if there are several boxes and all have different left-hand sides.
     pub(crate) fn equations(&self) -> Option<String> {
         if self.0.len() < 2 {
             return None;
@@ -72,7 +73,8 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
 /// The number of bytes before a box in which its name is searched.
 const NAME_BYTES: usize = 60;
 
-/// Returns the name at the end of a text, and the offset at which it begins.
+/// Returns the name before the equality sign that ends a text, after the byte offset at which the name begins. Returns `None` if there is
+/// no name or an operator precedes it.
 fn name_at_end(text: &str) -> Option<(usize, String)> {
     let mut from = text.len().saturating_sub(NAME_BYTES);
     while !text.is_char_boundary(from) {
@@ -85,18 +87,20 @@ fn name_at_end(text: &str) -> Option<(usize, String)> {
     (!is_operand).then_some((from + name.start(), name_text))
 }
 
-/// Returns the offset of the first box of a text, including its name.
+/// Returns the byte offset of the first `\boxed{` of a text, or else of the first `\boxed`. If a name precedes the box, returns the offset
+/// of the name.
 pub(crate) fn begin(text: &str) -> Option<usize> {
     let begin = text.find("\\boxed{").or_else(|| text.find("\\boxed"))?;
     Some(name_at_end(&text[..begin]).map_or(begin, |(begin, _)| begin))
 }
 
-/// The maximum number of boxes that [`contents`] returns. The bound limits the work, since each box may extend to the end of the text.
+/// The maximum number of boxes that [`contents`] examines. The bound limits the work, since each box may extend to the end of the text.
 const MAX_BOXES: usize = 100;
 
-/// Returns the contents of the last boxes of a text with their byte offsets, from the last to the first.
+/// Returns the contents of the last boxes of a text, each after its byte offset, from the last box to the first.
 ///
-/// A box is `\boxed{...}` or `\fbox{...}`. At most 100 are returned, and those without a closing brace are left out.
+/// A box is `\boxed{...}` or `\fbox{...}`. Only the last 100 boxes are examined. Boxes without braces or without a closing brace are left
+/// out.
 ///
 /// ```
 /// let boxes: Vec<_> = rollpacker_math::boxed(r"\boxed{\frac12} or \boxed{3}").collect();
@@ -114,7 +118,8 @@ pub fn contents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     .flatten()
 }
 
-/// Returns `true` if the boxes of `next` continue the enumeration of those of `formula`, as `y_2 = ...` continues `y_1 = ...`.
+/// Returns `true` if the first box of `next` continues the enumeration in the boxes of `formula`, as `y_2 = ...` continues `y_1 = ...`. The
+/// text `between` the formulas must be short and without a correction.
 pub(crate) fn continue_enumeration(formula: &str, between: &str, next: &str) -> bool {
     let boxed = |formula: &str| formula.contains("\\boxed").then(|| Boxes::all(formula))?;
     let (Some(boxes), Some(next)) = (boxed(formula), boxed(next)) else { return false };
@@ -122,7 +127,7 @@ pub(crate) fn continue_enumeration(formula: &str, between: &str, next: &str) -> 
     siblings.is_some_and(|(last, first)| last.is_sibling_of(first)) && !is_apart(between)
 }
 
-/// Returns `true` if the text between two boxes is long or contains a correction.
+/// Returns `true` if the text between two boxes has at least 70 characters or contains a correction.
 fn is_apart(between: &str) -> bool {
     const CORRECTIONS: &[&str] = &[
         "no",
@@ -142,8 +147,9 @@ fn is_apart(between: &str) -> bool {
         || words.any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str()))
 }
 
-/// Returns `true` if a box belongs to the following one: it is directly before it, in the same enumeration, or separated from it as in a
-/// list. A box that is corrected by the following one does not belong to it.
+/// Returns `true` if a box and the following box `next` are part of the same answer: fewer than 10 characters are between them, they
+/// continue an enumeration, or their contents differ and a comma, a semicolon, `and` or `or` separates them. Returns `false` if the text
+/// between them is long or contains a correction.
 fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     if is_apart(between) {
         return false;
@@ -154,7 +160,9 @@ fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     near || boxed.is_sibling_of(next) || (boxed.content != next.content && separated)
 }
 
-/// Returns the boxes at the end of the text that belong together, starting from the last one.
+/// Returns the last box of a text and the preceding boxes, in the order of the text. The first box from the end that does not belong to the
+/// next box, and all boxes before it, are left out. A box with the same contents as the next box is also left out, unless both continue an
+/// enumeration. If the last box has no closing brace, it extends to the end of the text.
 fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> {
     let mut boxes: Vec<Boxed> = Vec::new();
     let mut rest = text;
@@ -202,7 +210,8 @@ fn last_command(text: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns the contents of the braces that open at `open`, and the offset at which they end.
+/// Returns the contents of the braces that open at `open`, and the offset after the closing brace. Returns `None` if there is no brace at
+/// `open` or it is not closed.
 fn braced(text: &str, open: usize) -> Option<(&str, usize)> {
     let mut depth = 0_usize;
     for (offset, byte) in text[open..].bytes().enumerate() {

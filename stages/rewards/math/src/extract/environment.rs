@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::{Candidate, Content, boxes};
 
-/// A formula: its byte range with and without delimiters.
+/// A formula. `begin` and `end` include the delimiters and a percent sign after the formula; `content` is the byte range without them.
 #[derive(Clone, Debug)]
 struct Formula {
     begin: usize,
@@ -35,7 +35,7 @@ const MAX_LENGTH: usize = 10_000;
 /// The maximum number of formulas of an answer.
 const MAX_JOINED: usize = 6;
 
-/// Returns formulas that contain boxes, and boxes outside of formulas.
+/// Returns the formulas that contain `\boxed{`, and one candidate for the text from the first box to the last closing brace.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
@@ -121,7 +121,8 @@ fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     runs
 }
 
-/// Returns all formulas that satisfy `wanted`, from left to right. A formula that does not satisfy it is searched for formulas within it.
+/// Returns all formulas that satisfy `wanted`, from left to right. If a formula does not satisfy `wanted`, the search continues within the
+/// formula.
 fn scan(text: &str, wanted: impl Fn(&Formula) -> bool) -> Vec<Formula> {
     let mut found = Vec::new();
     let mut closes = Closes { text, next: BTreeMap::new() };

@@ -3,7 +3,7 @@
 use super::super::units;
 use super::{Candidate, Content};
 
-/// Returns the lines and tags that are marked as the answer.
+/// Returns the contents of the last `<answer>` tag, and the rest of the line after the last occurrence of each other marker.
 pub(super) fn marked(text: &str, priority: i32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     found.extend(tagged(text, priority));
@@ -34,7 +34,8 @@ fn after(text: &str, marker: &str, priority: i32) -> Option<Candidate> {
     taken.then(|| Candidate { priority, span, content: Content::Line(content.to_owned()) })
 }
 
-/// Returns `true` if a line contains words that are not part of the mathematics. Such a line contains an answer, but is not one.
+/// Returns `true` if a line has a digit, `\`, `$` or `=`, and also words that are not part of the mathematics. Such a line contains an
+/// answer, but is not an answer.
 pub(super) fn is_sentence(line: &str) -> bool {
     let bare = without_commands(line);
     let words: Vec<&str> =
@@ -49,6 +50,7 @@ pub(super) fn is_sentence(line: &str) -> bool {
     symbols && words.iter().any(|word| !known(word))
 }
 
+/// Words of more than two letters that are part of the mathematics.
 const KNOWN: &[&str] = &[
     "and",
     "sin",

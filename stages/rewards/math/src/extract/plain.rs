@@ -29,8 +29,11 @@ pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
 const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,\u{a0}\u{2009}\u{202f}][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+(?:\.{3}|…)?)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
 /// Digits and operators that begin with a digit, optionally after a sign or parenthesis.
 const TERM: &str = r"(?P<term>-?\(?-?[0-9][0-9.\s+*×/^()÷-]*[+*×/^()÷-][0-9.\s+*×/^()÷-]+\)?)";
+/// The start of the text, a blank or an equality sign, optionally with a mark of bold text.
 const BEFORE: &str = r"(?:^|\s|=)(?:\*\*)?";
+/// An optional mark of bold text, and the end of the text, a blank or punctuation.
 const AFTER: &str = r"(?:\*\*)?(?:[.,:\s)$]|$)";
+/// An optional currency sign.
 const CURRENCY: &str = "[$€£¥₹₽₪₩₫฿₡₢₣₤₦₧₨₭₮₱₲₴₵₸₺₼₾₿]?";
 
 static ARITHMETIC: LazyLock<Regex> = LazyLock::new(|| regex(&format!("{BEFORE}{TERM}{AFTER}")));

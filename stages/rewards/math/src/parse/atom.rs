@@ -30,7 +30,7 @@ impl Parser {
         })
     }
 
-    /// Parses a number, which a subscript puts into another base.
+    /// Parses a number. If the subscript is an integer from 0 to 36, it is the base of the number.
     fn numeral(&mut self, digits: &str) -> Option<Expr> {
         let begin = self.at;
         if self.accept('_')
@@ -56,7 +56,8 @@ impl Parser {
         }
     }
 
-    /// Parses a variable with its subscript and primes. Names that are typical of functions become a function if arguments follow.
+    /// Parses a variable with its subscript and primes. A name of at most three bytes that begins with `f`, `g` or `h`, in either case, is
+    /// a function if a parenthesis follows.
     fn symbol(&mut self, mut name: String) -> Option<Expr> {
         if self.accept('_') {
             name = format!("{name}_{}", self.subscript()?);

@@ -94,7 +94,7 @@ impl Parser {
         }
     }
 
-    /// Converts degrees to radians where an angle is computed with. Angles that are answers have degrees as their unit, which is ignored.
+    /// Converts degrees to radians within the argument of a trigonometric function. Elsewhere, degrees are a unit, which is ignored.
     fn in_degrees(&self, angle: Expr) -> Expr {
         if !self.angle {
             return angle;
@@ -121,7 +121,8 @@ impl Parser {
         Some(base.power(self.exponent()?))
     }
 
-    /// Parses the ending of an ordinal number, such as `^{th}` or `^{\text{th}}`, which does not change the value.
+    /// Consumes the ending of an ordinal number after `^`, such as `{th}` or `{\text{th}}`, which does not change the value. Returns `true`
+    /// if there was one.
     fn ordinal(&mut self) -> bool {
         const ENDINGS: [&str; 4] = ["st", "nd", "rd", "th"];
         let begin = self.at;
@@ -159,7 +160,8 @@ impl Parser {
         None
     }
 
-    /// Parses `^\top` and similar marks. A plain T is a transpose only after a matrix.
+    /// Consumes `\top` or a similar mark of a transpose after `^`, and returns `true` if there was one. A plain T is a transpose only after
+    /// a matrix.
     fn transposes(&mut self, matrix: bool) -> bool {
         let begin = self.at;
         let braced = self.accept('{');
@@ -173,7 +175,7 @@ impl Parser {
         false
     }
 
-    /// Parses `^\circ` and similar marks.
+    /// Consumes `\circ` or a similar degree sign after `^`, and returns `true` if there was one.
     fn degrees(&mut self) -> bool {
         let begin = self.at;
         let braced = self.accept('{');

@@ -22,7 +22,8 @@ pub(super) fn joined(mut items: Vec<Expr>) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
-/// Returns a relation without the values that only approximate the value before them.
+/// Builds a relation that ends before the first approximation. If the relation begins with an approximation, `x \approx 2` for a variable
+/// becomes an equation, and any other left side is returned alone.
 pub(super) fn exact(first: Expr, mut rest: Vec<(Comparison, Expr)>) -> Expr {
     let about = rest.iter().position(|(comparison, _)| *comparison == Comparison::Approximate);
     if let Some(about) = about {

@@ -53,7 +53,7 @@ impl Parser {
         matches!(self.peek(), Some(Token::Command(name)) if function(name).is_some())
     }
 
-    /// Parses a sum, a limit or an integral. These are compared by their parts and not computed.
+    /// Parses a limit, sum, product or integral. These are not computed but compared by their parts.
     pub(super) fn operator(&mut self, name: &str) -> Option<Expr> {
         let mut parts = Vec::new();
         for _ in 0..2 {

@@ -105,7 +105,7 @@ fn bracketed(mut items: Vec<Expr>, low_closed: bool, high_closed: bool) -> Optio
     }
 }
 
-/// Returns the determinant of a matrix; it stays symbolic if the matrix is too large.
+/// Returns the determinant of a matrix. It stays symbolic if the matrix is not square or has more than 5 rows.
 pub(super) fn determinant(rows: Vec<Vec<Expr>>) -> Expr {
     let computed = matrix::determinant(&rows);
     computed.unwrap_or_else(|| Expr::apply(Function::Det, vec![Expr::Matrix(rows)]))

@@ -41,8 +41,8 @@ impl Controller {
         }
     }
 
-    /// Returns the file of the limit.
-    pub(super) fn limit(self, version: Version) -> &'static str {
+    /// Returns the name of the file that holds the limit.
+    pub(super) fn limit_file(self, version: Version) -> &'static str {
         match (self, version) {
             (Self::Memory, Version::V1) => "memory.limit_in_bytes",
             (Self::Memory, Version::V2) => "memory.max",
@@ -52,8 +52,8 @@ impl Controller {
         }
     }
 
-    /// Returns the file of the current usage; `None` for processor time, of which each period has a new allowance.
-    pub(super) fn current(self, version: Version) -> Option<&'static str> {
+    /// Returns the name of the file that holds the current usage. `None` for processor time, whose limit applies to each period anew.
+    pub(super) fn usage_file(self, version: Version) -> Option<&'static str> {
         match (self, version) {
             (Self::Memory, Version::V1) => Some("memory.usage_in_bytes"),
             (Self::Memory, Version::V2) => Some("memory.current"),
@@ -62,9 +62,14 @@ impl Controller {
         }
     }
 
-    /// Returns an additional file of the limit, which not every kernel has, and its value. For memory, it disables swap or limits memory
-    /// and swap together; for processor time, it limits what can be saved up to the allowance of one period.
-    pub(super) fn beside(self, version: Version, limit: u64) -> Option<(&'static str, u64)> {
+    /// Returns the name and the value of a second limit file, which not every kernel has. For memory, it limits memory and swap together
+    /// (version 1) or disables swap (version 2). For processor time, it lets the group save unused time, up to the limit of one period.
+    /// `None` for processes.
+    pub(super) fn secondary_limit(
+        self,
+        version: Version,
+        limit: u64,
+    ) -> Option<(&'static str, u64)> {
         match (self, version) {
             (Self::Memory, Version::V1) => Some(("memory.memsw.limit_in_bytes", limit)),
             (Self::Memory, Version::V2) => Some(("memory.swap.max", 0)),
@@ -77,7 +82,7 @@ impl Controller {
 
 /// A location in one hierarchy where groups can be created.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Hierarchy {
     pub(super) version: Version,
     /// The controllers that are used here. Empty for a version 2 hierarchy without controllers, next to version 1 hierarchies.
     pub(super) controllers: Vec<Controller>,
@@ -86,20 +91,20 @@ pub(super) struct Place {
 }
 
 /// Returns the usable hierarchies of this machine, version 2 first.
-pub(super) fn places() -> Vec<Place> {
+pub(super) fn hierarchies() -> Vec<Hierarchy> {
     // Without /proc there are no hierarchies.
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-    places_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), |folder| {
+    parse_hierarchies(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), |folder| {
         fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default()
     })
 }
 
 /// Removes the empty groups of dead processes.
 pub(in super::super) fn sweep() {
-    for folder in places().iter().flat_map(|place| &place.candidates) {
+    for folder in hierarchies().iter().flat_map(|hierarchy| &hierarchy.candidates) {
         let names = fs::read_dir(folder).into_iter().flatten().flatten();
         for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-            if owner(&name).is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            if owner_pid(&name).is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
                 // The kernel refuses if the group contains a process; then the id in the name belongs to another pid namespace.
                 let _ = fs::remove_dir(folder.join(name));
             }
@@ -108,20 +113,24 @@ pub(in super::super) fn sweep() {
 }
 
 /// Returns the id of the process that created the group with this name.
-fn owner(name: &str) -> Option<&str> {
+fn owner_pid(name: &str) -> Option<&str> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse::<u32>().ok().map(|_| pid)
 }
 
-fn places_of(mounts: &str, own: &str, available: impl Fn(&Path) -> String) -> Vec<Place> {
+fn parse_hierarchies(
+    mounts: &str,
+    own: &str,
+    available: impl Fn(&Path) -> String,
+) -> Vec<Hierarchy> {
     let mounts: Vec<_> = mounts.lines().filter_map(Mount::read).collect();
     let mut left = Controller::ALL.to_vec();
-    let mut places = Vec::new();
+    let mut hierarchies = Vec::new();
     for mount in mounts.iter().filter(|mount| mount.kind == "cgroup2").take(1) {
         let folder = mount.folder(own_path(own, ""));
         let offered = available(&folder);
         let controllers = take(&mut left, |name| offered.split_whitespace().any(|one| one == name));
-        places.push(Place {
+        hierarchies.push(Hierarchy {
             version: Version::V2,
             controllers,
             candidates: mount.with_parent(folder),
@@ -131,9 +140,9 @@ fn places_of(mounts: &str, own: &str, available: impl Fn(&Path) -> String) -> Ve
         let controllers = take(&mut left, |name| mount.options.split(',').any(|one| one == name));
         let Some(first) = controllers.first() else { continue };
         let candidates = vec![mount.folder(own_path(own, first.name()))];
-        places.push(Place { version: Version::V1, controllers, candidates });
+        hierarchies.push(Hierarchy { version: Version::V1, controllers, candidates });
     }
-    places
+    hierarchies
 }
 
 /// Removes the offered controllers from `left` and returns them.
@@ -141,7 +150,8 @@ fn take(left: &mut Vec<Controller>, offered: impl Fn(&str) -> bool) -> Vec<Contr
     left.extract_if(.., |controller| offered(controller.name())).collect()
 }
 
-/// Returns the path of this process in the hierarchy of a controller. The line of version 2 names no controller.
+/// Returns the path of this process in the hierarchy of `controller`, from the contents of `/proc/self/cgroup`; `/` if there is none.
+/// `controller` is empty for version 2, whose line names no controller.
 fn own_path<'a>(own: &'a str, controller: &str) -> &'a str {
     let mut lines = own
         .lines()
@@ -161,7 +171,7 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Returns `None` for other file systems.
+    /// Parses a line of `mountinfo`. Returns `None` if the file system is not `cgroup` or `cgroup2`.
     fn read(line: &'a str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -194,10 +204,10 @@ mod tests {
         offered: &str,
         expected: &[(Version, &[Controller], &[&str])],
     ) {
-        let found = places_of(mounts, own, |_| offered.into());
+        let found = parse_hierarchies(mounts, own, |_| offered.into());
         let expected: Vec<_> = expected
             .iter()
-            .map(|(version, controllers, candidates)| Place {
+            .map(|(version, controllers, candidates)| Hierarchy {
                 version: *version,
                 controllers: controllers.to_vec(),
                 candidates: candidates.iter().map(PathBuf::from).collect(),
@@ -257,9 +267,9 @@ mod tests {
 
     #[test]
     fn the_owner_is_parsed_from_the_name() {
-        assert_eq!(owner("rollpacker-sandbox-12-3"), Some("12"));
+        assert_eq!(owner_pid("rollpacker-sandbox-12-3"), Some("12"));
         for other in ["rollpacker-sandbox-x-3", "rollpacker-sandbox-12", "system.slice"] {
-            assert_eq!(owner(other), None);
+            assert_eq!(owner_pid(other), None);
         }
     }
 }

@@ -6,8 +6,8 @@
 //! so a solution that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has it there,
 //! otherwise from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe) reports it.
 //!
-//! The names of groups contain the id of the process that created them. Groups are removed with their slot. The next sandbox removes the
-//! groups of processes that died before they could.
+//! The names of groups contain the id of the process that created them. Groups are removed with their slot. If a process dies before it
+//! removes its groups, the next sandbox removes them.
 
 mod hierarchy;
 
@@ -20,51 +20,52 @@ use rustix::event::{Timespec, poll};
 
 use super::config::SandboxConfig;
 pub(super) use hierarchy::sweep;
-use hierarchy::{Controller, PREFIX, Version, places};
+use hierarchy::{Controller, PREFIX, Version, hierarchies};
 
-/// An allowance for kernel and interpreter in bytes: page tables, sockets, pages that a fork copies.
+/// The reserve in bytes for kernel and interpreter: page tables, sockets, pages that a fork copies.
 const SLACK_BYTES: u64 = 32 << 20;
-/// The number of processes of a side in addition to those of a run.
-const SIDE_PROCESSES: u64 = 2;
-/// The period of processor time in microseconds, which is the default of new groups.
+/// The number of processes that a slot's limit allows for a checker or a run in addition to `processes` of the configuration.
+const EXTRA_PROCESSES: u64 = 2;
+/// The period in microseconds over which processor time is limited. It is the kernel's default for new groups.
 const PERIOD_US: u64 = 100_000;
 /// The number of attempts to remove a group whose processes are about to end, one millisecond apart.
-const TRIES: u32 = 200;
+const MAX_TRIES: u32 = 200;
 
 /// The group of a slot: a folder in each hierarchy that has one of the controllers.
 ///
-/// Dropping it removes it. Its processes must have ended by then.
+/// Dropping this value removes the group. All of its processes must have ended by then.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    folders: Vec<Folder>,
+    folders: Vec<GroupFolder>,
     /// The reasons why parts of the group are missing.
     refused: Vec<String>,
 }
 
 /// A group in one hierarchy.
 #[derive(Debug)]
-struct Folder {
+struct GroupFolder {
     path: PathBuf,
     version: Version,
     controllers: Vec<Controller>,
 }
 
 /// The limits of a slot, in addition to the usage of an idle slot.
-struct Limits {
+struct GroupLimits {
     /// Memory in bytes.
     memory: u64,
+    /// Number of processes and threads.
     processes: u64,
     /// Processor time per [`PERIOD_US`], in microseconds.
     processor_us: u64,
 }
 
-impl Limits {
+impl GroupLimits {
     fn of(config: &SandboxConfig) -> Self {
-        let sides = config.memory_bytes.saturating_mul(2);
+        let memory = config.memory_bytes.saturating_mul(2);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            memory: sides.saturating_add(config.tmpfs_bytes).saturating_add(SLACK_BYTES),
-            processes: 2 * (u64::from(config.processes) + SIDE_PROCESSES),
+            memory: memory.saturating_add(config.tmpfs_bytes).saturating_add(SLACK_BYTES),
+            processes: 2 * (u64::from(config.processes) + EXTRA_PROCESSES),
             processor_us: processor_us(cores, config.slots),
         }
     }
@@ -86,13 +87,18 @@ fn processor_us(cores: usize, slots: usize) -> u64 {
 
 impl Group {
     /// Creates a group and moves a process and its descendants into it, as far as permitted.
-    pub(super) fn around(pid: u32) -> Self {
+    pub(super) fn containing(pid: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let mut group = Self::default();
-        for place in places() {
-            let folder = Folder::make(&place.candidates, &name, place.version, &place.controllers);
+        for hierarchy in hierarchies() {
+            let folder = GroupFolder::create(
+                &hierarchy.candidates,
+                &name,
+                hierarchy.version,
+                &hierarchy.controllers,
+            );
             match folder.and_then(|folder| folder.join(pid).map(|()| folder)) {
                 Ok(folder) => group.folders.push(folder),
                 Err(reason) => group.refused.push(reason),
@@ -101,9 +107,11 @@ impl Group {
         group
     }
 
-    /// Sets the limits of an idle slot: its current usage plus the allowance of two sides.
+    /// Limits the resources of the slot. Call this while the slot is idle: the limits of memory and processes are the current usage plus
+    /// what one checker and one run may use, and for memory also the tmpfs and [`SLACK_BYTES`]. The limit of processor time is the slot's
+    /// share of the cores. A hierarchy in which a limit cannot be set counts as refused.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
-        let limits = Limits::of(config);
+        let limits = GroupLimits::of(config);
         for folder in &mut self.folders {
             if let Err(reason) = folder.limit(&limits) {
                 folder.controllers.clear();
@@ -113,8 +121,8 @@ impl Group {
     }
 
     /// Returns the number of processes that the kernel killed because the group ran out of memory.
-    pub(super) fn starved(&self) -> u64 {
-        self.folders.iter().map(Folder::starved).sum()
+    pub(super) fn oom_kills(&self) -> u64 {
+        self.folders.iter().map(GroupFolder::oom_kills).sum()
     }
 
     /// Kills all processes of the group, if the kernel supports it as one operation.
@@ -127,7 +135,7 @@ impl Group {
 
     /// Returns a description of the limits in force, for a probe.
     pub(super) fn describe(&self) -> String {
-        let mut lines: Vec<_> = self.folders.iter().map(Folder::describe).collect();
+        let mut lines: Vec<_> = self.folders.iter().map(GroupFolder::describe).collect();
         // All failures have the same reason, so the first is enough.
         lines.extend(self.refused.first().map(|reason| format!("not permitted: {reason}")));
         lines.retain(|lines| !lines.is_empty());
@@ -135,9 +143,10 @@ impl Group {
     }
 }
 
-impl Folder {
-    /// Creates a group in the first candidate that provides the controllers.
-    fn make(
+impl GroupFolder {
+    /// Creates a group in the first candidate where this succeeds and the group has at least one of the `wanted` controllers, if there are
+    /// any. If all candidates fail, returns the error of the first one.
+    fn create(
         candidates: &[PathBuf],
         name: &str,
         version: Version,
@@ -145,7 +154,7 @@ impl Folder {
     ) -> Result<Self, String> {
         let mut refused = String::new();
         for parent in candidates {
-            match Self::make_in(parent, name, version, wanted) {
+            match Self::create_in(parent, name, version, wanted) {
                 Ok(folder) => return Ok(folder),
                 Err(reason) if refused.is_empty() => refused = reason,
                 Err(_) => {}
@@ -154,7 +163,7 @@ impl Folder {
         Err(refused)
     }
 
-    fn make_in(
+    fn create_in(
         parent: &Path,
         name: &str,
         version: Version,
@@ -174,7 +183,7 @@ impl Folder {
         let controllers = wanted
             .iter()
             .copied()
-            .filter(|controller| path.join(controller.limit(version)).exists());
+            .filter(|controller| path.join(controller.limit_file(version)).exists());
         let folder = Self { controllers: controllers.collect(), path, version };
         if folder.controllers.is_empty() && !wanted.is_empty() {
             return Err(format!("{}: its groups have no controllers", parent.display()));
@@ -182,7 +191,8 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Moves a process and then its children, in this order: processes that it starts meanwhile are already created in the group.
+    /// Moves a process and then its descendants into the group. The order matters: what the process starts meanwhile is already created in
+    /// the group.
     fn join(&self, pid: u32) -> Result<(), String> {
         let file = self.path.join("cgroup.procs");
         match fs::write(&file, pid.to_string()) {
@@ -202,14 +212,15 @@ impl Folder {
         }
     }
 
-    fn limit(&self, limits: &Limits) -> Result<(), String> {
+    fn limit(&self, limits: &GroupLimits) -> Result<(), String> {
         for controller in &self.controllers {
-            let taken = controller.current(self.version).map_or(Ok(0), |file| self.read(file))?;
+            let taken =
+                controller.usage_file(self.version).map_or(Ok(0), |file| self.read(file))?;
             let limit = taken.saturating_add(limits.of_controller(*controller));
-            let file = self.path.join(controller.limit(self.version));
+            let file = self.path.join(controller.limit_file(self.version));
             // The value is per period, and the period of a new group is the default in both versions.
             fs::write(&file, limit.to_string()).map_err(|error| at_path(&file, &error))?;
-            if let Some((name, value)) = controller.beside(self.version, limit) {
+            if let Some((name, value)) = controller.secondary_limit(self.version, limit) {
                 // The file is missing on machines without swap and on older kernels.
                 let _ = fs::write(self.path.join(name), value.to_string());
             }
@@ -225,7 +236,7 @@ impl Folder {
             .map_err(|_| format!("{}: expected a number, found {:?}", file.display(), text.trim()))
     }
 
-    fn starved(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         let file = if self.version == Version::V2 { "memory.events" } else { "memory.oom_control" };
         // The file is missing if the group does not have the controller.
         let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
@@ -247,11 +258,11 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for GroupFolder {
     /// Removes the group once the kernel has cleaned up its processes. If this fails, the next sandbox removes it.
     fn drop(&mut self) {
         let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             match fs::remove_dir(&self.path) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     let _ = poll(&mut [], Some(&moment));

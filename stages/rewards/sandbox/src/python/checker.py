@@ -13,46 +13,47 @@ import sys
 
 import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
-from rollpacker_bench import Bench, BrokenTests, clean, describe_end
+from rollpacker_case_runner import CaseRunner, BrokenTests, clean, describe_end
 from rollpacker_binding import PRELUDE, bind
 from rollpacker_equality import equal
 from rollpacker_module_tests import Tests, defined, imported_modules, imported_names, loaded_names, parse
-from rollpacker_recheck import NEEDLESS, Recheck, Text
+from rollpacker_recheck import NO_REQUESTS, Recheck, TestText
 from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, Capture, Session, Unloadable
 
 PYTEST = pytest_shim.module()
 
 
-def check_tests(check, bench):
+def check_tests(check, runner):
     for number, code in enumerate(check["tests"]):
         sys.modules.pop("solution", None)
-        bench.session.stop()
-        Tests(bench, code, number).run()
+        runner.session.stop()
+        Tests(runner, code, number).run()
 
 
-def check_entry(check, bench):
+def check_entry(check, runner):
     """HumanEval: `check(candidate)`. The helpers of the prompt are those of the dataset, not those that the solution may have redefined."""
     test, prompt = parse(check["test"], "test_solution.py"), parse_prompt(check.get("prompt"))
     used, imported = loaded_names(test), imported_names(test).union(("solution",))
-    bench.session.modules = imported_modules(test)
+    runner.session.modules = imported_modules(test)
 
     def body(allowed):
         space = {"__name__": "test_solution"}
-        bench.session.import_solution(allowed)
-        candidate = bench.session.root(check["entry_point"])
+        runner.session.import_solution(allowed)
+        candidate = runner.session.root(check["entry_point"])
         if prompt is not None:
             exec(compile(prompt, "prompt.py", "exec", dont_inherit=True), space)
         else:
-            bind(space, used, imported, defined(bench.session), bench.session.root)
+            bind(space, used, imported, defined(runner.session), runner.session.root)
         space[check["entry_point"]] = candidate
         exec(compile(test, "test_solution.py", "exec", dont_inherit=True), space)
         if "check" not in space:
             raise BrokenTests("the test defines no `check`")
         space["check"](candidate)
 
-    recheck = Recheck(bench, Text(test, "test_solution.py", "entry", used, imported, 1, prompt=prompt, entry_point=check["entry_point"]))
-    bench.case(body)
-    recheck.settle()
+    text = TestText(test, "test_solution.py", "entry", used, imported, 1, prompt=prompt, entry_point=check["entry_point"])
+    recheck = Recheck(runner, text)
+    runner.case(body)
+    recheck.apply()
 
 
 def parse_prompt(prompt):
@@ -63,18 +64,18 @@ def parse_prompt(prompt):
         return None
 
 
-def check_calls(check, bench):
+def check_calls(check, runner):
     """Calls a function, or a method of the class `Solution`, and compares the results with the expected ones."""
     for case in check["cases"]:
         def body(allowed, case=case):
-            if not bench.session.alive():
-                bench.session.import_solution(allowed)
-            answer = function_of(bench.session, check["function"])(*case["arguments"])
+            if not runner.session.is_alive():
+                runner.session.import_solution(allowed)
+            answer = function_of(runner.session, check["function"])(*case["arguments"])
             if not any(equal(answer, expected) for expected in case["expected"]):
                 raise AssertionError("%s(%s) gives %s, not %s" % (
                     check["function"], ", ".join(map(short, case["arguments"])), short(answer), short(case["expected"][0])))
 
-        bench.case(body)
+        runner.case(body)
 
 
 def function_of(session, name):
@@ -92,35 +93,35 @@ def short(value):
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def check_stdio(check, bench):
+def check_stdio(check, runner):
     """Compares the output of a program for a given input. Trailing blanks of lines are ignored."""
-    kind = prepare(bench, len(check["cases"]))
+    kind = prepare(runner, len(check["cases"]))
     for case in check["cases"] if kind else ():
-        bench.case(lambda allowed: run_program(bench.session, kind, case, allowed))
+        runner.case(lambda allowed: run_program(runner.session, kind, case, allowed))
 
 
-def check_runs(_check, bench):
+def check_runs(_check, runner):
     """Runs a program, which must exit with code 0."""
-    kind = prepare(bench, 1)
+    kind = prepare(runner, 1)
     if kind:
-        bench.case(lambda allowed: run_program(bench.session, kind, {"stdin": "", "expected_stdout": None}, allowed))
+        runner.case(lambda allowed: run_program(runner.session, kind, {"stdin": "", "expected_stdout": None}, allowed))
 
 
-def prepare(bench, cases):
+def prepare(runner, cases):
     """Returns the kind of runs for a program, after compiling it if its language requires that. If this fails, all cases fail and the
     result is None.
     """
-    if bench.language == "python":
+    if runner.language == "python":
         return "main"
 
     def body(allowed):
-        end, _, errors = finish_program(bench.session, "compile", "", allowed, None)
+        end, _, errors = finish_program(runner.session, "compile", "", allowed, None)
         if end["code"] != 0:
             raise Unloadable("unreadable", SyntaxError(errors))
 
-    failed = bench.whole(body)
+    failed = runner.run_uncounted(body)
     for _ in range(cases if failed else 0):
-        bench.add(*failed)
+        runner.add(*failed)
     return None if failed else "exec"
 
 
@@ -129,7 +130,7 @@ def run_program(session, kind, case, allowed):
     limit = max(session.output_bytes, 2 * len((expected or "").encode()) + 65536)
     end, output, errors = finish_program(session, kind, case["stdin"], allowed, limit if expected is not None else None)
     if end["code"] != 0:
-        raise Died(end, errors)
+        raise ProgramFailed(end, errors)
     if expected is not None and lines(output) != lines(expected):
         raise AssertionError("for the input %s it prints %s, not %s" % (short(case["stdin"]), short(output), short(expected)))
 
@@ -142,7 +143,7 @@ class Unavailable(BrokenTests):
     """The compiler or interpreter of the language is missing, which is a fault of the sandbox's configuration."""
 
 
-class Died(Unloadable):
+class ProgramFailed(Unloadable):
     """A program did not exit with code 0."""
 
     def __init__(self, end, errors):
@@ -161,7 +162,7 @@ def finish_program(session, kind, stdin, allowed, limit):
     """
     session.begin(kind, allowed, stdin)
     run = session.run
-    run.limit, run.forwards = limit or session.output_bytes, False
+    run.limit, run.forwards_output = limit or session.output_bytes, False
     run.poll.register(session.requests, select.POLLIN)
     while True:
         ready = dict(run.poll.poll())
@@ -170,10 +171,10 @@ def finish_program(session, kind, stdin, allowed, limit):
             session.stop()
             raise AssertionError("it prints more than %d bytes" % limit)
         if run.link.fileno() in ready:
-            listen(run)
+            receive_exception_name(run)
         if session.requests.fileno() in ready:
             break
-    session.collect()
+    session.receive_end()
     raised = bytes(run.pending[:100]).decode("utf-8", "replace")
     if raised and kind != "main":
         raise Unavailable("cannot start the program of the language: %s" % raised)
@@ -183,7 +184,7 @@ def finish_program(session, kind, stdin, allowed, limit):
     return end, run.text(run.out), run.text(run.errors)
 
 
-def listen(run):
+def receive_exception_name(run):
     """Receives the name of the exception that ended a program."""
     try:
         run.receive_some()
@@ -192,7 +193,7 @@ def listen(run):
         run.poll.unregister(run.link)
 
 
-def check_text(check, bench):
+def check_text(check, runner):
     """Runs tests of the text of a response. The text replaces `{response}` in expressions, as a value, and within string literals."""
     for number, code in enumerate(check["tests"]):
         file = "test_solution_%d.py" % number
@@ -204,7 +205,7 @@ def check_text(check, bench):
             space["response"] = check["response"]
             exec(compile(tree, file, "exec", dont_inherit=True), space)
 
-        bench.case(body)
+        runner.case(body)
 
 
 class Placeholder(ast.NodeTransformer):
@@ -234,26 +235,26 @@ def check(job, requests, progress):
     sys.modules["pytest"] = PYTEST
     sys.dont_write_bytecode = True
     form = job["check"]
-    bench = Bench(Session(requests, job), job, progress)
+    runner = CaseRunner(Session(requests, job), job, progress)
     try:
-        FORMS[form["kind"]](form, bench)
-        demand_cases(bench)
+        FORMS[form["kind"]](form, runner)
+        require_cases(runner)
     except Unavailable as error:
         return {"fault": clean(error)}
     except BrokenTests as error:
         return {"tests": clean(error)}
-    bench.session.stop()
-    return {"verdict": {"cases": bench.cases, "stdout": clean_output(out), "stderr": clean_output(errors)}}
+    runner.session.stop()
+    return {"verdict": {"cases": runner.cases, "stdout": clean_output(out), "stderr": clean_output(errors)}}
 
 
-def demand_cases(bench):
+def require_cases(runner):
     """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all."""
-    if bench.cases:
+    if runner.cases:
         return
-    if bench.dropped:
-        bench.add("failed", 0.0, NEEDLESS)
-    elif bench.skipped:
-        bench.add("failed", 0.0, "every test was skipped")
+    if runner.dropped:
+        runner.add("failed", 0.0, NO_REQUESTS)
+    elif runner.skipped:
+        runner.add("failed", 0.0, "every test was skipped")
     else:
         raise BrokenTests("there is no test in it")
 

@@ -14,7 +14,7 @@ import time
 # The maximum elapsed time of a case as a multiple of its limit.
 WALL_FACTOR = 5
 # A remaining time below this number of seconds counts as none.
-LEAST = 0.01
+MIN_LEFT_SECONDS = 0.01
 
 
 def open_times(process="self"):
@@ -89,4 +89,4 @@ class Clock:
         """Returns a lower bound of the seconds that the case may still run, or 0 if its time is over."""
         by_clock = WALL_FACTOR * self.limit - (time.monotonic() - self.began)
         left = min(self.limit - self.charged(), by_clock)
-        return left if left >= LEAST else 0.0
+        return left if left >= MIN_LEFT_SECONDS else 0.0

@@ -107,15 +107,15 @@ def write_file(path, data):
     os.close(fd)
 
 
-def fork_side(boot, name, events, body):
-    """Forks a side, into its own namespaces if isolation is enabled. The child runs `body` and never returns."""
+def fork_isolated(boot, name, events, body):
+    """Forks a process of a job, into its own namespaces if isolation is enabled. The child runs `body` and never returns."""
     global times
     uid, gid = os.getuid(), os.getgid()
     pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS if boot["isolated"] else 0, boot["handlers"])
     if pid:
         return pid
     try:
-        forget_deaths()
+        unwatch_children()
         if name == "checker":
             times = clock.open_times()
         if name == "solution":
@@ -130,12 +130,12 @@ def fork_side(boot, name, events, body):
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         body()
     except BaseException as error:
-        os.write(events, ("F %s side: %r" % (name, error))[:500].encode("utf-8", "replace"))
+        os.write(events, ("F %s process: %r" % (name, error))[:500].encode("utf-8", "replace"))
     finally:
         os._exit(0)
 
 
-def hear_deaths():
+def watch_children():
     """Returns a descriptor that becomes readable whenever a child ends."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -143,8 +143,8 @@ def hear_deaths():
     return reader
 
 
-def forget_deaths():
-    """Reverts `hear_deaths` in a child, which has children of its own."""
+def unwatch_children():
+    """Reverts `watch_children` in a child, which has children of its own."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -183,8 +183,8 @@ def redirect(*fds):
     os.close(null)
 
 
-class Side:
-    """The settings that a side of a job receives from the zygote.
+class Confinement:
+    """The limits and the isolation of a process of a job, as set by the zygote.
 
     Runs that are kept `together` share the namespaces of the process that starts them; otherwise each run has its own.
     """
@@ -196,10 +196,10 @@ class Side:
     def fork(self, body):
         """Forks a run that runs `body`, which never returns."""
         if not self.together:
-            return fork_side(self.boot, "solution", self.events, body)
+            return fork_isolated(self.boot, "solution", self.events, body)
         pid = clone(0, self.boot["handlers"])
         if pid == 0:
-            forget_deaths()
+            unwatch_children()
             body()
         return pid
 

@@ -6,9 +6,9 @@ import sys
 import types
 
 import rollpacker_suite as suite
-from rollpacker_bench import BrokenTests
+from rollpacker_case_runner import BrokenTests
 from rollpacker_binding import bind, starred
-from rollpacker_recheck import Recheck, Text
+from rollpacker_recheck import Recheck, TestText
 
 # Attributes by which a module describes itself.
 DESCRIPTIONS = ("__version__", "__author__", "__license__")
@@ -85,8 +85,8 @@ def imported_modules(tree):
 class Tests:
     """One text of tests: test functions, test classes, or bare assertions."""
 
-    def __init__(self, bench, code, number):
-        self.bench, self.session = bench, bench.session
+    def __init__(self, runner, code, number):
+        self.runner, self.session = runner, runner.session
         self.file = "test_solution.py" if number == 0 else "test_solution_%d.py" % number
         self.tree = parse(code, self.file)
         self.used, self.imported = loaded_names(self.tree), imported_names(self.tree)
@@ -96,16 +96,16 @@ class Tests:
         sys.modules["test_solution"] = self.module
 
     def run(self):
-        whole = self.has_tests()
-        groups = [] if whole else self.groups()
-        least = sum(map(self.tests_of, self.tree.body)) if whole else len(groups)
-        text = Text(self.tree, self.file, "functions" if whole else "statements", self.used, self.imported, least, groups)
-        recheck = Recheck(self.bench, text)
-        if whole:
+        has_functions = self.has_tests()
+        groups = [] if has_functions else self.groups()
+        min_cases = sum(map(self.tests_of, self.tree.body)) if has_functions else len(groups)
+        text = TestText(self.tree, self.file, "functions" if has_functions else "statements", self.used, self.imported, min_cases, groups)
+        recheck = Recheck(self.runner, text)
+        if has_functions:
             text.names = self.run_functions()
         else:
             self.run_statements(groups)
-        recheck.settle()
+        recheck.apply()
 
     def has_tests(self):
         return any(self.tests_of(node) for node in self.tree.body)
@@ -120,7 +120,7 @@ class Tests:
 
     def ready(self, allowed):
         """Ensures that there is a run, and binds the names that the tests use without an import."""
-        if self.session.alive():
+        if self.session.is_alive():
             return
         self.session.import_solution(allowed)
         sys.modules["solution"] = SolutionModule(self.session)
@@ -141,7 +141,7 @@ class Tests:
     def run_statements(self, groups):
         for begin, end in groups:
             body = self.tree.body[begin:end]
-            self.bench.case(lambda allowed: (self.ready(allowed), self.execute(body)))
+            self.runner.case(lambda allowed: (self.ready(allowed), self.execute(body)))
 
     def run_functions(self):
         """Runs test functions. Returns their names, or None if they could not be collected."""
@@ -152,12 +152,12 @@ class Tests:
             self.execute(self.tree.body)
             tests.extend(suite.collect(self.module))
 
-        collected = self.bench.whole(collect)
+        collected = self.runner.run_uncounted(collect)
         if collected is not None:
             for _ in range(max(1, sum(map(self.tests_of, self.tree.body)))):
-                self.bench.add(*collected)
+                self.runner.add(*collected)
             return None
-        self.bench.progress.expect(len(self.bench.cases) + len(tests))
+        self.runner.progress.expect(len(self.runner.cases) + len(tests))
         for _name, test in tests:
-            self.bench.case(lambda allowed: (self.ready(allowed), test()))
+            self.runner.case(lambda allowed: (self.ready(allowed), test()))
         return [name for name, _test in tests]

@@ -12,7 +12,7 @@ import random
 # The number of changes of one expectation that must all be detected.
 REPEATS = 4
 # The maximum number of groups of changes, at least one of which must be detected.
-MOST = 6
+MAX_PROBES = 6
 # Functions that may occur in an expected value, such as `approx(3)` or `{1, 2}.union(...)`.
 NEUTRAL = frozenset((
     "approx", "set", "frozenset", "list", "tuple", "dict", "sorted", "array", "Decimal", "Fraction", "Counter", "OrderedDict", "deque",
@@ -52,13 +52,13 @@ def probes(tree, node):
     differences = [site for demand in demanded for site in difference_sites(demand, values)]
     found = [site.groups(places) for site in differences]
     if expected:
-        return found + [[group for site in expected[:MOST] for group in site.groups(places)]]
+        return found + [[group for site in expected[:MAX_PROBES] for group in site.groups(places)]]
     if found:
         return found
     inverted = [[{places[id(part)]: None}] for part in ast.walk(node) if isinstance(part, ast.Assert) or is_raises(part)]
     constants = constants_of(getattr(node, "body", [node])) if demanded or inverted else []
     inputs = [group for constant in constants for group in Site([constant]).groups(places)]
-    return [inverted[:MOST] + inputs[:MOST]] if inverted or inputs else []
+    return [inverted[:MAX_PROBES] + inputs[:MAX_PROBES]] if inverted or inputs else []
 
 
 def assigned(tree, node):

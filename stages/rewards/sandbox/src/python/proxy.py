@@ -47,7 +47,7 @@ def compare(name):
             return ask(self, asked, other)
         if not isinstance(other, Proxy):
             return NotImplemented
-        object.__getattribute__(self, "_rp").peer.vouched = True
+        object.__getattribute__(self, "_rp").peer.decided_by_claim = True
         return ask(self, asked, other)
 
     return method

@@ -1,7 +1,7 @@
 """A second judgment of tests that the strict checker did not pass, for reasons that lie in the tests.
 
 The strict checker runs tests in a separate process, where a copy of an object is not the object itself; `rollpacker_reasons` lists the
-properties that it cannot reproduce. Such tests are run once more in the process of the solution (see `rollpacker_beside`). There,
+properties that it cannot reproduce. Such tests are run once more in the process of the solution (see `rollpacker_in_process`). There,
 `rollpacker_decoys` detects objects that impersonate values. `rollpacker_probes` detects processes that only claim to have passed, or that
 look up the expected values: the same tests with a changed expectation must fail.
 """
@@ -12,27 +12,27 @@ import marshal
 import random
 
 import rollpacker_wire as wire
-from rollpacker_bench import clean
+from rollpacker_case_runner import clean
 from rollpacker_decoys import instrumented
 from rollpacker_probes import changed, probes
 from rollpacker_reasons import COPY, reasons, veto
 
-UNNOTICED = "the tests pass beside the solution, but they do with another expectation too"
-VOUCHED = "an equality holds by the word of the solution alone"
-NEEDLESS = "no test asks the solution for anything"
+NOT_DETECTED = "the tests pass in the process of the solution, but also with a changed expectation"
+BY_CLAIM = "an equality holds only because the solution claims it"
+NO_REQUESTS = "no test asks the solution for anything"
 # The maximum number of lines of one run's report.
-MOST_LINES = 10_000
+MAX_LINES = 10_000
 
 
-class Text:
+class TestText:
     """A text of tests that runs together with a solution.
 
-    `form` determines the cases: test functions by name, a case for each group of statements, or HumanEval's `check`. `least` is the minimum
-    number of cases. `names` are the names of all cases, once the strict checker has collected them.
+    `form` determines the cases: test functions by name, a case for each group of statements, or HumanEval's `check`. `min_cases` is the
+    minimum number of cases. `names` are the names of all cases, once the strict checker has collected them.
     """
 
-    def __init__(self, tree, file, form, used, imported, least, groups=(), prompt=None, entry_point=None):
-        self.tree, self.file, self.form, self.least = tree, file, form, least
+    def __init__(self, tree, file, form, used, imported, min_cases, groups=(), prompt=None, entry_point=None):
+        self.tree, self.file, self.form, self.min_cases = tree, file, form, min_cases
         self.used, self.imported = sorted(used), sorted(imported)
         self.groups, self.prompt, self.entry_point = groups, prompt, entry_point
         self.names = None if form == "functions" else [str(number) for number in range(len(groups))] or ["check"]
@@ -71,71 +71,71 @@ class Text:
             if line["outcome"] not in ("passed", "skipped"):
                 merged[line["case"]] = line if known["outcome"] in ("passed", "skipped") else known
         found = [line for name, line in merged.items() if self.node(0, name) is not None]
-        return found if len(found) >= self.least else None
+        return found if len(found) >= self.min_cases else None
 
 
 class Recheck:
     """Judges the cases of one text again if the strict checker cannot decide them."""
 
-    def __init__(self, bench, text):
-        self.bench, self.session, self.text = bench, bench.session, text
-        self.first = len(bench.cases)
+    def __init__(self, runner, text):
+        self.runner, self.session, self.text = runner, runner.session, text
+        self.first = len(runner.cases)
 
-    def settle(self):
+    def apply(self):
         """Drops cases that pass without a solution, and judges cases again that may have failed for a reason that lies in the tests."""
-        self.drop_needless()
-        strict = self.bench.cases[self.first:]
-        vouched = [number for number in self.bench.vouched if number >= self.first]
-        if not vouched and all(case["outcome"] in ("passed", "compile_error") for case in strict):
+        self.drop_independent()
+        strict = self.runner.cases[self.first:]
+        by_claim = [number for number in self.runner.passed_by_claim if number >= self.first]
+        if not by_claim and all(case["outcome"] in ("passed", "compile_error") for case in strict):
             return
-        found = self.run(self.text.tree, self.session.solution) if self.is_open(vouched) else None
+        found = self.run(self.text.tree, self.session.solution) if self.is_applicable(by_claim) else None
         judged = found and [case for case in found if case["outcome"] != "skipped"]
         if not judged or len(judged) < len(strict):
-            for number in vouched:
-                self.bench.cases[number].update(outcome="failed", message=VOUCHED)
+            for number in by_claim:
+                self.runner.cases[number].update(outcome="failed", message=BY_CLAIM)
             return
-        hopeless = self.bench.stop and any(case["outcome"] != "passed" for case in judged)
-        self.bench.cases[self.first:] = [self.judge(number, case, hopeless) for number, case in enumerate(judged)]
+        has_failure = self.runner.stop and any(case["outcome"] != "passed" for case in judged)
+        self.runner.cases[self.first:] = [self.judge(number, case, has_failure) for number, case in enumerate(judged)]
 
-    def drop_needless(self):
+    def drop_independent(self):
         """Drops cases that also pass with an empty solution, because they do not depend on the solution."""
-        if not self.bench.unasked:
+        if not self.runner.passed_without_requests:
             return
         found = self.run(self.text.tree, "") or []
-        for number in sorted(self.bench.unasked, reverse=True):
+        for number in sorted(self.runner.passed_without_requests, reverse=True):
             at = number - self.first
             if at < len(found) and found[at]["outcome"] == "passed":
-                del self.bench.cases[number]
-                self.bench.dropped += 1
-        self.bench.unasked.clear()
+                del self.runner.cases[number]
+                self.runner.dropped += 1
+        self.runner.passed_without_requests.clear()
 
-    def is_open(self, vouched):
+    def is_applicable(self, by_claim):
         """Returns true if the strict checker may be wrong about these tests and the solution may run together with them."""
         found = reasons(self.text.tree)
-        if self.bench.undecided:
+        if self.runner.undecided:
             found.add(COPY)
-        return bool(found or vouched) and veto(self.session.solution, found) is None
+        return bool(found or by_claim) and veto(self.session.solution, found) is None
 
-    def judge(self, number, found, hopeless):
-        """Returns the result of a reported case. `hopeless` if its probes no longer matter."""
+    def judge(self, number, found, has_failure):
+        """Returns the result of a reported case. `has_failure` if its probes no longer matter."""
         at = self.first + number
-        strict = self.bench.cases[at] if at < len(self.bench.cases) else None
-        if strict is not None and strict["outcome"] == "passed" and at not in self.bench.vouched:
+        strict = self.runner.cases[at] if at < len(self.runner.cases) else None
+        if strict is not None and strict["outcome"] == "passed" and at not in self.runner.passed_by_claim:
             return strict
         if found["outcome"] != "passed":
-            known = strict is not None and strict["outcome"] != "passed" and not self.bench.undecided
+            known = strict is not None and strict["outcome"] != "passed" and not self.runner.undecided
             return strict if known else dict(outcome="failed", seconds=found["seconds"], message=found["message"])
-        if not hopeless and not self.is_proven(found["at"], found["case"]):
-            return dict(outcome="failed", seconds=found["seconds"], message=UNNOTICED)
+        if not has_failure and not self.detects_changes(found["at"], found["case"]):
+            return dict(outcome="failed", seconds=found["seconds"], message=NOT_DETECTED)
         return dict(outcome="passed", seconds=found["seconds"], message="")
 
-    def is_proven(self, number, name):
+    def detects_changes(self, number, name):
         """Returns true if a case that passed detects changed expectations."""
         node = self.text.node(number, name)
         return node is not None and all(
-            any(self.notices(changes, number) for changes in groups) for groups in probes(self.text.tree, node))
+            any(self.detects(changes, number) for changes in groups) for groups in probes(self.text.tree, node))
 
-    def notices(self, changes, number):
+    def detects(self, changes, number):
         """Returns true if a case fails with every change and passes without one. The order is random, so that a run cannot know which text
         it has.
         """
@@ -145,25 +145,26 @@ class Recheck:
 
     def outcome(self, tree, number):
         found = self.run(tree, self.session.solution)
-        return found[number]["outcome"] if found and self.bench.spare > 0 else None
+        return found[number]["outcome"] if found and self.runner.recheck_seconds > 0 else None
 
     def run(self, tree, solution):
         """Runs the tests together with a solution. Returns None if they did not run to the end, or the reported cases are not those of the
         text.
         """
-        seconds = min(self.bench.allowed() * max(1, self.text.least, len(self.bench.cases) - self.first), max(self.bench.spare, 0.1))
-        self.bench.progress.begin(seconds)
+        count = max(1, self.text.min_cases, len(self.runner.cases) - self.first)
+        seconds = min(self.runner.time_limit() * count, max(self.runner.recheck_seconds, 0.1))
+        self.runner.progress.begin(seconds)
         lines = []
 
-        def hear(line):
+        def on_line(line):
             lines.append(line)
-            if len(lines) > MOST_LINES:
+            if len(lines) > MAX_LINES:
                 raise wire.Broken("a report of too many cases")
 
-        error = self.bench.within(seconds, lambda: self.session.run_tests(self.text.job(tree), solution, seconds, hear))
+        error = self.runner.run_within(seconds, lambda: self.session.run_tests(self.text.job(tree), solution, seconds, on_line))
         self.session.stop()
-        took = self.bench.clock.charged()
-        self.bench.spare -= took
+        took = self.runner.clock.charged()
+        self.runner.recheck_seconds -= took
         if error is not None or not lines or lines.pop() != {"end": True}:
             return None
         cases = self.text.cases([line for line in lines if is_case(line)])

@@ -38,7 +38,7 @@ class Run:
         self.link, self.out, self.errors = link, out, errors
         self.printed = {out: bytearray(), errors: bytearray()}
         self.open = {out, errors}
-        self.limit, self.forwards = limit, True
+        self.limit, self.forwards_output = limit, True
         self.pending = bytearray()
         self.poll = select.poll()
         for fd in (link.fileno(), out, errors):
@@ -97,12 +97,12 @@ class Run:
 
     def keep(self, fd, part):
         if not part:
-            self.shut(fd)
+            self.close_fd(fd)
         printed = self.printed[fd]
         printed += part[: max(0, self.limit - len(printed))]
         return part
 
-    def shut(self, fd):
+    def close_fd(self, fd):
         self.poll.unregister(fd)
         self.open.remove(fd)
         os.close(fd)
@@ -110,7 +110,7 @@ class Run:
     def forward(self):
         """Prints the output of the solution as if the test had printed it."""
         for fd, stream in ((self.out, sys.stdout), (self.errors, sys.stderr)):
-            if self.printed[fd] and self.forwards:
+            if self.printed[fd] and self.forwards_output:
                 stream.write(self.text(fd))
                 self.printed[fd].clear()
 
@@ -122,7 +122,7 @@ class Run:
         self.drain()
         self.link.close()
         for fd in list(self.open):
-            self.shut(fd)
+            self.close_fd(fd)
 
 
 class Session:
@@ -133,7 +133,7 @@ class Session:
         self.requests, self.output_bytes = requests, job.get("output_bytes", OUTPUT_BYTES)
         self.solution, self.spec = job["solution"], job.get("spec")
         self.prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
-        self.asked = True
+        self.is_requested = True
         self.run = None
         self.end = None
         # The names that the current text of tests uses, and those that it imports.
@@ -150,23 +150,23 @@ class Session:
         self.stop()
         self.end = None
         # The zygote has already started the first run.
-        if not self.asked:
+        if not self.is_requested:
             self.requests.send(b"S")
-        self.asked = False
-        fds = self.hear_started()
+        self.is_requested = False
+        fds = self.receive_descriptors()
         self.bound = isolation.processor_seconds(seconds)
         self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
         self.clock.watch(clock.Times(fds[3] if len(fds) > 3 else None))
         self.peer.attach(self.run)
         solution = self.solution if solution is None else solution
-        self.give({"run": kind, "solution": solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec,
-                   "tests": tests})
+        self.send_instructions({"run": kind, "solution": solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds,
+                                "spec": self.spec, "tests": tests})
 
-    def give(self, value):
+    def send_instructions(self, value):
         data = json.dumps(value).encode()
         self.run.send(struct.pack("<I", len(data)) + data)
 
-    def hear_started(self):
+    def receive_descriptors(self):
         fds = array.array("i")
         _, control, _, _ = self.requests.recvmsg(16, socket.CMSG_SPACE(4 * fds.itemsize))
         for _, _, content in control:
@@ -175,7 +175,7 @@ class Session:
             raise RuntimeError("no run was started")
         return list(fds)
 
-    def alive(self):
+    def is_alive(self):
         """Returns true if there is a run that has not closed its link."""
         if self.run is None:
             return False
@@ -186,9 +186,9 @@ class Session:
         """Ends the run, if there is one."""
         if self.run is not None:
             self.requests.send(b"K")
-            self.collect()
+            self.receive_end()
 
-    def collect(self):
+    def receive_end(self):
         """Receives how the run ended."""
         run, self.run = self.run, None
         status, killed, computed, waited = ENDED.unpack(self.requests.recv(ENDED.size))
@@ -217,15 +217,16 @@ class Session:
             else:
                 raise wire.Broken("a message of kind %r" % (kind,))
 
-    def run_tests(self, tests, solution, seconds, hear):
-        """Runs tests together with a solution. `hear` is called with each line of the report, up to the last one or the end of the run."""
+    def run_tests(self, tests, solution, seconds, on_line):
+        """Runs tests together with a solution. `on_line` is called with each line of the report, up to the last one or the end of the run.
+        """
         self.begin("tests", seconds, solution=solution, tests=tests)
-        self.run.forwards = False
+        self.run.forwards_output = False
         while True:
             line = self.run.receive_line(REPORT_LINE_BYTES)
-            said = read_report(line)
-            hear(said)
-            if "end" in said or "broken" in said:
+            entry = read_report(line)
+            on_line(entry)
+            if "end" in entry or "broken" in entry:
                 return
 
     def root(self, name):
@@ -235,12 +236,12 @@ class Session:
 def read_report(line):
     """Parses a line of the report of tests that ran together with a solution. The solution may have written it."""
     try:
-        said = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise wire.Broken("a report that cannot be read: %s" % error)
-    if type(said) is not dict:
+    if type(entry) is not dict:
         raise wire.Broken("a report that is no object")
-    return said
+    return entry
 
 
 class Unloadable(wire.Stop):

@@ -27,7 +27,7 @@ import struct
 import sys
 import types
 
-import rollpacker_beside as beside
+import rollpacker_in_process as in_process
 import rollpacker_clock as clock
 import rollpacker_isolation as isolation
 import rollpacker_streams as streams
@@ -54,8 +54,8 @@ def receive_exactly(link, size):
 class Runs:
     """The runs of one job, one after another, for the checker at the other end of `requests`."""
 
-    def __init__(self, requests, side):
-        self.requests, self.side = requests, side
+    def __init__(self, requests, confinement):
+        self.requests, self.confinement = requests, confinement
         self.pid, self.killed = None, False
         self.times = clock.Times(None)
 
@@ -65,18 +65,18 @@ class Runs:
         ours, theirs = socket.socketpair()
         out_reader, out_writer = os.pipe()
         error_reader, error_writer = os.pipe()
-        self.pid, self.killed = self.side.fork(lambda: run(self.side, (out_writer, error_writer, theirs.fileno()))), False
+        self.pid, self.killed = self.confinement.fork(lambda: run(self.confinement, (out_writer, error_writer, theirs.fileno()))), False
         for fd in (theirs.detach(), out_writer, error_writer):
             os.close(fd)
         fds = [ours.detach(), out_reader, error_reader]
         # If this process cannot see /proc, nothing is known of a run before it ends, and nothing of its waits.
         self.times = clock.Times(clock.open_times(self.pid))
         shown = [] if self.times.fd is None else [self.times.fd]
-        self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds + shown))])
+        self.send(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds + shown))])
         for fd in fds:
             os.close(fd)
 
-    def heed(self):
+    def handle_request(self):
         """Handles a request of the checker. Returns false when the checker has ended."""
         try:
             word = self.requests.recv(16)
@@ -89,7 +89,7 @@ class Runs:
             os.kill(self.pid, signal.SIGKILL)
         return word != b""
 
-    def bury(self):
+    def report_end(self):
         """Reports how the run ended, if it has."""
         if self.pid is None:
             return
@@ -98,23 +98,23 @@ class Runs:
         # The kernel shows the times of a process until it is reaped.
         _, waited = self.times.seconds()
         _, status, usage = os.wait4(self.pid, 0)
-        self.forget()
-        self.say(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime, waited))
+        self.clean_up()
+        self.send(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime, waited))
 
     def kill(self):
         """Ends the run without a report."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-            self.forget()
+            self.clean_up()
 
-    def forget(self):
+    def clean_up(self):
         """Cleans up after the run, which was reaped."""
         self.pid = None
         self.times.close()
-        self.side.sweep()
+        self.confinement.sweep()
 
-    def say(self, message, control=()):
+    def send(self, message, control=()):
         try:
             self.requests.sendmsg([message], control)
         except ConnectionError:
@@ -122,24 +122,24 @@ class Runs:
             pass
 
 
-def serve(requests, side):
+def serve(requests, confinement):
     """Starts the runs of a job until the checker ends."""
-    deaths = isolation.hear_deaths()
-    directory = None if side.isolated else make_directory()
-    runs = Runs(requests, side)
+    child_exits = isolation.watch_children()
+    directory = None if confinement.isolated else make_directory()
+    runs = Runs(requests, confinement)
     poll = select.poll()
     poll.register(requests, select.POLLIN)
-    poll.register(deaths, select.POLLIN)
+    poll.register(child_exits, select.POLLIN)
     try:
         runs.start()
         going = True
         while going:
             ready = [fd for fd, _ in poll.poll()]
-            if deaths in ready:
-                os.read(deaths, 4096)
-                runs.bury()
+            if child_exits in ready:
+                os.read(child_exits, 4096)
+                runs.report_end()
             if requests.fileno() in ready:
-                going = runs.heed()
+                going = runs.handle_request()
         runs.kill()
     finally:
         if directory:
@@ -162,15 +162,15 @@ def remove_directory(directory):
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def run(side, fds):
+def run(confinement, fds):
     """The program of the child. Never returns."""
     code = 1
     try:
-        settle(fds)
-        job = given()
+        move_descriptors(fds)
+        job = read_instructions()
         streams.put_stdin(job["stdin"])
         kind = job["run"]
-        side.confine([0, 1, 2, LINK], job["seconds"], kind in ("compile", "exec"))
+        confinement.confine([0, 1, 2, LINK], job["seconds"], kind in ("compile", "exec"))
         if kind in ("compile", "exec"):
             execute(job, kind)
         streams.open_all()
@@ -183,7 +183,7 @@ def run(side, fds):
         os._exit(code)
 
 
-def given():
+def read_instructions():
     """Returns the instructions of the checker. Ends the process if there are none."""
     link = socket.socket(fileno=LINK)
     header = receive_exactly(link, 4)
@@ -194,7 +194,7 @@ def given():
     return json.loads(body)
 
 
-def settle(fds):
+def move_descriptors(fds):
     """Moves stdout, stderr and the link to their descriptors in a run."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, LINK + 1) for fd in fds]
     for number, fd in enumerate(high, 1):
@@ -304,7 +304,7 @@ def run_module(job):
 
 
 def run_tests(job):
-    beside.run(LINK, load, job)
+    in_process.run(LINK, load, job)
     return 0
 
 

@@ -127,9 +127,9 @@ class Peer:
 
     def __init__(self, channel, strict):
         self.strict = strict
-        # `asked`: the number of requests. `calls`: the number of calls among them. `vouched`: the claim of the other end alone decided a
-        # comparison. `muted`: no further requests are allowed.
-        self.asked, self.calls, self.vouched, self.muted = 0, 0, False, False
+        # `asked`: the number of requests. `calls`: the number of calls among them. `decided_by_claim`: the claim of the other end alone
+        # decided a comparison. `muted`: no further requests are allowed.
+        self.asked, self.calls, self.decided_by_claim, self.muted = 0, 0, False, False
         self.calls_before = 0
         # The mutable values that were exchanged, with their content at that time, up to a bound. `lent`: the other end may still change one,
         # through an object that it returned from a call with it.
@@ -204,7 +204,7 @@ class Peer:
                 if kind == "ask":
                     self.answer(*fields)
                 elif kind in ("answer", "raise"):
-                    return self.settle(operation, kind, passed, *fields)
+                    return self.finish_request(operation, kind, passed, *fields)
                 else:
                     raise Broken("a message of kind %r" % (kind,))
 
@@ -218,7 +218,7 @@ class Peer:
         """Returns true if an exchanged value was changed on this side afterwards, or may have been changed on the other side."""
         return self.lent or any(not same(before, now) for now, before in self.crossed)
 
-    def settle(self, operation, kind, passed, value, changes, index):
+    def finish_request(self, operation, kind, passed, value, changes, index):
         try:
             for number, content in changes:
                 overwrite(passed[number], content)

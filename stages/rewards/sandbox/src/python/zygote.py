@@ -26,7 +26,8 @@ import rollpacker_isolation as isolation
 import rollpacker_solution as solution
 
 CONTROL, CANCEL = 0, 1
-# The time that the sides have to set themselves up and to read their frames, and the time to report after the time limit of a case.
+# The time that the processes of a job have to set themselves up and to read their frames, and the time to report after the time limit of a
+# case.
 SETUP_SECONDS, GRACE_SECONDS = 10.0, 1.0
 REPORT_BYTES = 8 << 20
 
@@ -84,16 +85,16 @@ class Progress:
         write_all(self.report, json.dumps(value).encode() + b"\n")
 
 
-def checker_side(boot, requests, events, report):
+def run_checker(boot, requests, events, report):
     """Reads the job, runs its tests, and writes a verdict to the report."""
     progress = Progress(events, report)
     job = read_frame(CONTROL)
     os.write(events, b"R")
     isolation.redirect(CONTROL, CANCEL)
     link = socket.socket(fileno=requests)
-    side = isolation.Side(boot)
+    confinement = isolation.Confinement(boot)
     isolation.reseed()
-    side.limit(sum(job["seconds"]) * 4 + 3600)
+    confinement.limit(sum(job["seconds"]) * 4 + 3600)
     isolation.install(boot["filters"]["run"])
     try:
         answer = checker.check(job, link, progress)
@@ -103,11 +104,11 @@ def checker_side(boot, requests, events, report):
     os.write(events, b"D")
 
 
-class Watch:
+class JobMonitor:
     """The zygote's view of a running job: its processes, a deadline, and how it ends."""
 
-    def __init__(self, number, events, deaths):
-        self.number, self.events, self.deaths = number, events, deaths
+    def __init__(self, number, events, child_exits):
+        self.number, self.events, self.child_exits = number, events, child_exits
         self.checker = self.host = self.runs = None
         self.read = self.timed = False
         self.deadline = time.monotonic() + SETUP_SECONDS
@@ -116,26 +117,26 @@ class Watch:
 
     def run(self):
         poll = select.poll()
-        for fd in (self.events, self.deaths, CANCEL):
+        for fd in (self.events, self.child_exits, CANCEL):
             poll.register(fd, select.POLLIN)
         poll.register(CONTROL, 0)
         if self.runs:
             poll.register(self.runs.requests, select.POLLIN)
-        while not self.over():
+        while not self.is_over():
             left = self.deadline - time.monotonic()
             if left <= 0:
-                return self.overdue()
+                return self.handle_deadline()
             for fd, _ in poll.poll(left * 1000 + 1):
-                if not self.on(fd):
+                if not self.handle_input(fd):
                     poll.unregister(fd)
 
-    def over(self):
+    def is_over(self):
         """Returns true if the job has ended and its frame was read from the control socket, so that the socket is at the next job. After a
         fault the frame may be left over, but then the zygote ends too.
         """
         return self.end == "fault" or self.end is not None and self.read
 
-    def on(self, fd):
+    def handle_input(self, fd):
         """Handles input on a descriptor. Returns false if no more will come."""
         if fd == CONTROL:
             os._exit(0)
@@ -145,20 +146,20 @@ class Watch:
             if number == self.number:
                 self.finish("cancelled")
         elif fd == self.events.fileno():
-            self.hear()
-        elif fd == self.deaths:
-            os.read(self.deaths, 4096)
-            self.bury()
+            self.receive_events()
+        elif fd == self.child_exits:
+            os.read(self.child_exits, 4096)
+            self.handle_child_exits()
         else:
-            return self.runs.heed()
+            return self.runs.handle_request()
         return True
 
-    def hear(self):
-        """Handles all pending events of the sides."""
+    def receive_events(self):
+        """Handles all pending events of the processes of the job."""
         try:
             while True:
-                said = self.events.recv(1024, socket.MSG_DONTWAIT)
-                self.event(said[:1], said[2:])
+                event = self.events.recv(1024, socket.MSG_DONTWAIT)
+                self.event(event[:1], event[2:])
         except BlockingIOError:
             pass
 
@@ -172,25 +173,25 @@ class Watch:
         elif kind == b"F":
             self.fault(value.decode("utf-8", "replace"))
 
-    def bury(self):
+    def handle_child_exits(self):
         if self.runs:
-            self.runs.bury()
+            self.runs.report_end()
         if os.waitpid(self.checker, os.WNOHANG)[0]:
             self.checker = None
-            self.hear()
+            self.receive_events()
             # If the checker died before it read its frame, the frame remains on the control socket, and the zygote cannot continue.
-            self.finish("died") if self.read else self.fault("the checker side died before it read the tests")
+            self.finish("died") if self.read else self.fault("the checker process died before it read the tests")
 
     def begin(self, seconds):
         self.timed = True
         self.deadline = time.monotonic() + seconds + GRACE_SECONDS
         write_frame(CONTROL, {"job": self.number, "within": seconds + GRACE_SECONDS})
 
-    def overdue(self):
+    def handle_deadline(self):
         if self.timed:
             self.finish("deadline")
         else:
-            self.fault("the sides took more than %g s to start" % SETUP_SECONDS)
+            self.fault("the processes of the job took more than %g s to start" % SETUP_SECONDS)
 
     def finish(self, end):
         self.end = self.end or end
@@ -199,7 +200,9 @@ class Watch:
         self.end, self.message = "fault", message
 
     def kill(self, isolated):
-        """Kills all sides. They are the first processes of their pid namespaces, so the kernel kills all other processes in these."""
+        """Kills all processes of the job. The checker, the host and the run are the first processes of their pid namespaces, so the kernel
+        kills all other processes in these.
+        """
         if not isolated:
             return isolation.sweep_orphans()
         for pid in (self.checker, self.host, self.runs and self.runs.pid):
@@ -208,34 +211,34 @@ class Watch:
         isolation.reap()
 
 
-def run_job(boot, number, together, deaths):
+def run_job(boot, number, together, child_exits):
     """Runs one job and sends the answer."""
     events, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     report = os.memfd_create("report")
-    watch = Watch(number, events, deaths)
+    monitor = JobMonitor(number, events, child_exits)
 
     def check():
         times = [] if isolation.times is None else [isolation.times]
         isolation.close_all_but([CONTROL, CANCEL, 2, theirs.fileno(), writer.fileno(), report] + times)
-        checker_side(boot, theirs.detach(), writer.detach(), report)
+        run_checker(boot, theirs.detach(), writer.detach(), report)
 
-    watch.checker = isolation.fork_side(boot, "checker", writer.fileno(), check)
+    monitor.checker = isolation.fork_isolated(boot, "checker", writer.fileno(), check)
     theirs.close()
     if together or not boot["isolated"]:
-        watch.host = fork_host(boot, requests, writer.fileno())
+        monitor.host = fork_host(boot, requests, writer.fileno())
     else:
-        watch.runs = solution.Runs(requests, isolation.Side(boot, writer.fileno()))
-        watch.runs.start()
-    watch.run()
-    watch.kill(boot["isolated"])
-    if watch.runs:
-        watch.runs.times.close()
-    answer(watch, report)
+        monitor.runs = solution.Runs(requests, isolation.Confinement(boot, writer.fileno()))
+        monitor.runs.start()
+    monitor.run()
+    monitor.kill(boot["isolated"])
+    if monitor.runs:
+        monitor.runs.times.close()
+    answer(monitor, report)
     for end in (events, writer, requests):
         end.close()
     os.close(report)
-    if watch.end == "fault":
+    if monitor.end == "fault":
         os._exit(1)
 
 
@@ -245,15 +248,15 @@ def fork_host(boot, requests, events):
     def host():
         isolation.close_all_but([CONTROL, CANCEL, 2, requests.fileno(), events])
         isolation.redirect(CONTROL, CANCEL)
-        solution.serve(requests, isolation.Side(boot, events, together=True))
+        solution.serve(requests, isolation.Confinement(boot, events, together=True))
 
-    return isolation.fork_side(boot, "solution", events, host)
+    return isolation.fork_isolated(boot, "solution", events, host)
 
 
-def answer(watch, report):
+def answer(monitor, report):
     """Sends how the job ended, and the report without reading it."""
-    size = 0 if watch.end == "cancelled" else min(os.fstat(report).st_size, REPORT_BYTES)
-    write_frame(CONTROL, {"job": watch.number, "end": watch.end, "message": watch.message, "report": size})
+    size = 0 if monitor.end == "cancelled" else min(os.fstat(report).st_size, REPORT_BYTES)
+    write_frame(CONTROL, {"job": monitor.number, "end": monitor.end, "message": monitor.message, "report": size})
     at = 0
     while at < size:
         at += os.sendfile(CONTROL, report, at, size - at)
@@ -265,8 +268,8 @@ def drop_root(boot):
         os.setgroups([])
         os.setresgid(boot["gid"], boot["gid"], boot["gid"])
         os.setresuid(boot["uid"], boot["uid"], boot["uid"])
-        # Changing the user resets both. The sides write their id maps through /proc/self, which belongs to the user only while the process
-        # is dumpable.
+        # Changing the user resets both. The processes of a job write their id maps through /proc/self, which belongs to the user only while
+        # the process is dumpable.
         isolation.prctl(isolation.PR_SET_DUMPABLE, 1)
         isolation.prctl(isolation.PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -289,15 +292,15 @@ def tasks_of_user():
 
 
 def facts(boot):
-    """Returns the isolation in force, as a trial side finds it."""
+    """Returns the isolation in force, as a trial process finds it."""
     reader, writer = os.pipe()
-    # The trial side reads its namespaces through this descriptor, because /proc is no longer visible to it.
+    # The trial process reads its namespaces through this descriptor, because /proc is no longer visible to it.
     own = os.open("/proc", os.O_RDONLY)
 
     def trial():
         try:
             inner = namespaces(own)
-            isolation.Side(boot).limit(10)
+            isolation.Confinement(boot).limit(10)
             isolation.install(boot["filters"]["run"])
             found = {"outer": outer, "inner": inner, "uid": os.getuid()}
         except BaseException as error:
@@ -305,13 +308,13 @@ def facts(boot):
         write_all(writer, json.dumps(found).encode())
 
     outer = namespaces(own)
-    isolation.fork_side(boot, "trial", writer, trial)
+    isolation.fork_isolated(boot, "trial", writer, trial)
     os.close(writer)
     os.close(own)
     with open(reader, "rb") as file:
-        said = file.read()
-    # A failure before the trial itself is reported as an event, as by any side.
-    found = json.loads(said) if said[:1] == b"{" else {"error": said.decode("utf-8", "replace") or "the trial side died"}
+        output = file.read()
+    # A failure before the trial itself is reported as an event, as by any process of a job.
+    found = json.loads(output) if output[:1] == b"{" else {"error": output.decode("utf-8", "replace") or "the trial process died"}
     isolation.reap()
     return found
 
@@ -351,10 +354,10 @@ def main(boot):
     # Return the memory in which the modules were compiled, so that forks do not copy it.
     isolation.libc.malloc_trim(0)
     gc.set_threshold(20000, 20, 50)
-    deaths = isolation.hear_deaths()
+    child_exits = isolation.watch_children()
     try:
         while True:
             head = read_frame(CONTROL)
-            run_job(boot, head["job"], head["together"], deaths)
+            run_job(boot, head["job"], head["together"], child_exits)
     except EOFError:
         os._exit(0)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lets only one test run at a time, because the tests count the processes of this one.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -21,7 +21,7 @@ pub(crate) fn descendants() -> usize {
 }
 
 /// Waits until a condition holds that another process brings about.
-pub(crate) fn until(holds: impl Fn() -> bool) {
+pub(crate) fn wait_until(holds: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if holds() {
             return;
@@ -59,7 +59,7 @@ fn kill(process: u32) {
 pub(crate) fn groups() -> Vec<PathBuf> {
     let name = format!("rollpacker-sandbox-{}-", std::process::id());
     let mut found = Vec::new();
-    below(Path::new("/sys/fs/cgroup"), 6, &mut |folder| {
+    visit_folders(Path::new("/sys/fs/cgroup"), 6, &mut |folder| {
         if folder.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name)) {
             found.push(folder.to_path_buf());
         }
@@ -67,13 +67,13 @@ pub(crate) fn groups() -> Vec<PathBuf> {
     found
 }
 
-fn below(folder: &Path, levels: u32, visit: &mut impl FnMut(&Path)) {
+fn visit_folders(folder: &Path, levels: u32, visit: &mut impl FnMut(&Path)) {
     visit(folder);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in
         entries.filter(|entry| levels > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()))
     {
-        below(&entry.path(), levels - 1, visit);
+        visit_folders(&entry.path(), levels - 1, visit);
     }
 }
 

@@ -1,4 +1,4 @@
-"""Runs the two sides of a job, checker and solution, in forks of this process without isolation."""
+"""Runs the two processes of a job, checker and solution, as forks of this process without isolation."""
 
 import gc
 import json
@@ -25,15 +25,15 @@ def load(name):
 modules = {name: load(name) for name in MODULES}
 
 
-class Side:
-    """The interface of the zygote for the solution side; this one confines nothing but descriptors."""
+class Confinement:
+    """The interface of the zygote for the process of the solution; this one confines nothing but descriptors."""
 
     isolated = False
 
     def fork(self, body):
         pid = os.fork()
         if pid == 0:
-            modules["isolation"].forget_deaths()
+            modules["isolation"].unwatch_children()
             body()
         return pid
 
@@ -63,7 +63,7 @@ class Progress:
 def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
     """Returns the checker's verdict on a solution."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    solution_side = fork(lambda: modules["solution"].serve(ours, Side()), theirs)
+    solution_process = fork(lambda: modules["solution"].serve(ours, Confinement()), theirs)
     job = {"language": language, "spec": spec, "solution": solution, "check": check, "seconds": list(seconds)}
     ours.close()
     reader, writer = os.pipe()
@@ -78,7 +78,7 @@ def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
     theirs.close()
     with os.fdopen(reader) as file:
         text = file.read()
-    for pid in (checker, solution_side):
+    for pid in (checker, solution_process):
         os.waitpid(pid, 0)
     return json.loads(text)
 

@@ -10,7 +10,7 @@ import harness
 clock, solution = harness.modules["clock"], harness.modules["solution"]
 
 
-class Told:
+class FixedTimes:
     """Times that a test sets."""
 
     def __init__(self, computed, waited):
@@ -30,7 +30,7 @@ class ClockTest(unittest.TestCase):
     def setUp(self):
         self.now = 100.0
         self.monotonic, time.monotonic = time.monotonic, lambda: self.now
-        self.own, self.run = Told(9.0, 7.0), Told(2.0, 3.0)
+        self.own, self.run = FixedTimes(9.0, 7.0), FixedTimes(2.0, 3.0)
         self.clock = clock.Clock(self.own)
         self.clock.begin(2.0)
         self.clock.watch(self.run)
@@ -58,7 +58,7 @@ class ClockTest(unittest.TestCase):
         self.run.waited += 0.5
         self.run.computed += 1.25
         self.assertAlmostEqual(self.clock.charged(), 1.25)
-        self.clock.watch(Told(60.0, 50.0))
+        self.clock.watch(FixedTimes(60.0, 50.0))
         self.assertAlmostEqual(self.clock.charged(), 1.25)
 
     def test_what_a_run_computed_before_its_end_is_charged(self):
@@ -66,7 +66,7 @@ class ClockTest(unittest.TestCase):
         self.own.waited += 2.9
         self.clock.end(4.25, 3.0)
         self.assertAlmostEqual(self.clock.charged(), 2.25)
-        self.clock.watch(Told(60.0, 50.0))
+        self.clock.watch(FixedTimes(60.0, 50.0))
         self.assertAlmostEqual(self.clock.charged(), 2.25)
 
     def test_threads_are_charged_no_more_than_the_elapsed_time(self):
@@ -85,7 +85,7 @@ class ClockTest(unittest.TestCase):
     def test_runs_one_after_another_wait_for_themselves(self):
         self.now += 4.0
         self.run.waited += 3.0
-        self.clock.watch(Told(60.0, 50.0))
+        self.clock.watch(FixedTimes(60.0, 50.0))
         self.assertAlmostEqual(self.clock.charged(), 1.0)
         self.clock.begin(2.0)
         self.assertAlmostEqual(self.clock.charged(), 0.0)
@@ -114,8 +114,8 @@ class TimesTest(unittest.TestCase):
         self.assertEqual(times.seconds(), (computed, waited))
 
 
-class Forks:
-    """A side whose runs compute for 50 ms."""
+class ForkingConfinement:
+    """A confinement whose runs compute for 50 ms."""
 
     def fork(self, _body):
         pid = os.fork()
@@ -139,13 +139,13 @@ class EndedRunTest(unittest.TestCase):
         requests, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(requests.close)
         self.addCleanup(ours.close)
-        runs = solution.Runs(requests, Forks())
+        runs = solution.Runs(requests, ForkingConfinement())
         runs.start()
         _, fds, _, _ = socket.recv_fds(ours, 16, 4)
         self.addCleanup(lambda: [os.close(fd) for fd in fds])
         os.waitid(os.P_PID, runs.pid, os.WEXITED | os.WNOWAIT)
         shown = clock.Times(runs.times.fd).seconds()
-        runs.bury()
+        runs.report_end()
         status, killed, computed, waited = solution.ENDED.unpack(ours.recv(solution.ENDED.size))
         self.assertEqual((status, killed, waited), (0, False, shown[1]))
         self.assertGreaterEqual(computed, 0.05)

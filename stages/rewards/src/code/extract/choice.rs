@@ -7,18 +7,18 @@ use super::Wanted;
 
 /// The number of pieces whose dependencies are followed when looking for a program that reads its input. The bound keeps extraction linear
 /// in the number of pieces.
-const MOST_TRIED: usize = 8;
+const MAX_TRIED: usize = 8;
 
 /// The position of a piece, from the least to the most trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// A piece in a fence that names another language.
+    /// A piece in a fence that names a language that is not configured.
     Foreign,
     /// A piece outside of fences.
     Prose,
     /// A piece in a fence that names no language.
     Unnamed,
-    /// A piece in a fence that names the language.
+    /// A piece in a fence that names a configured language.
     Named,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Piece<'a> {
     rank: Rank,
     code: &'a str,
     outline: Outline<'a>,
-    /// `true` if the response has fences in other languages, in which case text outside of fences probably is about those.
+    /// `true` if the response has fences in languages that are not configured. Text outside of fences is then probably not Python.
     has_foreign: bool,
 }
 
@@ -49,19 +49,23 @@ impl<'a> Piece<'a> {
 
 /// Returns the program that the pieces make up, or `None` if none of them may be a program.
 ///
-/// The main piece is chosen first: for tests that use names, the best piece that defines one of them; for a program to run, the best
-/// piece that acts and reads its input. If there is none, it is the best piece that may be a program at all. "Best" is the last piece of
-/// the highest rank, since a correction follows its draft. The main piece is then completed by the pieces that define the names it uses.
+/// The main piece is chosen first: for tests that use names, the best piece that defines one of them; for a program to run, the best piece
+/// that reads its input and does more than define names. If there is none, it is the best piece that may be a program at all. "Best" is the
+/// last piece of the highest rank, since a correction follows its draft. The main piece is then completed by the pieces that define the
+/// names it uses.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     let found = match wanted {
         Wanted::Names { names, or_body } => {
-            let body =
-                || best(pieces, |piece| *or_body && piece.may_be_all() && piece.outline.is_body);
-            definer(pieces, names).or_else(body)
+            let body = || {
+                last_of_highest_rank(pieces, |piece| {
+                    *or_body && piece.may_be_all() && piece.outline.is_body
+                })
+            };
+            best_definition(pieces, names).or_else(body)
         }
         Wanted::Program => program(pieces),
     };
-    let chosen = found.or_else(|| best(pieces, |piece| piece.may_be_all()))?;
+    let chosen = found.or_else(|| last_of_highest_rank(pieces, |piece| piece.may_be_all()))?;
     if pieces[chosen].outline.is_body {
         // The prompt contains the rest of the function; other pieces cannot be placed next to a body.
         return Some(pieces[chosen].code.to_owned());
@@ -70,25 +74,26 @@ pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
 }
 
 /// Returns the index of the last piece with the highest rank among those for which `fits` returns `true`.
-fn best(pieces: &[Piece<'_>], fits: impl Fn(&Piece<'_>) -> bool) -> Option<usize> {
+fn last_of_highest_rank(pieces: &[Piece<'_>], fits: impl Fn(&Piece<'_>) -> bool) -> Option<usize> {
     let fitting = pieces.iter().enumerate().filter(|(_, piece)| fits(piece));
     fitting.max_by_key(|(_, piece)| piece.rank).map(|(number, _)| number)
 }
 
-/// Returns the piece that defines a wanted name. A function or class is preferred to a value, a value to a stub, and a stub to an import.
-fn definer(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usize> {
+/// Returns the index of the best piece that defines a wanted name. A function or class is preferred to a value, a value to a stub, and a
+/// stub to an import.
+fn best_definition(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usize> {
     let by = |binding: Binding| {
         let defines = |piece: &Piece<'_>| {
             names.iter().any(|name| piece.outline.module.get(name.as_str()) == Some(&binding))
         };
-        best(pieces, defines)
+        last_of_highest_rank(pieces, defines)
     };
     let order = [Binding::Definition, Binding::Value, Binding::Stub, Binding::Import];
     order.into_iter().find_map(by)
 }
 
-/// Returns the piece that is a program: preferably one that both acts and reads its input, itself or through functions of other pieces, and
-/// otherwise any that acts.
+/// Returns the index of the piece that is a program. A piece that acts (does more than define names) and reads its input is preferred; then
+/// one that acts and whose functions in other pieces read the input; then any that acts.
 fn program(pieces: &[Piece<'_>]) -> Option<usize> {
     let acts = |piece: &Piece<'_>| piece.may_be_all() && piece.outline.acts;
     let reads_by_others = || {
@@ -99,11 +104,11 @@ fn program(pieces: &[Piece<'_>]) -> Option<usize> {
         let mut acting: Vec<_> =
             (0..pieces.len()).filter(|number| acts(&pieces[*number])).collect();
         acting.sort_by_key(|number| (pieces[*number].rank, *number));
-        acting.into_iter().rev().take(MOST_TRIED).find(reads)
+        acting.into_iter().rev().take(MAX_TRIED).find(reads)
     };
-    best(pieces, |piece| acts(piece) && piece.outline.reads)
+    last_of_highest_rank(pieces, |piece| acts(piece) && piece.outline.reads)
         .or_else(reads_by_others)
-        .or_else(|| best(pieces, acts))
+        .or_else(|| last_of_highest_rank(pieces, acts))
 }
 
 /// Resolves the names that pieces use to the pieces that define them.
@@ -160,15 +165,15 @@ impl<'a> Completion<'a> {
             }
             while next.is_none() {
                 let Some(name) = lacking.pop() else { break };
-                next = (!bound.contains(name)).then(|| self.binder(name, chosen)).flatten();
+                next = (!bound.contains(name)).then(|| self.defining_piece(name, chosen)).flatten();
             }
         }
         needed
     }
 
-    /// Returns the piece that defines a name for the piece `user`: the nearest one before it, or else the first one after it that binds the
-    /// name by more than a value.
-    fn binder(&self, name: &str, user: usize) -> Option<usize> {
+    /// Returns the index of the piece that defines a name for the piece `user`: the nearest one before it, or else the first one after it
+    /// that imports the name or defines it as a function or class.
+    fn defining_piece(&self, name: &str, user: usize) -> Option<usize> {
         let binders = self.binders.get(name)?;
         let before = binders.iter().rev().find(|number| **number < user);
         let is_strong = |number: &&usize| {

@@ -29,12 +29,12 @@ pub(super) enum Part<'a> {
 /// language.
 pub(super) fn parts<'a>(text: &'a str, names_language: &impl Fn(&str) -> bool) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
-    let mut open: Option<Open<'a>> = None;
+    let mut open: Option<OpenBlock<'a>> = None;
     let mut prose = String::new();
     let mut docstring = Docstring::default();
     for line in text.split_inclusive('\n') {
         let fence = Fence::read(line, names_language);
-        let fence = fence.filter(|fence| open.is_some() || !docstring.has(fence));
+        let fence = fence.filter(|fence| open.is_some() || !docstring.contains(fence));
         open = match open.take() {
             Some(block) => match block.take(line, fence.as_ref(), names_language) {
                 Step::Inside(block) => Some(block),
@@ -42,18 +42,18 @@ pub(super) fn parts<'a>(text: &'a str, names_language: &impl Fn(&str) -> bool) -
                     parts.push(block.close());
                     None
                 }
-                Step::Left(block) => {
+                Step::EndedBefore(block) => {
                     parts.push(block.close());
-                    begin(line, fence, &mut prose, &mut parts)
+                    open_or_append(line, fence, &mut prose, &mut parts)
                 }
             },
             None => {
                 docstring.read(line);
-                begin(line, fence, &mut prose, &mut parts)
+                open_or_append(line, fence, &mut prose, &mut parts)
             }
         };
     }
-    parts.extend(open.map(Open::cut_off));
+    parts.extend(open.map(OpenBlock::close_at_end));
     parts.extend((!prose.is_empty()).then_some(Part::Prose(prose)));
     parts
 }
@@ -79,24 +79,24 @@ impl Docstring {
     }
 
     /// Returns `true` if a fence belongs to the open string: it is indented by four columns or more, which Markdown does not allow.
-    fn has(&self, fence: &Fence<'_>) -> bool {
+    fn contains(&self, fence: &Fence<'_>) -> bool {
         self.quotes.is_some() && fence.column >= 4
     }
 }
 
 /// Handles a line outside of blocks. Returns the block that it opens, or appends it to the prose.
-fn begin<'a>(
+fn open_or_append<'a>(
     line: &str,
     fence: Option<Fence<'a>>,
     prose: &mut String,
     parts: &mut Vec<Part<'a>>,
-) -> Option<Open<'a>> {
+) -> Option<OpenBlock<'a>> {
     match &fence {
         Some(_) if !prose.is_empty() => parts.push(Part::Prose(std::mem::take(prose))),
         Some(_) => {}
         None => prose.push_str(line),
     }
-    fence.map(|fence| Open { fence, lines: Vec::new() })
+    fence.map(|fence| OpenBlock { fence, lines: Vec::new() })
 }
 
 /// A line that can open a block.
@@ -115,10 +115,10 @@ struct Fence<'a> {
 
 impl<'a> Fence<'a> {
     fn read(line: &'a str, names_language: &impl Fn(&str) -> bool) -> Option<Self> {
-        let Place { quotes, column, rest } = Place::of(line);
+        let ContentStart { quotes, column, rest } = ContentStart::of(line);
         let tagged = skip_tags(rest);
         let fence = |rest: &'a str, is_alone| {
-            let (mark, length) = run(rest)?;
+            let (mark, length) = fence_run(rest)?;
             let info = rest[length..].trim();
             (mark == '~' || !info.contains('`')).then_some(Self {
                 mark,
@@ -139,25 +139,25 @@ impl<'a> Fence<'a> {
 }
 
 /// The position where the content of a line begins: after block quotes, list markers and blanks.
-struct Place<'a> {
+struct ContentStart<'a> {
     quotes: usize,
     column: usize,
     rest: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ContentStart<'a> {
     fn of(line: &'a str) -> Self {
-        let mut place = Self { quotes: 0, column: 0, rest: line };
+        let mut start = Self { quotes: 0, column: 0, rest: line };
         loop {
-            let (column, rest) = skip_blanks(place.rest, place.column);
-            place = Self { column, rest, ..place };
+            let (column, rest) = skip_blanks(start.rest, start.column);
+            start = Self { column, rest, ..start };
             if let Some(quoted) = rest.strip_prefix('>') {
                 let quoted = quoted.strip_prefix(' ').unwrap_or(quoted);
-                place = Self { quotes: place.quotes + 1, column: 0, rest: quoted };
+                start = Self { quotes: start.quotes + 1, column: 0, rest: quoted };
             } else if let Some(length) = list_marker(rest) {
-                place = Self { column: column + length, rest: &rest[length..], ..place };
+                start = Self { column: column + length, rest: &rest[length..], ..start };
             } else {
-                return place;
+                return start;
             }
         }
     }
@@ -192,14 +192,14 @@ fn skip_tags(mut text: &str) -> &str {
 }
 
 /// Returns the character and the length of a fence at the start of a text.
-fn run(text: &str) -> Option<(char, usize)> {
+fn fence_run(text: &str) -> Option<(char, usize)> {
     let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let length = text.len() - text.trim_start_matches(mark).len();
     (length >= 3).then_some((mark, length))
 }
 
 /// A block that is not closed yet.
-struct Open<'a> {
+struct OpenBlock<'a> {
     fence: Fence<'a>,
     lines: Vec<&'a str>,
 }
@@ -207,21 +207,23 @@ struct Open<'a> {
 /// The effect of a line on an open block.
 enum Step<'a> {
     /// The line is within the block.
-    Inside(Open<'a>),
+    Inside(OpenBlock<'a>),
     /// The line closes the block.
-    Closed(Open<'a>),
+    Closed(OpenBlock<'a>),
     /// The line is outside of the block, which thereby ends.
-    Left(Open<'a>),
+    EndedBefore(OpenBlock<'a>),
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenBlock<'a> {
     fn take(
         mut self,
         line: &'a str,
         fence: Option<&Fence<'_>>,
         names_language: &impl Fn(&str) -> bool,
     ) -> Step<'a> {
-        let Some(content) = unquote(line, self.fence.quotes) else { return Step::Left(self) };
+        let Some(content) = unquote(line, self.fence.quotes) else {
+            return Step::EndedBefore(self);
+        };
         let (column, rest) = skip_blanks(content, 0);
         let is_near = column <= self.fence.column + 3;
         if is_near && self.is_closed_by(rest) {
@@ -232,14 +234,14 @@ impl<'a> Open<'a> {
             fence.is_alone && is_longer && names_language(fence.info)
         };
         if is_near && fence.is_some_and(|fence| opens(&fence)) {
-            return Step::Left(self);
+            return Step::EndedBefore(self);
         }
         self.lines.push(content);
         Step::Inside(self)
     }
 
     fn is_closed_by(&self, rest: &str) -> bool {
-        run(rest).is_some_and(|(mark, length)| {
+        fence_run(rest).is_some_and(|(mark, length)| {
             let after = rest[length..].trim();
             mark == self.fence.mark
                 && length >= self.fence.length
@@ -251,9 +253,9 @@ impl<'a> Open<'a> {
         Part::Fenced { info: self.fence.info, code: self.code() }
     }
 
-    /// Returns the block at the end of the text, where no fence closed it. The code ends at the first fence in the middle of a line that is
-    /// outside of string literals, if there is one.
-    fn cut_off(self) -> Part<'a> {
+    /// Returns a block that no fence closed before the end of the text. The code ends at the first fence within a line that is outside of
+    /// string literals, if there is one.
+    fn close_at_end(self) -> Part<'a> {
         let mut code = self.code();
         let fence: String = std::iter::repeat_n(self.fence.mark, self.fence.length).collect();
         let closed = statements(&code)
@@ -268,7 +270,8 @@ impl<'a> Open<'a> {
         Part::Fenced { info: self.fence.info, code }
     }
 
-    /// Returns the lines without the indentation of the fence, or without that of the first line if it is smaller.
+    /// Returns the lines without the indentation of the fence, or without the indentation of the first line that is not blank if that is
+    /// smaller.
     fn code(&self) -> String {
         let first = self.lines.iter().find(|line| !line.trim().is_empty());
         let indent = first.map_or(0, |line| skip_blanks(line, 0).0).min(self.fence.column);

@@ -1,7 +1,7 @@
 //! Extraction of the program from a response. Only this program is judged.
 //!
-//! Only the text after the thinking counts. Its pieces are, in order of preference, the [fenced blocks](fence) in the language, those
-//! without a language, and the [code between them](prose). A response without fences only has the last kind.
+//! Only the text after the thinking counts. Its pieces are, in order of preference, the [fenced blocks](fence) in the language, the fenced
+//! blocks without a language, and the [code between the blocks](prose). A response without fences only has pieces of the last kind.
 //!
 //! If the tests use names, the program is the last piece that defines one of them: usage examples and expected output define none, and
 //! a correction follows its draft. A function without a body, such as that of the prompt, gives way to one with a body. A program that is
@@ -28,13 +28,13 @@ use super::python::{Binding, Outline, attributes_of, imported_from, statements};
 /// Code and its language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program<'a> {
-    /// The language, by its name in the table of languages.
+    /// The language, by its name in the [`Fences`].
     pub(super) language: &'a str,
     /// The code.
     pub(super) code: String,
 }
 
-/// The names that info strings use for a language, by the name of the language in the table.
+/// The names that info strings use for each language, by the name of the language: `python`, or one of the sandbox's `languages`.
 pub(super) type Fences = BTreeMap<String, Vec<String>>;
 
 /// The definitions that the tests require of a solution.
@@ -52,7 +52,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the names that Python tests require: those that they import from `solution`, or else all that they use and do not bind.
+    /// Returns the names that Python tests require: those that they import from `solution`, or else the attributes of `solution` that they
+    /// use and all names that they use and do not bind.
     pub(super) fn of_tests(tests: &[String]) -> Self {
         let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         let of_one = |test: &String| {
@@ -74,7 +75,9 @@ impl Wanted {
     }
 }
 
-/// Returns the program of a response, or `None` if all of its code is in languages that are not in the table.
+/// Returns the program of a response. If the last fenced block in one of the languages of `fences` is not Python, it is the program.
+/// Otherwise the program is chosen among the pieces that may be Python. If no piece can be the program, a response without fences is
+/// returned as a whole, and a response with fences has no program.
 pub(super) fn extract<'a>(
     response: &str,
     fences: &'a Fences,
@@ -120,13 +123,13 @@ fn candidates<'p>(
             vec![candidate(rank, code)]
         }
         Part::Prose(text) => {
-            prose::runs(text).into_iter().map(|run| candidate(Rank::Prose, run)).collect()
+            prose::code_runs(text).into_iter().map(|run| candidate(Rank::Prose, run)).collect()
         }
     }
 }
 
-/// Returns the code without its indentation, if it defines a wanted name only then. Such a block is indented as a whole and is not a
-/// function body.
+/// Returns the code without the indentation of its first line, if the first line is indented and the code then defines a wanted name. Such
+/// a block is indented as a whole and is not a function body.
 fn dedented_definition(code: &str, wanted: &Wanted) -> Option<String> {
     let Wanted::Names { names, .. } = wanted else { return None };
     let first = code.lines().find(|line| !line.trim().is_empty())?;
@@ -144,7 +147,7 @@ fn dedented_definition(code: &str, wanted: &Wanted) -> Option<String> {
     (defines && !outline.is_body).then_some(dedented)
 }
 
-/// Returns the language of the table that an info string names.
+/// Returns the language of `fences` that an info string names.
 fn language<'a>(info: &str, fences: &'a Fences) -> Option<&'a str> {
     let word = word(info);
     let extension = word.rsplit_once('.').map_or("", |(_, extension)| extension);

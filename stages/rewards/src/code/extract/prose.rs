@@ -9,7 +9,7 @@ const COMPOUND: [&str; 12] = [
 ];
 
 /// Returns the runs of Python in a text, each as whole lines. A text that is Python from beginning to end is one run.
-pub(super) fn runs(text: &str) -> Vec<&str> {
+pub(super) fn code_runs(text: &str) -> Vec<&str> {
     let statements = statements(text);
     let mut runs = Vec::new();
     // The start of the current run, and its last statement so far.
@@ -44,8 +44,8 @@ fn is_code(statement: &Statement<'_>) -> bool {
         && !tokens
             .windows(2)
             .any(|pair| is_operand(pair[0]) && is_operand(pair[1]) && !are_texts(pair))
-        && begins(&tokens)
-        && ends(&tokens)
+        && begins_like_code(&tokens)
+        && ends_like_code(&tokens)
 }
 
 /// Returns `true` if a token is a value. Two adjacent values are prose.
@@ -61,7 +61,7 @@ fn are_texts(pair: &[Token<'_>]) -> bool {
     matches!(pair, [Token::Text(_), Token::Text(_)])
 }
 
-fn begins(tokens: &[Token<'_>]) -> bool {
+fn begins_like_code(tokens: &[Token<'_>]) -> bool {
     let has = |sign| tokens.contains(&Token::Sign(sign));
     let has_name = |name| tokens.contains(&Token::Name(name));
     match tokens[0] {
@@ -86,7 +86,7 @@ fn begins(tokens: &[Token<'_>]) -> bool {
     }
 }
 
-fn ends(tokens: &[Token<'_>]) -> bool {
+fn ends_like_code(tokens: &[Token<'_>]) -> bool {
     match tokens[tokens.len() - 1] {
         Token::Sign(")" | "]" | "}" | ";" | "...") => true,
         Token::Sign(",") => tokens.contains(&Token::Sign("=")),
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn code_among_prose() {
         let code = "from typing import List\n\n# Adds.\ndef f(a: List[int]) -> int:\n    \"\"\"Doc.\n\n    What it's for?\n    \"\"\"\n    b = a ? broken\n    return b\n\nx = f(1)\n";
-        assert_eq!(runs(code), [code]);
+        assert_eq!(code_runs(code), [code]);
         let text = format!(
             "Here's how (see below:\n\n{code}\nThis function adds.\nTime complexity: O(n).\n"
         );
-        assert_eq!(runs(&text), [code]);
-        assert_eq!(runs("    return a\n"), ["    return a\n"]);
-        assert_eq!(runs("So:\n\n    return a + b\n\nDone."), ["    return a + b\n"]);
-        assert_eq!(runs("import a\nThen:\nprint(a)\n"), ["import a\n", "print(a)\n"]);
+        assert_eq!(code_runs(&text), [code]);
+        assert_eq!(code_runs("    return a\n"), ["    return a\n"]);
+        assert_eq!(code_runs("So:\n\n    return a + b\n\nDone."), ["    return a + b\n"]);
+        assert_eq!(code_runs("import a\nThen:\nprint(a)\n"), ["import a\n", "print(a)\n"]);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
             "(note)",
             "5",
         ] {
-            assert_eq!(runs(line), Vec::<&str>::new(), "{line}");
+            assert_eq!(code_runs(line), Vec::<&str>::new(), "{line}");
         }
         for line in [
             "x = 5",
@@ -153,14 +153,14 @@ mod tests {
             "*a, b = c",
             "a.b()",
         ] {
-            assert_eq!(runs(line), [line], "{line}");
+            assert_eq!(code_runs(line), [line], "{line}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn runs_are_found_in_any_text(text in "(def f\\(\\):|    |return 1|\n|Prose here\\.|x = |é|\\(|'){0,40}") {
-            for run in runs(&text) {
+            for run in code_runs(&text) {
                 proptest::prop_assert!(text.contains(run));
             }
         }

@@ -38,6 +38,7 @@ const LONG_SIGNS: [&str; 25] = [
     "**=", "//=", ">>=", "<<=", "...", "->", ":=", "==", "!=", "<=", ">=", "+=", "-=", "*=", "/=",
     "%=", "&=", "|=", "^=", "@=", "**", "//", "<<", ">>", "<>",
 ];
+/// The operators, delimiters and brackets of one character.
 const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
 
 /// Words that cannot begin a line within brackets. At such a line, an open bracket is taken for prose or a mistake.
@@ -75,7 +76,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Returns the tokens up to a line break outside of brackets, and `true` if a bracket has no partner.
+    /// Returns the tokens of a logical line, and `true` if a bracket is unmatched. A line break inside brackets ends the line only if the
+    /// next line begins with `@` or a word that cannot begin a line there.
     fn line(&mut self) -> (Vec<(usize, Token<'a>)>, bool) {
         let mut tokens = Vec::new();
         let (mut depth, mut unbalanced) = (0_usize, false);
@@ -106,8 +108,7 @@ impl<'a> Lexer<'a> {
         (tokens, unbalanced || depth > 0)
     }
 
-    /// Returns `true` if the line that begins here closes all open brackets, because it begins with a word that cannot occur there within
-    /// brackets.
+    /// Returns `true` if the line that begins here closes all open brackets, because it begins with `@` or one of [`BEGINNINGS`].
     fn closes_all_brackets(&self) -> bool {
         let rest = self.rest();
         rest.starts_with('@') || BEGINNINGS.contains(&&rest[..name_length(rest)])
@@ -146,7 +147,8 @@ impl<'a> Lexer<'a> {
         kind(self.take(next.len_utf8()))
     }
 
-    /// Reads a string with a prefix of `prefix` bytes. A string in single quotes ends at its line break at the latest.
+    /// Reads a string with a prefix of `prefix` bytes. A string that is not triple-quoted ends at the line break at the latest. An
+    /// unterminated string is [`Token::Foreign`].
     fn string(&mut self, prefix: usize, quote: char) -> Token<'a> {
         let rest = self.rest();
         let body = &rest[prefix + 1..];

@@ -27,22 +27,25 @@ impl<'a> Names<'a> {
         self.bound.extend(targets(statement));
         let words = statement.words();
         let is_header = definition(statement).is_some() && !statement.begins_with("class");
-        let mut place = Place { depth: 0, parameters: is_header.then_some(0), loops: false };
+        let mut context =
+            TokenContext { depth: 0, parameters: is_header.then_some(0), loops: false };
         for at in 0..words.len() {
-            self.word(&words, at, &mut place);
+            self.word(&words, at, &mut context);
         }
     }
 
-    fn word(&mut self, words: &[Token<'a>], at: usize, place: &mut Place) {
+    fn word(&mut self, words: &[Token<'a>], at: usize, context: &mut TokenContext) {
         let token = words[at];
-        place.depth = deepen(place.depth, token);
+        context.depth = deepen(context.depth, token);
         let before = at.checked_sub(1).map(|at| words[at]);
         let after = words.get(at + 1).copied();
         match token {
-            Token::Name("lambda") => place.parameters = Some(place.depth),
-            Token::Name("for") => place.loops = true,
-            Token::Name("in") => place.loops = false,
-            Token::Sign(":") if place.parameters == Some(place.depth) => place.parameters = None,
+            Token::Name("lambda") => context.parameters = Some(context.depth),
+            Token::Name("for") => context.loops = true,
+            Token::Name("in") => context.loops = false,
+            Token::Sign(":") if context.parameters == Some(context.depth) => {
+                context.parameters = None
+            }
             _ => {}
         }
         // An attribute is not a name of its own.
@@ -51,20 +54,20 @@ impl<'a> Names<'a> {
         };
         let first =
             matches!(before, Some(Token::Name("lambda") | Token::Sign("(" | "," | "*" | "**")));
-        if place.loops
-            || place.parameters.is_some() && first
+        if context.loops
+            || context.parameters.is_some() && first
             || before == Some(Token::Name("as"))
             || after == Some(Token::Sign(":="))
         {
             self.bound.insert(name);
-        } else if after != Some(Token::Sign("=")) || place.depth == 0 {
+        } else if after != Some(Token::Sign("=")) || context.depth == 0 {
             self.used.insert(name);
         }
     }
 }
 
 /// The syntactic context of a token within a statement.
-struct Place {
+struct TokenContext {
     depth: usize,
     /// `Some(depth)` while within the parameters of a function, which a colon at this bracket depth ends.
     parameters: Option<usize>,

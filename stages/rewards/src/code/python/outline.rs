@@ -39,12 +39,12 @@ pub(in super::super) struct Outline<'a> {
     pub(in super::super) reads: bool,
     /// `true` if loading the code does more than define names.
     pub(in super::super) acts: bool,
-    /// `true` if the code is only valid within a function: it is indented, or returns.
+    /// `true` if the code is only valid within a function: its first statement is indented, or it returns outside of a function.
     pub(in super::super) is_body: bool,
 }
 
 impl<'a> Outline<'a> {
-    /// Parses any text.
+    /// Builds the outline of a text, which need not be valid Python.
     pub(in super::super) fn of(text: &'a str) -> Self {
         let statements = statements(text);
         let mut outline = Self::default();
@@ -137,7 +137,7 @@ pub(super) fn deepen(depth: usize, token: Token<'_>) -> usize {
     }
 }
 
-/// Returns the name, unless it is a keyword.
+/// Returns the name of a token that is a name and not a keyword.
 pub(super) fn name_of(token: Token<'_>) -> Option<&str> {
     match token {
         Token::Name(name) if !is_keyword(name) => Some(name),
@@ -214,7 +214,7 @@ pub(super) fn targets<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a
     statement.assigned().into_iter().flat_map(names).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns `true` if a function does nothing.
+/// Returns `true` if the body of a function consists only of docstrings, `pass` and `...`.
 fn is_stub(header: &Statement<'_>, following: &[Statement<'_>]) -> bool {
     if header.begins_with("class") {
         return false;

@@ -203,13 +203,13 @@ async fn a_process_ends_when_its_pipe_is_closed() {
     let mut loaded = tokio::io::BufReader::new(child.stdout.take().expect("piped"));
     let mut line = String::new();
     let read = tokio::io::AsyncBufReadExt::read_line(&mut loaded, &mut line);
-    tokio::time::timeout(LONGEST_WAIT, read).await.expect("it answers").expect("reads");
+    tokio::time::timeout(MAX_WAIT, read).await.expect("it answers").expect("reads");
     assert!(line.contains("compute_score"), "{line}");
     let hang = json!({"id": 1, "data_source": "", "solution_str": "hang", "ground_truth": null, "extra_info": {}});
     let hang = format!("{hang}\n");
     tokio::io::AsyncWriteExt::write_all(&mut stdin, hang.as_bytes()).await.expect("written");
     drop(stdin);
-    let ended = tokio::time::timeout(LONGEST_WAIT, child.wait()).await.expect("it ends");
+    let ended = tokio::time::timeout(MAX_WAIT, child.wait()).await.expect("it ends");
     let status = ended.expect("waits");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
 }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// The longest time that a test waits for a score.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A reward whose file is in a folder of its own.
 struct Scorer {
@@ -63,7 +63,7 @@ impl Scorer {
     async fn score_sample(&self, sample: &Sample) -> Result<Score, RewardError> {
         let context = Context::detached();
         let score = self.reward.score(sample, &context);
-        tokio::time::timeout(LONGEST_WAIT, score).await.expect("it answers")
+        tokio::time::timeout(MAX_WAIT, score).await.expect("it answers")
     }
 
     async fn value(&self, response: &str) -> f64 {

@@ -179,7 +179,7 @@ async fn the_python_reward_passes_the_testkit() {
         let Scorer { reward, folder: _folder } = with(&code, options.clone());
         let world = RewardWorld {
             samples: vec![sample("it is 42"), sample("41")],
-            timeout: LONGEST_WAIT,
+            timeout: MAX_WAIT,
             is_deterministic: true,
         };
         check_reward(reward, &world).await.unwrap_or_else(|error| panic!("{error}"));

@@ -8,7 +8,7 @@ use crate::rule::answer_in::tagged;
 
 /// Scores structure and answer as Logic-RL does. `opened` means that the prompt ends in `<think>`, so that the response omits it.
 pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {
-    let form = if in_form(response, opened) { 1.0 } else { -1.0 };
+    let form = if has_form(response, opened) { 1.0 } else { -1.0 };
     let answer = tagged(response).map(str::trim).filter(|answer| form > 0.0 && !answer.is_empty());
     let (value, outcome) = match answer.map(|answer| claims(answer, truth)) {
         None => (-2.0, "no_answer"),
@@ -23,8 +23,8 @@ pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {
         .label("answer", answer.unwrap_or_default())
 }
 
-/// Returns `true` if every tag occurs once, in order.
-fn in_form(response: &str, opened: bool) -> bool {
+/// Returns `true` if every tag occurs once, in order. If `opened` is `true`, `<think>` must not occur.
+fn has_form(response: &str, opened: bool) -> bool {
     let tags = ["<think>", "</think>", "<answer>", "</answer>"];
     let tags = if opened { &tags[1..] } else { &tags[..] };
     let once = tags.iter().all(|tag| response.matches(tag).count() == 1);

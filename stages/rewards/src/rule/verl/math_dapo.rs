@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{last_characters, regex, through_closing_brace};
 
 documented! {
-    /// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. Only the last 300 characters count.
+    /// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. The answer is the text after the last
+    /// `Answer:` or else, within the last 100 characters, the last `\boxed{...}`. Only the last 300 characters count.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MathDapo {
@@ -27,7 +28,7 @@ pub struct Verdict {
     pub score: f64,
     /// `true` if the answer is right.
     pub correct: bool,
-    /// The answer. In the lenient mode, it is `[INVALID]` if there is none.
+    /// The answer. If there is none, it is `None` with `strict_box` and `[INVALID]` otherwise.
     pub prediction: Option<String>,
 }
 
@@ -75,11 +76,11 @@ fn last_box(text: &str) -> Option<String> {
     boxed.strip_prefix("\\boxed{")?.strip_suffix('}').map(str::to_owned)
 }
 
-/// In Python, blanks are those of Unicode and four control characters.
+/// A line `Answer: ...`. In Python, `\s` matches the blanks of Unicode and four control characters.
 static ANSWER: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)Answer[\s\x1c-\x1f]*:[\s\x1c-\x1f]*([^\n]+)"));
 
-/// Replacements, applied in this order.
+/// Patterns and their replacements, applied in this order after the removals of `REMOVED`.
 static REWRITTEN: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
     [
         (r"(.*?)(\$)(.*?)(\$)(.*)", "$$${3}$$"),
@@ -93,6 +94,7 @@ static REWRITTEN: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
     .map(|(pattern, new)| (regex(pattern), new))
 });
 
+/// Texts and their replacements, applied in this order.
 const SUBSTITUTED: &[(&str, &str)] = &[
     ("an ", ""),
     ("a ", ""),
@@ -106,6 +108,7 @@ const SUBSTITUTED: &[(&str, &str)] = &[
     ("\\text{m}", "\\text{}"),
 ];
 
+/// Texts that are removed, in this order, after the replacements of `SUBSTITUTED`.
 const REMOVED: &[&str] = &[
     "square",
     "ways",

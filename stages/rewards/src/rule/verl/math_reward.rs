@@ -28,7 +28,8 @@ impl Reward for MathReward {
     }
 }
 
-/// Returns the contents of the last box. As in the original, an `\fbox` is found but its contents are never extracted.
+/// Returns the contents of the last box. If `\boxed` is followed by a blank anywhere, returns the text after the last such command, up to a
+/// dollar sign. As in the original, an `\fbox` is found but its contents are never extracted.
 fn last_box(text: &str) -> Option<String> {
     if let Some(at) = text.rfind("\\boxed ") {
         let rest = &text[at + "\\boxed ".len()..];
@@ -113,7 +114,8 @@ fn with_braced_roots(text: &str) -> Option<String> {
     Some(result)
 }
 
-/// Returns `\frac{1}{2}` for `\frac12`. If only one character follows a `\frac`, the text is not changed at all.
+/// Returns `\frac{1}{2}` for `\frac12`. If only one character follows a `\frac`, the text is not changed at all. Returns `None` if nothing
+/// follows a `\frac`.
 fn with_braced_fractions(text: &str) -> Option<String> {
     let mut parts = text.split("\\frac");
     let mut result = parts.next()?.to_owned();
@@ -135,7 +137,7 @@ fn with_braced_fractions(text: &str) -> Option<String> {
     Some(result)
 }
 
-/// Returns a fraction `a/b` of integers as a `\frac`.
+/// Returns a fraction `a/b` of integers as a `\frac`, and `None` for any other text.
 fn as_fraction(text: &str) -> Option<String> {
     let (above, below) = text.split_once('/')?;
     let whole = is_canonical_integer(above) && is_canonical_integer(below);

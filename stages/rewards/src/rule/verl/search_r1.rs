@@ -1,5 +1,5 @@
-//! The grader `search_r1_like_qa_em`: the contents of `<answer>` tags, compared as in open-domain question answering (Rajpurkar et al.,
-//! 2016).
+//! The rewards `search_r1_em` and `search_r1_subem`, verl's grader `search_r1_like_qa_em`: the contents of `<answer>` tags, compared as in
+//! open-domain question answering (Rajpurkar et al., 2016).
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};

@@ -34,7 +34,7 @@ pub struct CompletionRequest {
     /// See [`SamplingParams::seed`](super::SamplingParams::seed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// Texts that end a response; they are not part of it.
+    /// Texts that end a response. By default they are not part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// See [`SamplingParams::stop_token_ids`](super::SamplingParams::stop_token_ids).
@@ -43,10 +43,11 @@ pub struct CompletionRequest {
     /// See [`SamplingParams::ignore_eos`](super::SamplingParams::ignore_eos).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// Returns the log-probability of each sampled token and of this number of most likely ones.
+    /// Requests the log-probabilities of each sampled token and of the given number of most likely tokens; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u32>,
-    /// Puts the prompt before each response; with `logprobs` and `max_tokens` 0 or 1, this scores the prompt.
+    /// Puts the prompt before each response. With `logprobs`, the answer then has the log-probabilities of the prompt; with `max_tokens` 0,
+    /// it has no sampled tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
     /// Answers with server-sent events, each a [`CompletionResponse`] with the new text of a choice.
@@ -55,7 +56,7 @@ pub struct CompletionRequest {
     /// The options of a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Returns the token ids of prompts and responses.
+    /// Requests the token ids of prompts and responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
     /// See [`GenerateRequest::cache_salt`](super::GenerateRequest::cache_salt).
@@ -66,7 +67,7 @@ pub struct CompletionRequest {
     pub other: Map<String, Value>,
 }
 
-/// A text or several, any of which ends a response.
+/// One or several texts that end a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Stop {
@@ -92,13 +93,13 @@ pub struct CompletionResponse {
     pub id: String,
     /// Always `text_completion`.
     pub object: String,
-    /// The time of the answer, in seconds since 1970.
+    /// The time of the call, in seconds since 1970.
     pub created: u64,
     /// The name of the model.
     pub model: String,
     /// The responses, prompt by prompt.
     pub choices: Vec<CompletionChoice>,
-    /// The numbers of tokens.
+    /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -116,7 +117,7 @@ pub struct CompletionChoice {
     /// `stop`, `length` or `abort`; `None` while the response is generated.
     #[serde(default)]
     pub finish_reason: Option<String>,
-    /// The stop text or token that ended the response; `None` for an end-of-sequence token of the model.
+    /// The stop text or stop token that ended the response; `None` if neither did, or for an end-of-sequence token of the model.
     #[serde(default)]
     pub stop_reason: Option<Value>,
     /// The token ids of the response, with `return_token_ids`.
@@ -137,10 +138,10 @@ pub struct CompletionLogprobs {
     pub tokens: Vec<String>,
     /// The log-probability of each token in nats; `None` for the first token of an echoed prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at each position, by text.
+    /// The log-probabilities of the most likely tokens at each position, by text; `None` for the first token of an echoed prompt.
     #[serde(default)]
     pub top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// The position of each token in the text.
+    /// The position of each token in the text, in characters.
     #[serde(default)]
     pub text_offset: Vec<u64>,
 }

@@ -44,7 +44,7 @@ pub struct PauseQuery {
     /// The treatment of running requests.
     #[serde(default)]
     pub mode: PauseMode,
-    /// Clears the KV cache after the pause; ignored by [`PauseMode::Keep`].
+    /// Clears the KV cache after the pause; `true` by default, and ignored by [`PauseMode::Keep`].
     #[serde(default = "yes")]
     pub clear_cache: bool,
 }
@@ -76,7 +76,7 @@ pub struct IsPausedResponse {
 /// A request to abort other requests. Their calls return with the tokens sampled so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbortRequest {
-    /// The ids, with [`GENERATE_ID_PREFIX`](super::GENERATE_ID_PREFIX). None, or an empty list, aborts all requests.
+    /// The ids, with [`GENERATE_ID_PREFIX`](super::GENERATE_ID_PREFIX). `None` or an empty list aborts all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_ids: Option<Vec<String>>,
 }
@@ -86,11 +86,11 @@ pub struct AbortRequest {
 pub struct AbortResponse {
     /// Always `aborted`.
     pub status: String,
-    /// The number of ids in the request, whether they were known or not; of all requests if it had none.
+    /// The number of ids in the request, known or not; without ids, the number of aborted requests.
     pub aborted: u64,
 }
 
-/// A call of a method of all workers of a server.
+/// A request to call a method on all workers of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveRpcRequest {
     /// The name of the method, such as `reload_weights`.
@@ -98,7 +98,7 @@ pub struct CollectiveRpcRequest {
     /// Positional arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<Value>,
-    /// Named arguments; those of `reload_weights` are [`ReloadWeightsArguments`].
+    /// Named arguments. The method `reload_weights` takes [`ReloadWeightsArguments`].
     #[serde(default)]
     pub kwargs: Map<String, Value>,
     /// The time limit in seconds; none by default.
@@ -132,7 +132,7 @@ impl CollectiveRpcRequest {
 /// The answer to a [`CollectiveRpcRequest`]. vLLM answers with status 500 if the method fails.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveRpcResponse {
-    /// The result of each worker; `null` for methods without one.
+    /// The result of each worker; `null` for methods without a result.
     #[serde(default)]
     pub results: Vec<Value>,
 }
@@ -214,7 +214,7 @@ pub struct ErrorDetail {
     /// The class, such as `BadRequestError`.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// The field of the request that is wrong.
+    /// The field of the request that is wrong; `None` if the error concerns no single field.
     #[serde(default)]
     pub param: Option<String>,
     /// The HTTP status.
@@ -224,13 +224,13 @@ pub struct ErrorDetail {
 
 /// Names of the metrics at [`METRICS`](super::path::METRICS) that clients read. Counters have the suffix `_total` in the text.
 pub mod metric {
-    /// Gauge: requests that are sampled.
+    /// Gauge: running requests.
     pub const REQUESTS_RUNNING: &str = "vllm:num_requests_running";
-    /// Gauge: requests that wait.
+    /// Gauge: requests that wait to run.
     pub const REQUESTS_WAITING: &str = "vllm:num_requests_waiting";
     /// Gauge: the used share of the KV cache, in [0, 1].
     pub const KV_CACHE_USAGE: &str = "vllm:kv_cache_usage_perc";
-    /// Counter: requests whose KV cache was dropped and computed again.
+    /// Counter: preemptions, after which the KV cache of a request is computed again.
     pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
     /// Counter: prompt tokens.
     pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";

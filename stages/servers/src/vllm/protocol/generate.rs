@@ -10,7 +10,7 @@ use super::StreamOptions;
 /// A request to continue a prompt of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
-    /// The id of the request; the server makes one up if it is missing. A header `X-Request-Id` replaces it.
+    /// The id of the request; the server generates one if it is missing. A header `X-Request-Id` replaces it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The name of the model; the server's model if missing.
@@ -44,31 +44,33 @@ pub struct SamplingParams {
     /// Divisor of the logits; 1 by default. With 0 the most likely token is chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Nucleus sampling, in (0, 1]; 1, which is the default, turns it off.
+    /// The probability mass that nucleus sampling keeps, in (0, 1]; 1, which is the default, keeps all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// The number of most likely tokens that are kept; 0, which is the default, or -1 turns it off.
+    /// The number of most likely tokens to sample from; 0, which is the default, or -1 for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
-    /// The seed of the request; not fixed by default. A seed kills the CPU engine of vLLM 0.32.
+    /// The seed of the request; not fixed by default. A seed crashes the CPU engine of vLLM 0.32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// The maximum number of tokens. If missing, the response may fill the context of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// The number of tokens before which neither an end-of-sequence token nor a stop token is sampled; 0 by default.
+    /// The minimum number of tokens; 0 by default. Before this number is reached, neither an end-of-sequence token nor a stop token is
+    /// sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u32>,
-    /// Tokens that end a response, in addition to the end-of-sequence tokens of the model. The sampled one is part of the response.
+    /// Tokens that end a response, in addition to the end-of-sequence tokens of the model. The token that ended a response is part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_token_ids: Option<Vec<i32>>,
     /// Continues after end-of-sequence tokens; `false` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// Returns the log-probability of each sampled token and of this number of most likely ones; none by default.
+    /// Requests the log-probabilities of each sampled token and of the given number of most likely tokens; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<i64>,
-    /// Returns the log-probability of each prompt token and of this number of most likely ones; none by default. Not with `stream`.
+    /// Requests the log-probabilities of each prompt token and of the given number of most likely tokens; none by default. Cannot be
+    /// combined with `stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<i64>,
     /// Decodes tokens to text; `true` by default.
@@ -91,18 +93,18 @@ pub struct GenerateResponse {
     /// The time of the answer, in seconds since 1970; not in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
-    /// The choices; in a stream, those with new tokens.
+    /// The choices; in a stream only the choices with new tokens or an end.
     pub choices: Vec<GenerateChoice>,
     /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// For each token of the prompt, the log-probabilities by token id, as text: of the token itself, and of the most likely ones. `None`
-    /// for the first token.
+    /// The log-probabilities of the prompt, if requested: for each token, the log-probability of the token itself and of the most likely
+    /// tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
-/// The log-probabilities of the tokens of a prompt, each by token id as text; `None` for the first token.
+/// For each token of a prompt, a map of log-probabilities whose keys are token ids as text; `None` for the first token.
 pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
 /// A response, or its new tokens in an event of a stream.
@@ -119,10 +121,11 @@ pub struct GenerateChoice {
     /// `stop`, `length`, `abort` or `error`; `None` while the response is generated.
     #[serde(default)]
     pub finish_reason: Option<String>,
-    /// The stop token that ended the response; `None` for an end-of-sequence token of the model.
+    /// The stop token or stop text that ended the response; `None` if neither did, or for an end-of-sequence token of the model.
     #[serde(default)]
     pub stop_reason: Option<Value>,
-    /// The labels of the weights that sampled the tokens: ascending and without gaps, for all tokens of the response.
+    /// The spans of tokens and the labels of the weights that sampled them, in order and without gaps. In a stream, only the last event of
+    /// a choice has them, for all of its tokens.
     #[serde(default)]
     pub weight_versions: Option<Vec<WeightVersionSpan>>,
 }
@@ -135,22 +138,22 @@ pub struct Logprobs {
     pub content: Option<Vec<Logprob>>,
 }
 
-/// The log-probability of a sampled token.
+/// The log-probability of a sampled token, or of a likely token at the same position.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Logprob {
     /// The token.
     pub token_id: i32,
-    /// Its log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) for one that is not a number.
+    /// The log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) in place of NaN.
     pub logprob: f32,
-    /// The rank of the token, from 1; missing if the log-probability was not a number.
+    /// The rank of the token, from 1; missing if the log-probability was NaN.
     #[serde(default)]
     pub rank: Option<u32>,
-    /// The most likely tokens.
+    /// The most likely tokens with their log-probabilities; empty unless requested.
     #[serde(default)]
     pub top_logprobs: Vec<Logprob>,
 }
 
-/// The log-probability of a prompt token.
+/// The log-probability of a prompt token, or of a likely token at the same position.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PromptLogprob {
     /// The log-probability in nats, without temperature.
@@ -177,13 +180,13 @@ pub struct WeightVersionSpan {
 /// The numbers of tokens of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of all prompts of the request.
     #[serde(default)]
     pub prompt_tokens: u64,
     /// Sampled tokens of all choices.
     #[serde(default)]
     pub completion_tokens: u64,
-    /// Their sum.
+    /// The sum of `prompt_tokens` and `completion_tokens`.
     #[serde(default)]
     pub total_tokens: u64,
 }

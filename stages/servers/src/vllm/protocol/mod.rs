@@ -1,7 +1,7 @@
 //! Wire types of the calls that RL training makes to a vLLM server, as version 0.32 defines them.
 //!
-//! Clients and servers share these types. A field that a request leaves out is not sent; a field that an answer has and this module does
-//! not is ignored. Paths of the calls are in [`path`].
+//! Clients and servers share these types. Fields of requests that are `None` are not sent, and unknown fields of answers are ignored.
+//! [`path`] has the paths of the calls.
 
 mod completions;
 mod control;
@@ -25,7 +25,7 @@ pub use generate::{
 /// The prefix that a server puts before the `request_id` of a [`GenerateRequest`]. [`AbortRequest`] needs ids with this prefix.
 pub const GENERATE_ID_PREFIX: &str = "generate-tokens-";
 
-/// The log-probability that vLLM reports in place of one that is not a number or below it.
+/// The log-probability that vLLM reports in place of NaN and of lower values.
 pub const LOWEST_LOGPROB: f32 = -9999.0;
 
 /// The data of the last event of a stream of server-sent events (`data: [DONE]`).
@@ -33,15 +33,15 @@ pub const STREAM_END: &str = "[DONE]";
 
 /// Paths of the calls.
 pub mod path {
-    /// POST [`GenerateRequest`](super::GenerateRequest). Needs `--enable-scale-out` on vLLM; the answer is 403 or 404 without.
+    /// POST [`GenerateRequest`](super::GenerateRequest). Needs `--enable-scale-out` on vLLM; without it, the answer is 403 or 404.
     pub const GENERATE: &str = "/inference/v1/generate";
     /// POST [`CompletionRequest`](super::CompletionRequest).
     pub const COMPLETIONS: &str = "/v1/completions";
     /// POST a chat, as OpenAI defines it.
     pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
-    /// GET [`ModelList`](super::ModelList).
+    /// GET; answers with [`ModelList`](super::ModelList).
     pub const MODELS: &str = "/v1/models";
-    /// GET; the answer is 200 without a body if the server is ready, 503 if its engine has died.
+    /// GET; the answer is 200 without a body if the server is ready, and 503 if its engine has failed.
     pub const HEALTH: &str = "/health";
     /// GET; the version of the server, as `{"version": "0.32.0"}`.
     pub const VERSION: &str = "/version";
@@ -51,7 +51,7 @@ pub mod path {
     pub const PAUSE: &str = "/pause";
     /// POST; answers with [`StatusResponse`](super::StatusResponse).
     pub const RESUME: &str = "/resume";
-    /// GET [`IsPausedResponse`](super::IsPausedResponse).
+    /// GET; answers with [`IsPausedResponse`](super::IsPausedResponse).
     pub const IS_PAUSED: &str = "/is_paused";
     /// POST [`AbortRequest`](super::AbortRequest).
     pub const ABORT_REQUESTS: &str = "/abort_requests";
@@ -59,7 +59,7 @@ pub mod path {
     pub const COLLECTIVE_RPC: &str = "/collective_rpc";
     /// POST [`UpdateWeightVersionRequest`](super::UpdateWeightVersionRequest).
     pub const UPDATE_WEIGHT_VERSION: &str = "/update_weight_version";
-    /// GET [`WeightInfoResponse`](super::WeightInfoResponse).
+    /// GET; answers with [`WeightInfoResponse`](super::WeightInfoResponse).
     pub const WEIGHT_INFO: &str = "/weight_info";
     /// POST; answers with [`SuccessResponse`](super::SuccessResponse).
     pub const RESET_PREFIX_CACHE: &str = "/reset_prefix_cache";

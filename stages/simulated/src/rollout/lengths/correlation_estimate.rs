@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::ENOUGH;
+use super::MIN_RECORDED_RESPONSES;
 use super::pool::Pool;
 
 /// An interval for the correlation of the lengths of two responses to a prompt, computed on normal scores of the ranks.
@@ -12,11 +12,11 @@ use super::pool::Pool;
 pub struct CorrelationEstimate {
     /// Number of prompts that can be distinguished; 0 if responses have no prompt.
     pub prompts: usize,
-    /// Mean number of responses to a prompt.
+    /// Mean number of responses to a prompt; 1 if responses have no prompt.
     pub responses_per_prompt: f64,
-    /// Minimum number of responses to a prompt.
+    /// Minimum number of responses to a prompt; 1 if responses have no prompt.
     pub least_responses: usize,
-    /// The estimate; `None` unless at least two prompts have several responses.
+    /// The estimate; `None` if fewer than two prompts have several responses, or all scores of such prompts are equal.
     pub estimate: Option<f64>,
     /// Lower end of the interval.
     pub low: f64,
@@ -26,22 +26,23 @@ pub struct CorrelationEstimate {
 
 /// Upper end of the interval if the trace has no information: 0.8 of the variance is between prompts. The lower end is then 0, independent
 /// lengths.
-const STRONG: f64 = 0.8;
+const DEFAULT_UPPER_END: f64 = 0.8;
 
 /// Maximum upper end of an interval, because identical lengths are never assumed.
-const STRONGEST: f64 = 0.99;
+const MAX_UPPER_END: f64 = 0.99;
 
 /// Half-width of the interval, in standard errors.
-const ERRORS: f64 = 2.0;
+const INTERVAL_STANDARD_ERRORS: f64 = 2.0;
 
 impl CorrelationEstimate {
     /// Estimates the interval from responses, each with the key of its prompt and its length.
     ///
-    /// Returns `None` if each prompt has [`ENOUGH`] responses to draw others from, so that no assumption is needed.
+    /// Returns `None` if each prompt has at least [`MIN_RECORDED_RESPONSES`] responses to draw others from, so that no assumption is
+    /// needed.
     ///
     /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. The
-    /// interval extends two standard errors below it, and above it at most two standard errors and at most the larger of 0.8 and one
-    /// standard error. It never exceeds 0.99.
+    /// interval extends two standard errors below the estimate, but not below 0. Its upper end is the minimum of three numbers: the
+    /// estimate plus two standard errors; the larger of 0.8 and the estimate plus one standard error; 0.99.
     #[must_use]
     pub fn of(responses: &[(Option<u64>, u32)]) -> Option<Self> {
         let pool = Pool::new(responses.iter().map(|(_, length)| (*length).max(1)).collect());
@@ -53,13 +54,13 @@ impl CorrelationEstimate {
         }
         let sizes = || groups.values().map(Vec::len);
         let least_responses = sizes().min().unwrap_or(1);
-        if least_responses >= ENOUGH {
+        if least_responses >= MIN_RECORDED_RESPONSES {
             return None;
         }
         let scores: Vec<&[f64]> =
             groups.values().map(Vec::as_slice).filter(|scores| scores.len() > 1).collect();
         let estimate = Estimate::of(&scores);
-        let (low, high) = estimate.map_or((0.0, STRONG), Estimate::interval);
+        let (low, high) = estimate.map_or((0.0, DEFAULT_UPPER_END), Estimate::interval);
         Some(Self {
             prompts: groups.len(),
             responses_per_prompt: match groups.len() {
@@ -115,9 +116,11 @@ impl Estimate {
 
     fn interval(self) -> (f64, f64) {
         let Self { value, error } = self;
-        let value = value.min(STRONGEST);
-        let low = (value - ERRORS * error).max(0.0);
-        let high = (value + ERRORS * error).min(STRONG.max(value + error)).min(STRONGEST);
+        let value = value.min(MAX_UPPER_END);
+        let low = (value - INTERVAL_STANDARD_ERRORS * error).max(0.0);
+        let high = (value + INTERVAL_STANDARD_ERRORS * error)
+            .min(DEFAULT_UPPER_END.max(value + error))
+            .min(MAX_UPPER_END);
         (low, high)
     }
 }
@@ -144,12 +147,12 @@ mod tests {
     #[test]
     fn one_response_per_prompt_gives_no_estimate() {
         let found = CorrelationEstimate::of(&drawn(500, 1, 0.3)).expect("something is assumed");
-        assert_eq!((found.estimate, found.low, found.high), (None, 0.0, STRONG));
+        assert_eq!((found.estimate, found.low, found.high), (None, 0.0, DEFAULT_UPPER_END));
         assert_eq!((found.prompts, found.least_responses), (500, 1));
         let pool: Vec<_> =
             drawn(50, 1, 0.3).into_iter().map(|(_, length)| (None, length)).collect();
         let found = CorrelationEstimate::of(&pool).expect("something is assumed");
-        assert_eq!((found.prompts, found.low, found.high), (0, 0.0, STRONG));
+        assert_eq!((found.prompts, found.low, found.high), (0, 0.0, DEFAULT_UPPER_END));
     }
 
     #[test]
@@ -169,8 +172,8 @@ mod tests {
 
     #[test]
     fn no_assumption_is_needed_with_enough_responses() {
-        assert_eq!(CorrelationEstimate::of(&drawn(20, ENOUGH as u64, 0.3)), None);
-        let mut mixed = drawn(20, ENOUGH as u64, 0.3);
+        assert_eq!(CorrelationEstimate::of(&drawn(20, MIN_RECORDED_RESPONSES as u64, 0.3)), None);
+        let mut mixed = drawn(20, MIN_RECORDED_RESPONSES as u64, 0.3);
         mixed.push((Some(99), 10));
         assert!(CorrelationEstimate::of(&mixed).is_some_and(|found| found.least_responses == 1));
     }
@@ -179,7 +182,7 @@ mod tests {
     fn equal_lengths_are_not_assumed() {
         let twice: Vec<_> = (0..300).map(|n| (Some(n / 2), (n / 2) as u32 + 1)).collect();
         let found = CorrelationEstimate::of(&twice).expect("something is assumed");
-        assert!(found.high <= STRONGEST && found.low < found.high + 1e-9, "{found:?}");
+        assert!(found.high <= MAX_UPPER_END && found.low < found.high + 1e-9, "{found:?}");
         let constant: Vec<_> = (0..300).map(|n| (Some(n / 2), 7)).collect();
         let found = CorrelationEstimate::of(&constant).expect("something is assumed");
         assert_eq!(found.estimate, None);

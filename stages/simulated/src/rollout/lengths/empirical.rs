@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::population::{Latent, Population};
 use super::{
-    LONGEST, LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens,
+    LengthModel, LengthModelError, MAX_TOKENS, PopulationConfig, PromptTraits, check, tokens,
 };
 use crate::cluster::calibration;
 use rollpacker_stages::draw::{correlated, normal_cdf};
@@ -20,24 +20,24 @@ pub struct EmpiricalConfig {
     pub domains: BTreeMap<String, EmpiricalDomain>,
 }
 
-/// The length distribution of a domain, as measured over many prompts, and the part of it that is between prompts.
+/// The length distribution of a domain, as measured over many prompts, and the part of its variation that is between prompts.
 ///
-/// The rank of a response that ends is computed from a normal variable that is correlated with those of the prompt's other responses (a
-/// Gaussian copula). The overall distribution therefore follows the table at any correlation. Responses that never end belong to some
-/// of the prompts only.
+/// The rank of a response that ends is computed from a normal variable that is correlated with the variables of the prompt's other
+/// responses (a Gaussian copula). The overall distribution therefore follows the table at any correlation. Responses that never end belong
+/// to some of the prompts only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmpiricalDomain {
-    /// Share of the prompts, relative to those of the other domains; more than 0.
+    /// Weight of the domain; more than 0. The share of its prompts is the weight divided by the sum of the weights of all domains.
     pub share: f64,
     /// Pairs of a percentile and the number of tokens that this percentage of all responses does not exceed; ascending. Interpolation is
     /// linear in the logarithm.
     pub percentiles: Vec<(f64, f64)>,
     /// Share of responses that never end by themselves and are cut at any cap; in [0, 1).
     pub endless: f64,
-    /// Share of endless responses among those to a prompt that has any; at least `endless`.
+    /// Share of endless responses among the responses to a prompt that has endless responses; at least `endless`, in (0, 1].
     pub endless_of_hard: f64,
-    /// Correlation of the lengths of two responses to a prompt, in [0, 1].
+    /// Correlation of the lengths of two responses to a prompt, in normal scores, in [0, 1].
     pub correlation: f64,
 }
 
@@ -66,7 +66,7 @@ impl EmpiricalDomain {
         let bounded = self
             .percentiles
             .iter()
-            .all(|(p, x)| (0.0..=100.0).contains(p) && (1.0..=LONGEST).contains(x));
+            .all(|(p, x)| (0.0..=100.0).contains(p) && (1.0..=MAX_TOKENS).contains(x));
         check(
             ascending && bounded && self.percentiles.len() > 1,
             field("percentiles"),
@@ -105,7 +105,7 @@ impl Empirical {
     /// Creates a model that draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// Returns an error if a number is out of bounds.
+    /// Returns an error if a number is out of bounds or there are no domains.
     pub fn new(
         config: &EmpiricalConfig,
         population: &PopulationConfig,
@@ -135,7 +135,7 @@ impl Domain {
         }
     }
 
-    /// Returns the tokens that the share `below` of the responses that end does not exceed.
+    /// Returns the quantile at `below` of the lengths of the responses that end, in tokens.
     fn quantile(&self, below: f64) -> f64 {
         let above = self.table.partition_point(|(share, _)| *share < below);
         let above = above.clamp(1, self.table.len() - 1);

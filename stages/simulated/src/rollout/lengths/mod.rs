@@ -1,7 +1,7 @@
 //! Length models, which determine the lengths of simulated responses.
 //!
-//! The traits of a prompt depend on a seed and its dataset row. The length of a response depends on these and on its [`SampleId`]. Neither
-//! depends on the other responses or on the order of the calls.
+//! The traits of a prompt depend on a seed and its dataset row. The length of a response depends on these traits and on its [`SampleId`].
+//! Neither depends on the other responses or on the order of the calls.
 
 mod correlation_estimate;
 mod empirical;
@@ -16,7 +16,7 @@ pub use correlation_estimate::CorrelationEstimate;
 pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
 pub use population::{LogNormal, PassRate, PopulationConfig};
 pub(crate) use rollpacker_stages::draw::{Draw, correlated, normal_cdf};
-pub use trace::{ENOUGH, Recorded, Trace, TraceConfig, TraceRecord};
+pub use trace::{MIN_RECORDED_RESPONSES, Recorded, Trace, TraceConfig, TraceRecord};
 pub use two_mode::{TwoMode, TwoModeConfig, TwoModeDomain};
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub trait LengthModel: Send + Sync {
     /// Returns the traits of the prompt in dataset row `row`.
     fn prompt(&self, row: u64) -> PromptTraits;
 
-    /// Returns the tokens of the response `id` to the prompt in `row`, as the `draw`-th draw from its distribution, from 0.
+    /// Returns the number of tokens of the response `id` to the prompt in `row`, as the `draw`-th draw from its distribution, from 0.
     fn response(&self, row: u64, id: SampleId, draw: u32) -> u32;
 
     /// Returns the maximum length of a response; a response of this length was cut.
@@ -80,12 +80,13 @@ pub trait LengthModel: Send + Sync {
 }
 
 /// Maximum number of draws until a response is longer than the part that was kept. After that it is assumed to reach the cap.
-const DRAWS: u32 = 512;
+const MAX_DRAWS: u32 = 512;
 
-/// Returns the tokens of a response of which `kept` exist already, drawn from the part of its distribution that is longer.
+/// Returns the final number of tokens of a response that already has `kept` tokens. The number is drawn from the part of the distribution
+/// above `kept`. It is the cap if no such length was drawn, or `kept + 1` if the response has already reached the cap.
 #[must_use]
 pub fn response_beyond(model: &dyn LengthModel, row: u64, id: SampleId, kept: u32) -> u32 {
-    let draws = if kept < model.cap() { 0..DRAWS } else { 0..0 };
+    let draws = if kept < model.cap() { 0..MAX_DRAWS } else { 0..0 };
     let longer = draws.map(|draw| model.response(row, id, draw)).find(|length| *length > kept);
     longer.unwrap_or(model.cap().max(kept.saturating_add(1)))
 }
@@ -122,10 +123,10 @@ fn check(
 }
 
 /// Maximum length of a response or prompt, in tokens.
-const LONGEST: f64 = 1e9;
+const MAX_TOKENS: f64 = 1e9;
 
 /// Maximum standard deviation of a logarithm. With a larger one, every draw would be the shortest or the longest length.
-const WIDEST: f64 = 10.0;
+const MAX_SPREAD: f64 = 10.0;
 
 /// A length model, as written in a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,7 +142,7 @@ impl LengthsConfig {
     /// Builds the model. It draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// Returns an error if a number is out of bounds.
+    /// Returns an error if a number is out of bounds or there are no domains.
     pub fn build(
         &self,
         population: &PopulationConfig,
@@ -156,9 +157,9 @@ impl LengthsConfig {
 }
 
 /// Minimum length of a drawn response, in tokens.
-const SHORTEST: u32 = 8;
+const MIN_RESPONSE_TOKENS: u32 = 8;
 
-/// Converts a drawn length to a number of tokens.
+/// Converts a drawn length to a number of tokens of at most `cap`, and at least `MIN_RESPONSE_TOKENS` if `cap` allows it.
 fn tokens(drawn: f64, cap: u32) -> u32 {
-    (drawn as u32).clamp(SHORTEST.min(cap), cap)
+    (drawn as u32).clamp(MIN_RESPONSE_TOKENS.min(cap), cap)
 }

@@ -23,14 +23,14 @@ impl Pool {
         normal_quantile(share.clamp(0.5 / count, 1.0 - 0.5 / count))
     }
 
-    /// Returns the length that the share `below` of all does not exceed.
+    /// Returns the quantile of the lengths at `below`, a share in [0, 1].
     pub(super) fn quantile(&self, below: f64) -> u32 {
         let rank = (below * self.0.len() as f64) as usize;
         self.0[rank.min(self.0.len() - 1)]
     }
 
     /// Returns the lengths above `length`.
-    pub(super) fn beyond(&self, length: u32) -> &[u32] {
+    pub(super) fn longer_than(&self, length: u32) -> &[u32] {
         &self.0[self.0.partition_point(|other| *other <= length)..]
     }
 }
@@ -46,7 +46,7 @@ mod tests {
         assert!(pool.score(20, 0.5).abs() < 1e-9);
         assert!(pool.score(10, 0.5) < pool.score(20, 0.0));
         assert!(pool.score(20, 0.0) < pool.score(20, 1.0));
-        assert_eq!(pool.beyond(20), [30]);
-        assert!(pool.beyond(30).is_empty());
+        assert_eq!(pool.longer_than(20), [30]);
+        assert!(pool.longer_than(30).is_empty());
     }
 }

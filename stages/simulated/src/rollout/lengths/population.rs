@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LONGEST, LengthModelError, PromptTraits, WIDEST, check};
+use super::{LengthModelError, MAX_SPREAD, MAX_TOKENS, PromptTraits, check};
 use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
 
 /// A log-normal distribution of tokens.
@@ -13,17 +13,18 @@ use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
 pub struct LogNormal {
     /// Median, in tokens; at least 1.
     pub median: f64,
-    /// Standard deviation of the logarithm; at least 0.
+    /// Standard deviation of the logarithm; from 0 to 10.
     pub spread: f64,
 }
 
-/// The distribution of pass rates over prompts: `cdf(quantile(median) - spread * difficulty)` of the standard normal.
+/// The distribution of pass rates over prompts: `cdf(quantile(median) - spread * difficulty)`. `cdf` and `quantile` belong to the standard
+/// normal distribution, and `difficulty` is a standard normal variable of the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassRate {
     /// Pass rate of the median prompt, in (0, 1).
     pub median: f64,
-    /// Spread of the pass rates between prompts; at least 0. With 0 all prompts have the same pass rate.
+    /// Spread of the pass rates between prompts; from 0 to 10. With 0 all prompts have the same pass rate.
     pub spread: f64,
     /// Correlation of the difficulty of a prompt with the length of its responses, in [-1, 1].
     pub length_correlation: f64,
@@ -33,9 +34,9 @@ pub struct PassRate {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PopulationConfig {
-    /// Number of tokens of a prompt.
+    /// The distribution of the number of tokens of a prompt.
     pub prompt_length: LogNormal,
-    /// Share of correct responses.
+    /// The distribution of the share of correct responses.
     pub pass_rate: PassRate,
 }
 
@@ -49,17 +50,17 @@ impl Default for PopulationConfig {
 }
 
 /// Maximum length of a prompt, as a multiple of the median.
-const MOST_OF_MEDIAN: f64 = 8.0;
+const MAX_MEDIAN_RATIO: f64 = 8.0;
 
 /// Maximum absolute value of a standard normal draw.
-const FURTHEST: f64 = 8.3;
+const MAX_NORMAL_DRAW: f64 = 8.3;
 
 impl PopulationConfig {
     /// Returns the maximum length of a prompt, in tokens.
     #[must_use]
     pub fn longest_prompt(&self) -> u32 {
         let LogNormal { median, spread } = self.prompt_length;
-        (median * (spread * FURTHEST).exp().min(MOST_OF_MEDIAN)) as u32
+        (median * (spread * MAX_NORMAL_DRAW).exp().min(MAX_MEDIAN_RATIO)) as u32
     }
 
     pub(super) fn check(&self) -> Result<(), LengthModelError> {
@@ -69,13 +70,13 @@ impl PopulationConfig {
             move || field
         };
         check(*median >= 1.0, name("prompt_length.median"), "at least 1", median)?;
-        check(*median <= LONGEST, name("prompt_length.median"), "at most 1e9", median)?;
+        check(*median <= MAX_TOKENS, name("prompt_length.median"), "at most 1e9", median)?;
         check(*spread >= 0.0, name("prompt_length.spread"), "at least 0", spread)?;
-        check(*spread <= WIDEST, name("prompt_length.spread"), "at most 10", spread)?;
+        check(*spread <= MAX_SPREAD, name("prompt_length.spread"), "at most 10", spread)?;
         let PassRate { median, spread, length_correlation } = pass_rate;
         check(*median > 0.0 && *median < 1.0, name("pass_rate.median"), "0 to 1", median)?;
         check(*spread >= 0.0, name("pass_rate.spread"), "at least 0", spread)?;
-        check(*spread <= WIDEST, name("pass_rate.spread"), "at most 10", spread)?;
+        check(*spread <= MAX_SPREAD, name("pass_rate.spread"), "at most 10", spread)?;
         check(
             length_correlation.abs() <= 1.0,
             name("pass_rate.length_correlation"),
@@ -91,12 +92,12 @@ pub(super) enum Latent {
     Domain,
     PromptLength,
     Difficulty,
-    /// Length of the responses to a prompt relative to those to others.
+    /// Length of the responses to a prompt relative to the responses to other prompts.
     Length,
     Tail,
     Hard,
     Response,
-    /// Rank of a recorded length among equal ones.
+    /// Rank of a recorded length among equal lengths.
     Tie,
 }
 
@@ -118,17 +119,17 @@ impl Population {
     ) -> Result<Self, LengthModelError> {
         config.check()?;
         let mut sum = 0.0;
-        let mut up_to = Vec::new();
+        let mut cumulative = Vec::new();
         for (name, share) in domains {
             check(share > 0.0, || format!("{name}.share"), "more than 0", share)?;
             sum += share;
-            up_to.push((Arc::from(name), sum));
+            cumulative.push((Arc::from(name), sum));
         }
-        up_to.iter_mut().for_each(|(_, share)| *share /= sum);
-        if up_to.is_empty() {
+        cumulative.iter_mut().for_each(|(_, share)| *share /= sum);
+        if cumulative.is_empty() {
             return Err(LengthModelError::Empty("domains"));
         }
-        Ok(Self { draw: Draw::new(seed), config, domains: up_to })
+        Ok(Self { draw: Draw::new(seed), config, domains: cumulative })
     }
 
     /// Returns the draw of a quantity for the prompt in `row`.
@@ -136,10 +137,10 @@ impl Population {
         self.draw.of(row).of(latent as u64)
     }
 
-    /// Returns the domain of the prompt in `row`.
+    /// Returns the index of the domain of the prompt in `row`.
     pub(super) fn domain(&self, row: u64) -> usize {
         let at = self.draw(row, Latent::Domain).uniform();
-        self.domains.partition_point(|(_, up_to)| *up_to < at).min(self.domains.len() - 1)
+        self.domains.partition_point(|(_, cumulative)| *cumulative < at).min(self.domains.len() - 1)
     }
 
     pub(super) fn domain_name(&self, domain: usize) -> Arc<str> {
@@ -158,7 +159,7 @@ impl Population {
     pub(super) fn prompt_length(&self, row: u64) -> u32 {
         let LogNormal { median, spread } = self.config.prompt_length;
         let drawn = median * (spread * self.draw(row, Latent::PromptLength).normal()).exp();
-        drawn.clamp(16.0_f64.min(median), MOST_OF_MEDIAN * median) as u32
+        drawn.clamp(16.0_f64.min(median), MAX_MEDIAN_RATIO * median) as u32
     }
 
     /// Returns the pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than average.

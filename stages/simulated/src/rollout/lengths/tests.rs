@@ -118,7 +118,9 @@ fn correlated_trace(records: Vec<TraceRecord>, correlation: f64, cap: u32) -> Tr
 #[test]
 fn a_prompt_with_enough_responses_is_drawn_from_its_own() {
     let of = |prompt, lengths: [u32; 2]| {
-        (0..ENOUGH).map(move |n| record(Some(prompt), lengths[n % 2])).collect::<Vec<_>>()
+        (0..MIN_RECORDED_RESPONSES)
+            .map(move |n| record(Some(prompt), lengths[n % 2]))
+            .collect::<Vec<_>>()
     };
     let trace = trace([of("a", [10, 12]), of("b", [500, 2000])].concat());
     for row in 0..40 {

@@ -38,7 +38,7 @@ pub struct TraceConfig {
     /// The traits of prompts that are not recorded.
     pub population: PopulationConfig,
     /// Correlation of the lengths of two responses to a prompt, in normal scores, in [0, 1]. It applies to prompts with fewer than
-    /// [`ENOUGH`] recorded responses.
+    /// [`MIN_RECORDED_RESPONSES`] recorded responses.
     pub correlation: f64,
     /// Seed of the draws.
     pub seed: u64,
@@ -46,16 +46,17 @@ pub struct TraceConfig {
     pub cap: u32,
 }
 
-/// Number of recorded responses of a prompt from which others are drawn directly. When drawing from `k` lengths, the variance within a
-/// prompt is too small by a factor of `1 - 1/k`, and a prompt that is drawn again repeats its lengths. With 8, this is still visible in the
-/// length bias of tail batching: 0.73 instead of 0.65.
-pub const ENOUGH: usize = 32;
+/// Minimum number of recorded responses of a prompt for drawing other responses directly from their lengths. When drawing from `k` lengths,
+/// the variance within a prompt is too small by a factor of `1 - 1/k`, and a prompt that is drawn again repeats its lengths. With 8, this
+/// is still visible in the length bias of tail batching: 0.73 instead of 0.65.
+pub const MIN_RECORDED_RESPONSES: usize = 32;
 
 /// A length model of recorded responses.
 ///
-/// A response whose id was recorded has the recorded length. If that response had been dropped, its length is drawn from the longer ones.
-/// Any other response belongs to a recorded prompt: dataset row `r` is the `r`-th recorded prompt, starting again after the last. It is
-/// drawn from the lengths of that prompt if there are [`ENOUGH`] of them.
+/// A response whose id was recorded has the recorded length. If the recorded response had been dropped, the length is drawn from the longer
+/// recorded lengths, or is the cap if there are none. Any other response belongs to a recorded prompt: dataset row `r`, from 0, is the
+/// recorded prompt `r` modulo the number of recorded prompts. The length of the response is drawn from the lengths of that prompt if there
+/// are at least [`MIN_RECORDED_RESPONSES`] of them.
 ///
 /// Fewer lengths do not determine how much the responses to a prompt differ. In that case the ranks among all recorded lengths follow a
 /// Gaussian copula with [`TraceConfig::correlation`]: the part that the responses to a prompt share is drawn once per prompt, given its
@@ -110,11 +111,11 @@ impl Trace {
             loading: correlation.sqrt(),
             cap,
         };
-        trace.learn_scales();
+        trace.estimate_scales();
         Ok(trace)
     }
 
-    /// Replays these responses exactly.
+    /// Adds responses of a live run, which are replayed by their ids.
     #[must_use]
     pub fn replaying(mut self, recorded: impl IntoIterator<Item = (SampleId, Recorded)>) -> Self {
         self.replayed.extend(recorded);
@@ -127,7 +128,7 @@ impl Trace {
     /// standard normal and `correlation = loading^2`. Given `n` scores with sum `s`, the scale is normal with mean
     /// `loading * s / (1 - correlation + n * correlation)` and variance `(1 - correlation) / (1 - correlation + n * correlation)`. Equal
     /// lengths have tied ranks, so their scores are drawn within the range of the tie.
-    fn learn_scales(&mut self) {
+    fn estimate_scales(&mut self) {
         let Self { population, prompts, pool, loading, .. } = self;
         let correlation = *loading * *loading;
         for (number, prompt) in (0..).zip(prompts) {
@@ -148,7 +149,7 @@ impl Trace {
         &self.prompts[(row % self.prompts.len() as u64) as usize]
     }
 
-    /// Returns the length of the responses to the prompt in `row` relative to others, in standard deviations.
+    /// Returns the length of the responses to the prompt in `row` relative to the responses to other prompts, in standard deviations.
     fn scale(&self, row: u64) -> f64 {
         let prompt = self.recorded_prompt(row);
         if prompt.has_own_lengths() {
@@ -162,7 +163,7 @@ impl Trace {
 impl RecordedPrompt {
     /// Returns `true` if there are enough recorded lengths to draw other responses from them.
     fn has_own_lengths(&self) -> bool {
-        self.lengths.len() >= ENOUGH
+        self.lengths.len() >= MIN_RECORDED_RESPONSES
     }
 }
 
@@ -225,7 +226,7 @@ impl LengthModel for Trace {
         let length = match recorded {
             Some(recorded) if recorded.whole => recorded.response_length,
             Some(recorded) => {
-                let longer = self.pool.beyond(recorded.response_length);
+                let longer = self.pool.longer_than(recorded.response_length);
                 if longer.is_empty() { self.cap } else { longer[response.below(longer.len())] }
             }
             None if prompt.has_own_lengths() => {

@@ -8,7 +8,8 @@ use statrs::distribution::{Beta, ContinuousCDF};
 
 use super::population::{Latent, Population};
 use super::{
-    LONGEST, LengthModel, LengthModelError, PopulationConfig, PromptTraits, WIDEST, check, tokens,
+    LengthModel, LengthModelError, MAX_SPREAD, MAX_TOKENS, PopulationConfig, PromptTraits, check,
+    tokens,
 };
 use rollpacker_stages::draw::{correlated, normal_cdf};
 
@@ -20,32 +21,32 @@ pub struct TwoModeConfig {
     pub domains: BTreeMap<String, TwoModeDomain>,
 }
 
-/// The length distribution of a domain. A prompt has a scale `b ~ N(0, prompt_spread)` and a tail probability `q ~ Beta` with mean
-/// `tail_share`. A response is `median * exp(b + response_spread * z)`, or, with probability `q`,
-/// `tail_median * exp(tail_pull * b + tail_spread * z)`.
+/// The length distribution of a domain. A prompt has a scale `b`, normal with mean 0 and standard deviation `prompt_spread`, and a tail
+/// probability `q ~ Beta` with mean `tail_share`. `z` is a standard normal variable of the response. The response has
+/// `median * exp(b + response_spread * z)` tokens or, with probability `q`, `tail_median * exp(tail_pull * b + tail_spread * z)` tokens.
 ///
 /// A single log-normal cannot match both the median and the maximum of RollPacker's Fig. 2a.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TwoModeDomain {
-    /// Share of the prompts, relative to those of the other domains; more than 0.
+    /// Weight of the domain; more than 0. The share of its prompts is the weight divided by the sum of the weights of all domains.
     pub share: f64,
-    /// Median of the body, in tokens.
+    /// Median length in the body, in tokens; more than 0.
     pub median: f64,
-    /// Standard deviation of the logarithm between prompts.
+    /// Standard deviation of the logarithm of the length between prompts, in the body; from 0 to 10.
     pub prompt_spread: f64,
-    /// Standard deviation of the logarithm within a prompt.
+    /// Standard deviation of the logarithm of the length within a prompt, in the body; from 0 to 10.
     pub response_spread: f64,
     /// Share of responses in the tail, in (0, 1).
     pub tail_share: f64,
     /// Concentration of the tail probabilities of prompts: the sum of the parameters of the Beta distribution; more than 0. Larger values
     /// make prompts more alike.
     pub tail_concentration: f64,
-    /// Median of the tail, in tokens.
+    /// Median length in the tail, in tokens; more than 0.
     pub tail_median: f64,
-    /// Standard deviation of the logarithm in the tail.
+    /// Standard deviation of the logarithm of the length within a prompt, in the tail; from 0 to 10.
     pub tail_spread: f64,
-    /// Factor of a prompt's scale in the tail, from -100 to 100.
+    /// Factor by which a prompt's scale `b` acts on the tail; from -100 to 100.
     pub tail_pull: f64,
     /// Correlation of a prompt's scale with its tail probability, in [-1, 1].
     pub correlation: f64,
@@ -71,7 +72,7 @@ impl Default for TwoModeDomain {
 }
 
 /// Maximum absolute value of `tail_pull`.
-const MOST_PULL: f64 = 100.0;
+const MAX_PULL: f64 = 100.0;
 
 /// A length model from a [`TwoModeConfig`].
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ impl TwoMode {
     /// Creates a model that draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// Returns an error if a number is out of bounds.
+    /// Returns an error if a number is out of bounds or there are no domains.
     pub fn new(
         config: &TwoModeConfig,
         population: &PopulationConfig,
@@ -126,7 +127,7 @@ impl TwoModeDomain {
         ];
         for (label, value) in positive {
             check(value > 0.0, field(label), "more than 0", value)?;
-            check((1e-3..=LONGEST).contains(&value), field(label), "0.001 to 1e9", value)?;
+            check((1e-3..=MAX_TOKENS).contains(&value), field(label), "0.001 to 1e9", value)?;
         }
         let spreads = [
             ("prompt_spread", self.prompt_spread),
@@ -134,10 +135,10 @@ impl TwoModeDomain {
             ("tail_spread", self.tail_spread),
         ];
         let pull = self.tail_pull;
-        check(pull.abs() <= MOST_PULL, field("tail_pull"), "from -100 to 100", pull)?;
+        check(pull.abs() <= MAX_PULL, field("tail_pull"), "from -100 to 100", pull)?;
         for (label, value) in spreads {
             check(value >= 0.0, field(label), "at least 0", value)?;
-            check(value <= WIDEST, field(label), "at most 10", value)?;
+            check(value <= MAX_SPREAD, field(label), "at most 10", value)?;
         }
         let Self { tail_share, correlation, .. } = *self;
         check(tail_share > 0.0 && tail_share < 1.0, field("tail_share"), "0 to 1", tail_share)?;
@@ -176,21 +177,23 @@ impl LengthModel for TwoMode {
 #[derive(Clone, Debug)]
 struct BetaQuantile(Vec<f64>);
 
-/// Range of the table, in standard deviations on either side of 0.
-const REACH: f64 = 5.0;
+/// The table ranges from minus this number of standard deviations to plus this number.
+const TABLE_DEVIATIONS: f64 = 5.0;
 /// Number of entries per standard deviation.
-const DENSITY: f64 = 64.0;
+const ENTRIES_PER_DEVIATION: f64 = 64.0;
 
 impl BetaQuantile {
     fn new(alpha: f64, beta: f64) -> Self {
         let beta = Beta::new(alpha, beta).expect("invariant: both parameters are more than 0");
-        let entries = (2.0 * REACH * DENSITY) as u32 + 1;
-        let at = |entry: u32| normal_cdf(f64::from(entry) / DENSITY - REACH);
+        let entries = (2.0 * TABLE_DEVIATIONS * ENTRIES_PER_DEVIATION) as u32 + 1;
+        let at =
+            |entry: u32| normal_cdf(f64::from(entry) / ENTRIES_PER_DEVIATION - TABLE_DEVIATIONS);
         Self((0..entries).map(|entry| beta.inverse_cdf(at(entry))).collect())
     }
 
     fn at(&self, normal: f64) -> f64 {
-        let position = (normal.clamp(-REACH, REACH) + REACH) * DENSITY;
+        let position = (normal.clamp(-TABLE_DEVIATIONS, TABLE_DEVIATIONS) + TABLE_DEVIATIONS)
+            * ENTRIES_PER_DEVIATION;
         let low = (position as usize).min(self.0.len() - 2);
         let above = position - low as f64;
         self.0[low] + above * (self.0[low + 1] - self.0[low])

@@ -79,7 +79,7 @@ impl Actor {
 fn colocated_judge(text: &str, max_running: usize) -> (TorchChat, ColocatedModels, Folder) {
     let folder = speaker(text);
     let options = TorchChatOptions { max_running, colocated: true, ..options(&folder) };
-    let models = Models::default();
+    let models = JudgeModels::default();
     let chat = models.open_model(options).unwrap();
     (chat, models.colocated(), folder)
 }
@@ -129,7 +129,7 @@ fn the_actors_tokens_do_not_depend_on_colocated_models() {
 
 #[test]
 fn with_the_actor_a_workload_takes_at_most_its_share() {
-    let (questions, new) = answering(&speaker(CHAIN), 4);
+    let (questions, new) = worker(&speaker(CHAIN), 4);
     let _no_grad = tch::no_grad_guard();
     let mut replies = [30, 4, 50, 9, 5].map(|tokens| request(&questions, tokens));
     let mut workload = BudgetedWorkload::new(Box::new(new()), 7);
@@ -162,7 +162,7 @@ fn two_instances_share_the_judge() {
 fn a_model_larger_than_its_budget_runs_on_one_instance() {
     let folder = speaker(CHAIN);
     let options = TorchChatOptions { colocated: true, ..streamed(&folder) };
-    let models = Models::default();
+    let models = JudgeModels::default();
     let chat = models.open_model(options).unwrap();
     let mut actor = Actor::start(2);
     actor.engine.colocate(&models.colocated());

@@ -2,7 +2,7 @@
 //!
 //! Weights are stored in float32 or rounded to bfloat16, which halves the memory to read; factors and sums are float32 in any case.
 //!
-//! An element is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
+//! Each element of a product is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
 
 use std::ops::Range;
 
@@ -19,45 +19,47 @@ pub(super) const PANEL: usize = 32;
 /// Number of rows of a block. All rows of a block use a panel before the next one is read, so they must fit the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
-/// Number of rows of the largest tile with 32 vector registers, and with 16. Each row has two vectors of sums in registers.
-const WIDE: usize = 12;
-const MEDIUM: usize = 6;
+/// Number of rows of the largest tile on a processor with 32 vector registers. Each row has two vectors of sums in registers.
+const WIDE_TILE: usize = 12;
+/// Number of rows of the largest tile on a processor with 16 vector registers.
+const MEDIUM_TILE: usize = 6;
 
-/// Number of rows of the smallest tile. A tile of one row takes as long: it has only two sums, and each addition waits for the previous one.
-const NARROW: usize = 4;
+/// Number of rows of the smallest tile. A tile of one row would take as long, because it has only two sums and each addition waits for the
+/// previous one.
+const NARROW_TILE: usize = 4;
 
-/// Number of rows of a tile between [`NARROW`] and [`WIDE`].
-const HALF: usize = 8;
+/// Number of rows of a tile between [`NARROW_TILE`] and [`WIDE_TILE`]. It is used only on a processor with 32 vector registers.
+const HALF_TILE: usize = 8;
 
 /// Number of inputs after which a tile fetches weights of the next panel.
-const FETCH: usize = 8;
+const PREFETCH_INPUTS: usize = 8;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
 const FREE_ROWS: usize = 8;
 
-/// The kernel. A value exists only if the processor can run it.
+/// The kernel of matrix products. A value exists only if the processor can run it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel(Instructions);
+pub(super) struct MatrixKernel(Instructions);
 
-/// Weights `[outputs, inputs]` as panels `[inputs, PANEL]` of outputs, the last filled up with zeros.
+/// Weights `[outputs, inputs]` as panels `[inputs, PANEL]` of outputs. The last panel is padded with zeros.
 #[derive(Debug)]
 pub(super) struct Panels {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    weights: Weights,
+    weights: PanelWeights,
 }
 
 /// The weights of panels.
 #[derive(Debug)]
-enum Weights {
+enum PanelWeights {
     Float32(Vec<f32>),
-    /// Each as the upper half of a float32.
+    /// Each weight as the upper 16 bits of a float32.
     Bfloat16(Vec<u16>),
 }
 
-/// A stored weight.
+/// The type of a stored weight.
 trait Weight: Copy + Default + Sync {
-    /// Returns two vectors of weights.
+    /// Returns the first two vectors of `weights`, as float32.
     fn vectors<S: Simd>(simd: S, weights: &[Self]) -> [S::f32s; 2];
 }
 
@@ -80,27 +82,27 @@ impl Weight for u16 {
     }
 }
 
-/// A range of the outputs, and the sums of the rows of a block for them.
-struct Share<'a> {
+/// A range of the outputs, and the part of each row of a block's sums that belongs to these outputs.
+struct OutputShare<'a> {
     outputs: Range<usize>,
     sums: Vec<&'a mut [f32]>,
 }
 
 impl Panels {
-    /// Packs `weights [outputs, inputs]`, rounded to `precision`. There must be at least one of both.
+    /// Packs `weights [outputs, inputs]`, rounded to `precision`. There must be at least one output and one input.
     pub(super) fn new(weights: &[f32], inputs: usize, precision: Precision) -> Self {
         let outputs = weights.len() / inputs;
         let weights = match precision {
-            Precision::Float32 => Weights::Float32(packed(weights, inputs)),
+            Precision::Float32 => PanelWeights::Float32(packed(weights, inputs)),
             Precision::Bfloat16 => {
                 let rounded = weights.iter().map(|weight| bf16::from_f32(*weight).to_bits());
-                Weights::Bfloat16(packed(&rounded.collect::<Vec<_>>(), inputs))
+                PanelWeights::Bfloat16(packed(&rounded.collect::<Vec<_>>(), inputs))
             }
         };
         Self { inputs, outputs, weights }
     }
 
-    /// Returns the cost of a product with `rows` rows, in products of two numbers.
+    /// Returns the cost of a product with `rows` rows, in multiplications. A group of up to [`FREE_ROWS`] rows costs as much as one row.
     fn cost(&self, rows: usize) -> usize {
         self.inputs * self.outputs * rows.div_ceil(FREE_ROWS)
     }
@@ -127,8 +129,9 @@ fn transpose<T: Copy>(rows: &[T], length: usize, columns: &mut [T], width: usize
     }
 }
 
-impl Kernel {
-    /// Returns the fastest kernel that the processor can run. `None` if there is none, or this crate is compiled without vectorization.
+impl MatrixKernel {
+    /// Returns the fastest kernel that the processor can run. `None` if the processor can run no kernel, or this crate is compiled without
+    /// vectorization.
     pub(super) fn detect() -> Option<Self> {
         Instructions::detect().map(Self)
     }
@@ -139,13 +142,13 @@ impl Kernel {
         let Panels { inputs, outputs, .. } = *panels;
         let cost = |x: &[f32]| panels.cost(x.len() / inputs);
         let blocks = x.chunks(BLOCK_ROWS * inputs).zip(sums.chunks_mut(BLOCK_ROWS * outputs));
-        if kernel_threads::worthwhile(cost(x)) <= blocks.len() {
+        if kernel_threads::part_count(cost(x)) <= blocks.len() {
             kernel_threads::each(blocks.collect(), |(x, sums)| {
                 let sums = sums.chunks_exact_mut(outputs).collect();
                 self.add(
                     &self.0.run(Tiles { x, inputs }),
                     panels,
-                    Share { outputs: 0..outputs, sums },
+                    OutputShare { outputs: 0..outputs, sums },
                 );
             });
         } else {
@@ -158,27 +161,31 @@ impl Kernel {
         }
     }
 
-    fn add(self, columns: &[f32], panels: &Panels, share: Share<'_>) {
+    fn add(self, columns: &[f32], panels: &Panels, share: OutputShare<'_>) {
         let Panels { inputs, .. } = *panels;
         match &panels.weights {
-            Weights::Float32(weights) => self.0.run(Addition { columns, inputs, weights, share }),
-            Weights::Bfloat16(weights) => self.0.run(Addition { columns, inputs, weights, share }),
+            PanelWeights::Float32(weights) => {
+                self.0.run(Addition { columns, inputs, weights, share })
+            }
+            PanelWeights::Bfloat16(weights) => {
+                self.0.run(Addition { columns, inputs, weights, share })
+            }
         }
     }
 }
 
-/// Divides the sums of a block by outputs, at the ends of panels.
-fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
+/// Divides the sums of a block into shares for the threads. Each share has the outputs of whole panels.
+fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<OutputShare<'_>> {
     let rows = sums.len() / outputs;
     let panels = kernel_threads::parts(outputs.div_ceil(PANEL), cost);
-    let mut shares: Vec<Share<'_>> = panels
-        .map(|panels| Share {
+    let mut shares: Vec<OutputShare<'_>> = panels
+        .map(|panels| OutputShare {
             outputs: panels.start * PANEL..(panels.end * PANEL).min(outputs),
             sums: Vec::with_capacity(rows),
         })
         .collect();
     for mut row in sums.chunks_exact_mut(outputs) {
-        for Share { outputs, sums } in &mut shares {
+        for OutputShare { outputs, sums } in &mut shares {
             let (own, others) = row.split_at_mut(outputs.len());
             sums.push(own);
             row = others;
@@ -189,17 +196,17 @@ fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
 
 /// Returns the number of rows of the largest tile.
 const fn tile_rows<S: Simd>() -> usize {
-    if S::REGISTER_COUNT < 32 { MEDIUM } else { WIDE }
+    if S::REGISTER_COUNT < 32 { MEDIUM_TILE } else { WIDE_TILE }
 }
 
-/// The division of the rows of a block into tiles. Zeros fill the last tile up.
+/// The division of the rows of a block into tiles. The last tile is padded with rows of zeros.
 #[derive(Clone, Copy)]
 struct Tiling {
     /// The number of rows of the largest tile.
     tile: usize,
-    /// The number of rows of these tiles.
+    /// The number of rows of all tiles of the largest size, padding included.
     full: usize,
-    /// The number of rows of the last tile, 0 if all are large.
+    /// The number of rows of a smaller last tile; 0 if there is none.
     last: usize,
 }
 
@@ -210,8 +217,8 @@ impl Tiling {
         let full = rows / tile * tile;
         match rows - full {
             0 => Self { tile, full, last: 0 },
-            rest if rest <= NARROW => Self { tile, full, last: NARROW },
-            rest if rest <= HALF && HALF < tile => Self { tile, full, last: HALF },
+            rest if rest <= NARROW_TILE => Self { tile, full, last: NARROW_TILE },
+            rest if rest <= HALF_TILE && HALF_TILE < tile => Self { tile, full, last: HALF_TILE },
             _ => Self { tile, full: full + tile, last: 0 },
         }
     }
@@ -223,7 +230,7 @@ impl Tiling {
     }
 }
 
-/// Transposes the rows of a block `x [rows, inputs]`, tile by tile. The last tile is filled up with zeros.
+/// Transposes the rows of a block `x [rows, inputs]`, tile by tile. The last tile is padded with zeros.
 struct Tiles<'a> {
     x: &'a [f32],
     inputs: usize,
@@ -248,13 +255,13 @@ impl WithSimd for Tiles<'_> {
     }
 }
 
-/// Adds the products of a block with the outputs of a share to the sums of the share.
+/// Adds the products of a block with the weights of a share's outputs to the sums of the share.
 struct Addition<'a, W> {
-    /// The rows of the block as [`Tiles`].
+    /// The rows of the block, transposed by [`Tiles`].
     columns: &'a [f32],
     inputs: usize,
     weights: &'a [W],
-    share: Share<'a>,
+    share: OutputShare<'a>,
 }
 
 impl<W: Weight> WithSimd for Addition<'_, W> {
@@ -262,7 +269,7 @@ impl<W: Weight> WithSimd for Addition<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { columns, inputs, weights, share: Share { outputs, mut sums } } = self;
+        let Self { columns, inputs, weights, share: OutputShare { outputs, mut sums } } = self;
         let tiling = Tiling::of::<S>(sums.len());
         let Tiling { tile, full, last } = tiling;
         let width = 2 * S::F32_LANES;
@@ -276,34 +283,34 @@ impl<W: Weight> WithSimd for Addition<'_, W> {
             let part = next.len().div_ceil(PANEL / width * tiling.count()).max(1);
             let mut ahead = next.chunks(part).skip(column / width * tiling.count());
             let strip = Strip { panel, inputs, column, start: output - outputs.start };
-            if tile == WIDE {
-                strip.add_tiles::<S, WIDE>(simd, 0..full, columns, &mut sums, &mut ahead);
+            if tile == WIDE_TILE {
+                strip.add_tiles::<S, WIDE_TILE>(simd, 0..full, columns, &mut sums, &mut ahead);
             } else {
-                strip.add_tiles::<S, MEDIUM>(simd, 0..full, columns, &mut sums, &mut ahead);
+                strip.add_tiles::<S, MEDIUM_TILE>(simd, 0..full, columns, &mut sums, &mut ahead);
             }
             let rest = full..full + last;
-            if last == HALF && tile == WIDE {
-                strip.add_tiles::<S, HALF>(simd, rest, columns, &mut sums, &mut ahead);
+            if last == HALF_TILE && tile == WIDE_TILE {
+                strip.add_tiles::<S, HALF_TILE>(simd, rest, columns, &mut sums, &mut ahead);
             } else {
-                strip.add_tiles::<S, NARROW>(simd, rest, columns, &mut sums, &mut ahead);
+                strip.add_tiles::<S, NARROW_TILE>(simd, rest, columns, &mut sums, &mut ahead);
             }
         }
     }
 }
 
-/// Two vectors of the outputs of a panel.
+/// Two adjacent vectors of the outputs of a panel.
 struct Strip<'a, W> {
     panel: &'a [W],
     inputs: usize,
-    /// The first output in the panel.
+    /// The index of the strip's first output in the panel.
     column: usize,
-    /// The first output in the sums.
+    /// The index of the strip's first output in each row of `sums`.
     start: usize,
 }
 
 impl<W: Weight> Strip<'_, W> {
-    /// Adds the products of `rows`, whose number is a multiple of `ROWS`, to their sums. Rows without sums fill the last tile up. Each tile
-    /// fetches weights that are needed later.
+    /// Adds the products of `rows`, whose number is a multiple of `ROWS`, to their sums. The padding rows of the last tile have no sums.
+    /// Each tile also fetches the next part of `ahead` into the cache.
     #[inline(always)]
     fn add_tiles<'a, S: Simd, const ROWS: usize>(
         &self,
@@ -328,7 +335,7 @@ impl<W: Weight> Strip<'_, W> {
         }
     }
 
-    /// Returns the product of `columns [inputs, ROWS]` with the outputs. Fetches `ahead` meanwhile.
+    /// Returns the product of `columns [inputs, ROWS]` with the weights of the strip. Fetches `ahead` into the cache meanwhile.
     #[inline(always)]
     fn tile<S: Simd, const ROWS: usize>(
         &self,
@@ -338,8 +345,11 @@ impl<W: Weight> Strip<'_, W> {
     ) -> [[S::f32s; 2]; ROWS] {
         let mut sums = [[simd.splat_f32s(0.0); 2]; ROWS];
         let (columns, _) = columns.as_chunks::<ROWS>();
-        let mut ahead = ahead.chunks(ahead.len().div_ceil(self.inputs.div_ceil(FETCH)).max(1));
-        for (columns, panel) in columns.chunks(FETCH).zip(self.panel.chunks(FETCH * PANEL)) {
+        let mut ahead =
+            ahead.chunks(ahead.len().div_ceil(self.inputs.div_ceil(PREFETCH_INPUTS)).max(1));
+        for (columns, panel) in
+            columns.chunks(PREFETCH_INPUTS).zip(self.panel.chunks(PREFETCH_INPUTS * PANEL))
+        {
             prefetch(ahead.next().unwrap_or_default());
             for (x, weights) in columns.iter().zip(panel.chunks_exact(PANEL)) {
                 let [first, second] = W::vectors(simd, &weights[self.column..]);
@@ -370,7 +380,7 @@ mod tests {
             for rows in [1, 4, 5, 8, 9, 12, 20, 23, 100] {
                 let x = numbers(rows * inputs, 2);
                 let mut sums = vec![0.0; rows * outputs];
-                Kernel(instructions).add_product(&x, &panels, &mut sums);
+                MatrixKernel(instructions).add_product(&x, &panels, &mut sums);
                 let expected = x.chunks(inputs).flat_map(|x| {
                     weights.chunks(inputs).map(move |weights| {
                         let products = x.iter().zip(weights);

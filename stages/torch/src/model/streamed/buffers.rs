@@ -1,4 +1,4 @@
-//! The memory in which streamed layers compute.
+//! The buffers for the weights of streamed layers.
 
 use tch::{TchError, Tensor};
 
@@ -10,7 +10,7 @@ use super::residency::Residency;
 use super::torch_error;
 use super::upload::Fence;
 
-/// The buffers that streamed layers are read into.
+/// The buffers into which streamed layers are read.
 #[derive(Debug, Default)]
 pub(super) enum Buffers {
     /// Every layer is resident, so there are no buffers.
@@ -23,7 +23,8 @@ pub(super) enum Buffers {
 }
 
 impl Buffers {
-    /// Creates buffers for the streamed layers of `residency` in the memory of `layers`. A layer is unused once its fence has passed.
+    /// Creates buffers for the streamed layers of `residency` in the memory of `layers`. The memory of a layer may be overwritten once its
+    /// fence has passed. `reader` is called only if there are several buffers.
     pub(super) fn start(
         mut layers: Vec<(Layer, Fence)>,
         residency: &Residency,
@@ -39,7 +40,7 @@ impl Buffers {
         }
     }
 
-    /// Returns the number of buffers in memory, in use or being filled.
+    /// Returns the number of buffers, including buffers that are being filled.
     pub(super) fn count(&self) -> usize {
         match self {
             Self::None => 0,
@@ -74,7 +75,7 @@ impl Buffers {
             Self::Prefetch(prefetch) => {
                 let layer = prefetch.take(index).map_err(torch_error)?;
                 let done = work(&layer);
-                prefetch.give_back(layer, reader.fence().map_err(torch_error)?);
+                prefetch.return_buffer(layer, reader.fence().map_err(torch_error)?);
                 done
             }
         }

@@ -41,11 +41,11 @@ use tch::{Device, TchError, Tensor};
 
 use self::buffers::Buffers;
 use self::reader::Reader;
-pub use self::residency::{Demand, MemoryBudget, Need, Residency, TooSmall};
+pub use self::residency::{BudgetTooSmall, Demand, MemoryBudget, MemoryNeed, Residency};
 use super::checkpoint::Checkpoint;
-use super::ends::Ends;
 use super::layer::{Attend, Layer};
 use super::network::Network;
+use super::outer_layers::OuterLayers;
 use super::packed::Packing;
 use super::{ModelConfig, ModelError, TorchError};
 
@@ -59,17 +59,17 @@ pub struct StreamedDecoder {
     budget: MemoryBudget,
     checkpoint: Arc<Checkpoint>,
     reader: Reader,
-    ends: Ends,
+    outer: OuterLayers,
     residency: Residency,
-    /// The resident layers, by index.
+    /// The layer of each index that is resident; `None` for a streamed layer.
     layers: Vec<Option<Layer>>,
     buffers: Buffers,
-    /// `true` if the layers in memory are those of `residency`.
-    settled: bool,
+    /// `true` if the layers and buffers in memory are the ones that `residency` requires.
+    residency_applied: bool,
 }
 
 impl StreamedDecoder {
-    /// Opens a Hugging Face folder, reads the layers that are resident for `demand`, and starts to read the first of the others.
+    /// Opens a Hugging Face folder, reads the layers that are resident for `demand`, and starts to read the first streamed layers.
     ///
     /// # Errors
     /// Returns the errors of [`Decoder::load`](super::Decoder::load). Also returns an error if the budget is too small for embedding, norm,
@@ -83,10 +83,13 @@ impl StreamedDecoder {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = Arc::new(Checkpoint::open(folder, &config)?);
         let residency = residency(&checkpoint, &config, budget, demand)?;
-        let ends = Ends::allocate(&config, device)?;
+        let outer = OuterLayers::allocate(&config, device)?;
         let mut reader = Reader::new(Arc::clone(&checkpoint), device)?;
         let free = reader.fence()?;
-        reader.read_all(ends.before().into_iter().chain(ends.after()), &free)?;
+        reader.read_all(
+            outer.input_parameters().into_iter().chain(outer.output_parameters()),
+            &free,
+        )?;
         let mut decoder = Self {
             layers: (0..config.layers).map(|_| None).collect(),
             config,
@@ -94,12 +97,12 @@ impl StreamedDecoder {
             budget,
             checkpoint,
             reader,
-            ends,
+            outer,
             residency,
             buffers: Buffers::None,
-            settled: false,
+            residency_applied: false,
         };
-        decoder.settle()?;
+        decoder.apply_residency()?;
         Ok(decoder)
     }
 
@@ -121,15 +124,15 @@ impl StreamedDecoder {
         &self.residency
     }
 
-    /// Returns the bytes of the weights in memory, including those in buffers and those being read.
+    /// Returns the number of bytes of the weights in memory. Layers in buffers and layers that are being read are included.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let layers = self.layers.iter().flatten().count() + self.buffers.count();
-        self.residency.need().ends + self.residency.need().layer * layers as u64
+        self.residency.need().outer + self.residency.need().layer * layers as u64
     }
 
-    /// Makes room for `demand` by releasing or reading layers. Call it before the KV cache grows; a call after it shrank is optional and
-    /// lets more layers become resident.
+    /// Chooses the resident layers for `demand`, and releases and reads layers accordingly. Call it before the KV cache grows; a call after
+    /// it shrank is optional and lets more layers become resident.
     ///
     /// # Errors
     /// Returns an error if the budget has no room for `demand`; the layers are unchanged in that case. Also returns an error if a layer
@@ -137,9 +140,9 @@ impl StreamedDecoder {
     pub fn plan(&mut self, demand: Demand) -> Result<(), TorchError> {
         let residency = residency(&self.checkpoint, &self.config, self.budget, demand)?;
         let same = residency.streamed().eq(self.residency.streamed());
-        self.settled &= same;
+        self.residency_applied &= same;
         self.residency = residency;
-        self.settle()
+        self.apply_residency()
     }
 
     /// Runs the layers over `n` tokens, as [`Decoder::forward`](super::Decoder::forward) does.
@@ -152,8 +155,8 @@ impl StreamedDecoder {
         positions: &Tensor,
         attend: &mut Attend<'_>,
     ) -> Result<Tensor, TchError> {
-        self.settle().map_err(torch_error)?;
-        let (mut x, rotation) = self.ends.enter(ids, positions)?;
+        self.apply_residency().map_err(torch_error)?;
+        let (mut x, rotation) = self.outer.embed(ids, positions)?;
         for index in 0..self.layers.len() {
             let mut work = |layer: &Layer| {
                 layer.forward(&x, &rotation, false, &mut |q, k, v| attend(index, q, k, v))
@@ -163,7 +166,7 @@ impl StreamedDecoder {
                 None => self.buffers.run(index, &mut self.reader, work)?,
             };
         }
-        self.ends.leave(&x)
+        self.outer.apply_norm(&x)
     }
 
     /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
@@ -171,7 +174,7 @@ impl StreamedDecoder {
     /// # Errors
     /// Returns an error if the operation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
-        self.ends.logits(hidden)
+        self.outer.logits(hidden)
     }
 
     /// Runs the layers over concatenated sequences, as [`Decoder::forward_packed`](super::Decoder::forward_packed) does.
@@ -185,38 +188,41 @@ impl StreamedDecoder {
         self.forward(ids, &positions, &mut |_, q, k, v| packing.attend(q, k, v))
     }
 
-    /// Moves the layers to where the residency requires them.
+    /// Reads and releases layers until the resident layers are the ones that `residency` requires, and starts the buffers for the streamed
+    /// layers.
     ///
-    /// The memory of layers that are no longer resident is reused for buffers or other layers, so the peak never exceeds the larger of the
-    /// amounts before and after. A failed read leaves `settled` at `false`: the layers that were read stay, and the next call continues.
-    fn settle(&mut self) -> Result<(), TorchError> {
-        if self.settled {
+    /// The memory of layers that are no longer resident is reused for buffers or other layers, so the peak memory never exceeds the larger
+    /// of the memory before and the memory after the call. A failed read leaves `residency_applied` at `false`: the layers that were read
+    /// stay, and the next call continues.
+    fn apply_residency(&mut self) -> Result<(), TorchError> {
+        if self.residency_applied {
             return Ok(());
         }
-        let mut spare = self.give_up_layers();
+        let mut spare = self.release_layers();
         for index in 0..self.layers.len() {
             if self.residency.is_resident(index) && self.layers[index].is_none() {
                 // The fence follows the allocation: torch reuses the memory of a tensor that another thread has freed while kernels of that
                 // thread still use it.
-                let layer = self.spare_layer(&mut spare)?;
+                let layer = self.take_or_allocate_layer(&mut spare)?;
                 let used = self.reader.fence()?;
                 self.reader.read_layer(index, &layer, &used)?;
                 self.layers[index] = Some(layer);
             }
         }
         let buffers = (0..self.residency.buffers())
-            .map(|_| Ok((self.spare_layer(&mut spare)?, self.reader.fence()?)))
+            .map(|_| Ok((self.take_or_allocate_layer(&mut spare)?, self.reader.fence()?)))
             .collect::<Result<_, TorchError>>()?;
         self.buffers = Buffers::start(buffers, &self.residency, || {
             Reader::new(Arc::clone(&self.checkpoint), self.device)
         })?;
-        self.settled = true;
+        self.residency_applied = true;
         assert!(self.within_budget(), "invariant: a residency is within its budget");
         Ok(())
     }
 
-    /// Removes the buffers and the layers that are no longer resident. Returns as many of them as will be reused and frees the rest.
-    fn give_up_layers(&mut self) -> Vec<Layer> {
+    /// Removes the buffers and the layers that are no longer resident. Returns as many of these layers as will be reused and frees the
+    /// others.
+    fn release_layers(&mut self) -> Vec<Layer> {
         let mut spare = std::mem::take(&mut self.buffers).into_layers();
         for (index, slot) in self.layers.iter_mut().enumerate() {
             if !self.residency.is_resident(index) {
@@ -228,7 +234,7 @@ impl StreamedDecoder {
         spare
     }
 
-    fn spare_layer(&self, spare: &mut Vec<Layer>) -> Result<Layer, TchError> {
+    fn take_or_allocate_layer(&self, spare: &mut Vec<Layer>) -> Result<Layer, TchError> {
         spare.pop().map_or_else(|| Layer::allocate(&self.config, self.device), Ok)
     }
 
@@ -267,14 +273,14 @@ fn residency(
     budget: MemoryBudget,
     demand: Demand,
 ) -> Result<Residency, TorchError> {
-    Residency::of(config, budget, demand).map_err(|TooSmall { need, least }| {
+    Residency::of(config, budget, demand).map_err(|BudgetTooSmall { need, min }| {
         TorchError::MemoryBudget {
-            place: checkpoint.folder().to_owned(),
+            folder: checkpoint.folder().to_owned(),
             budget: budget.bytes,
-            least,
-            ends: need.ends,
+            min,
+            outer: need.outer,
             demand: need.demand,
-            layers: least - need.ends - need.demand,
+            layers: min - need.outer - need.demand,
         }
     })
 }

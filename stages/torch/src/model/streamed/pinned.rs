@@ -24,7 +24,7 @@ use rollpacker_stages::device::DeviceChoice;
 use tch::{Device, Kind, Tensor};
 
 use super::super::TorchError;
-use super::super::checkpoint::PIECE;
+use super::super::checkpoint::PIECE_VALUES;
 
 /// A stream for copies, and the pinned memory that they copy from.
 #[derive(Debug)]
@@ -32,13 +32,13 @@ pub(super) struct Pinned {
     device: usize,
     context: Arc<CudaContext>,
     copies: Arc<CudaStream>,
-    halves: [Half; 2],
+    halves: [PinnedHalf; 2],
     /// Index of the half that is written next.
-    turn: usize,
+    next_half: usize,
 }
 
 #[derive(Debug)]
-struct Half {
+struct PinnedHalf {
     memory: PinnedHostSlice<f32>,
     /// Recorded after the copy out of `memory`.
     copied: CudaEvent,
@@ -56,49 +56,49 @@ impl Pinned {
         #[allow(unsafe_code, reason = "a shared library can only be loaded by an unsafe call")]
         let present = unsafe { sys::is_culib_present() };
         if !present {
-            return Err(refused(device, "the CUDA driver's library cannot be loaded"));
+            return Err(cuda_error(device, "the CUDA driver's library cannot be loaded"));
         }
-        Self::on(device).map_err(|error| refused(device, error))
+        Self::on(device).map_err(|error| cuda_error(device, error))
     }
 
     fn on(device: usize) -> Result<Self, DriverError> {
         let context = CudaContext::new(device)?;
         let copies = context.new_stream()?;
-        let halves = [Half::new(&context)?, Half::new(&context)?];
-        Ok(Self { device, context, copies, halves, turn: 0 })
+        let halves = [PinnedHalf::new(&context)?, PinnedHalf::new(&context)?];
+        Ok(Self { device, context, copies, halves, next_half: 0 })
     }
 
     /// Records an event after all work that torch has been given so far.
     pub(super) fn after_torch(&self) -> Result<StreamEvent, TorchError> {
         let event = self.context.default_stream().record_event(None);
-        event.map(StreamEvent).map_err(|error| refused(self.device, error))
+        event.map(StreamEvent).map_err(|error| cuda_error(self.device, error))
     }
 
     /// Makes the following copies wait until `event` has passed.
     pub(super) fn wait(&self, event: &StreamEvent) -> Result<(), TorchError> {
-        self.copies.wait(&event.0).map_err(|error| refused(self.device, error))
+        self.copies.wait(&event.0).map_err(|error| cuda_error(self.device, error))
     }
 
-    /// Copies `values [n]`, on the CPU, into `into [n]`, which must be float32 in contiguous memory of the device. Neither tensor may be
-    /// dropped before [`finish`](Self::finish) returns.
+    /// Copies `values [n]`, on the CPU, into `into [n]`, which must be float32 in contiguous memory of the device. `n` must not exceed
+    /// [`PIECE_VALUES`]. `into` must not be dropped before [`finish`](Self::finish) returns.
     pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), TorchError> {
         let values = values.f_to_kind(Kind::Float)?;
-        let place = (into.device(), into.f_kind()?, into.is_contiguous(), into.numel());
-        if place != (Device::Cuda(self.device), Kind::Float, true, values.numel()) {
-            return Err(refused(
+        let target = (into.device(), into.f_kind()?, into.is_contiguous(), into.numel());
+        if target != (Device::Cuda(self.device), Kind::Float, true, values.numel()) {
+            return Err(cuda_error(
                 self.device,
-                format!("a copy of {} values to {place:?}", values.numel()),
+                format!("a copy of {} values to {target:?}", values.numel()),
             ));
         }
-        let half = &mut self.halves[self.turn];
-        self.turn = 1 - self.turn;
+        let half = &mut self.halves[self.next_half];
+        self.next_half = 1 - self.next_half;
         half.fill(self.device, &values)?;
-        half.send(&self.copies, into).map_err(|error| refused(self.device, error))
+        half.send(&self.copies, into).map_err(|error| cuda_error(self.device, error))
     }
 
     /// Waits until the copies have completed.
     pub(super) fn finish(&self) -> Result<(), TorchError> {
-        self.copies.synchronize().map_err(|error| refused(self.device, error))
+        self.copies.synchronize().map_err(|error| cuda_error(self.device, error))
     }
 }
 
@@ -111,23 +111,23 @@ impl Drop for Pinned {
     }
 }
 
-impl Half {
+impl PinnedHalf {
     fn new(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
         // SAFETY: the memory holds no values yet. Only `send` reads it, up to the length that `fill` has written, and every bit
         // pattern is a valid float32.
         #[allow(unsafe_code, reason = "pinned memory is allocated uninitialised")]
-        let memory = unsafe { context.alloc_pinned(PIECE) }?;
+        let memory = unsafe { context.alloc_pinned(PIECE_VALUES) }?;
         Ok(Self { memory, copied: context.new_event(None)? })
     }
 
     /// Writes float32 `values`, after the previous copy out of the memory has completed.
     fn fill(&mut self, device: usize, values: &Tensor) -> Result<(), TorchError> {
-        self.copied.synchronize().map_err(|error| refused(device, error))?;
-        let memory = self.memory.as_mut_slice().map_err(|error| refused(device, error))?;
+        self.copied.synchronize().map_err(|error| cuda_error(device, error))?;
+        let memory = self.memory.as_mut_slice().map_err(|error| cuda_error(device, error))?;
         Ok(values.f_copy_data(memory, values.numel())?)
     }
 
-    /// Copies as many values as `into` has.
+    /// Starts to copy the first values of the pinned memory, as many as `into` has, to `into`.
     fn send(&self, copies: &CudaStream, into: &Tensor) -> Result<(), DriverError> {
         let memory = &self.memory.as_slice()?[..into.numel()];
         copies.context().bind_to_thread()?;
@@ -142,6 +142,6 @@ impl Half {
     }
 }
 
-fn refused(device: usize, reason: impl ToString) -> TorchError {
+fn cuda_error(device: usize, reason: impl ToString) -> TorchError {
     TorchError::Device { choice: DeviceChoice::Cuda(device), reason: reason.to_string() }
 }

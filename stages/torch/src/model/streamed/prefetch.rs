@@ -11,9 +11,9 @@ use super::super::{ModelError, TorchError};
 use super::reader::Reader;
 use super::upload::Fence;
 
-/// The calling side of the reading thread. It sends empty buffers and receives filled ones, cycling through the streamed layers in order.
+/// The handle to the reading thread. It sends empty buffers and receives filled buffers, cycling through the streamed layers in order.
 ///
-/// A buffer belongs to one side at a time, so no locks are needed. Tasks and results have the same order, so the front of `coming` is
+/// A buffer belongs to one thread at a time, so no locks are needed. Tasks and results have the same order, so the front of `requested` is
 /// always the layer of the next result. Dropping waits for the layer that is being read.
 #[derive(Debug)]
 pub(super) struct Prefetch {
@@ -24,12 +24,12 @@ pub(super) struct Prefetch {
     thread: Option<JoinHandle<()>>,
     /// The folder that the thread reads from.
     folder: PathBuf,
-    /// The streamed layers.
+    /// The indices of the streamed layers, in the order of the network.
     order: Vec<usize>,
     /// Index in `order` of the layer for the next empty buffer.
     next: usize,
     /// The layers that were requested and not yet taken, in order.
-    coming: VecDeque<usize>,
+    requested: VecDeque<usize>,
 }
 
 /// A layer to read, and the buffer to read it into once the fence `used` has passed.
@@ -45,7 +45,7 @@ struct Filled {
 }
 
 impl Prefetch {
-    /// Starts to read the first of the layers `order` into `buffers`, each after its fence has passed.
+    /// Starts a thread that reads the first layers of `order` into `buffers`, each after the fence of its buffer has passed.
     pub(super) fn start(
         reader: Reader,
         order: Vec<usize>,
@@ -56,7 +56,7 @@ impl Prefetch {
         let (filled, full) = channel();
         let thread = std::thread::Builder::new()
             .name("weights".to_owned())
-            .spawn(move || fill(reader, &tasks, &filled))
+            .spawn(move || read_layers(reader, &tasks, &filled))
             .map_err(ModelError::read(&folder))?;
         let mut prefetch = Self {
             empty: Some(empty),
@@ -65,10 +65,10 @@ impl Prefetch {
             folder,
             order,
             next: 0,
-            coming: VecDeque::new(),
+            requested: VecDeque::new(),
         };
         for (buffer, used) in buffers {
-            prefetch.give_back(buffer, used);
+            prefetch.return_buffer(buffer, used);
         }
         Ok(prefetch)
     }
@@ -76,24 +76,24 @@ impl Prefetch {
     /// Returns layer `index`, waiting until it has been read.
     ///
     /// # Errors
-    /// Returns an error if the layer could not be read; the next call reads it again.
+    /// Returns an error if the layer could not be read; the next call reads it again. Also returns an error if the thread has ended.
     pub(super) fn take(&mut self, index: usize) -> Result<Layer, TorchError> {
-        if self.coming.front() != Some(&index) {
-            self.turn_to(index)?;
+        if self.requested.front() != Some(&index) {
+            self.restart_at(index)?;
         }
         let Filled { buffer, outcome } = self.receive()?;
         if let Err(error) = outcome {
-            self.give_back(buffer, Fence::default());
+            self.return_buffer(buffer, Fence::default());
             return Err(error);
         }
         Ok(buffer)
     }
 
     /// Returns a buffer to the thread, which reads the next layer into it once `used` has passed.
-    pub(super) fn give_back(&mut self, buffer: Layer, used: Fence) {
+    pub(super) fn return_buffer(&mut self, buffer: Layer, used: Fence) {
         let layer = self.order[self.next];
         self.next = (self.next + 1) % self.order.len();
-        self.coming.push_back(layer);
+        self.requested.push_back(layer);
         if let Some(empty) = &self.empty {
             // A thread that has ended is detected when its result is received.
             let _gone = empty.send(ReadTask { layer, buffer, used });
@@ -102,19 +102,19 @@ impl Prefetch {
 
     /// Returns the number of buffers that the thread has.
     pub(super) fn buffers(&self) -> usize {
-        self.coming.len()
+        self.requested.len()
     }
 
     /// Returns the layers that are being read or queued, in order.
     #[cfg(test)]
-    pub(super) fn coming(&self) -> impl Iterator<Item = usize> {
-        self.coming.iter().copied()
+    pub(super) fn requested(&self) -> impl Iterator<Item = usize> {
+        self.requested.iter().copied()
     }
 
-    /// Ends the thread and returns its buffers.
+    /// Waits until the requested layers have been read, ends the thread, and returns its buffers.
     pub(super) fn into_buffers(mut self) -> Vec<Layer> {
         let mut buffers = Vec::new();
-        while !self.coming.is_empty()
+        while !self.requested.is_empty()
             && let Ok(filled) = self.receive()
         {
             buffers.push(filled.buffer);
@@ -125,20 +125,20 @@ impl Prefetch {
     /// Restarts the order at layer `index`, discarding the layers that were read ahead.
     ///
     /// This happens when a pass was aborted and the next one starts at another layer, and after a failed read.
-    fn turn_to(&mut self, index: usize) -> Result<(), TorchError> {
+    fn restart_at(&mut self, index: usize) -> Result<(), TorchError> {
         let mut buffers = Vec::new();
-        while !self.coming.is_empty() {
+        while !self.requested.is_empty() {
             buffers.push(self.receive()?.buffer);
         }
         self.next = self.order.iter().position(|layer| *layer == index).unwrap_or(0);
         for buffer in buffers {
-            self.give_back(buffer, Fence::default());
+            self.return_buffer(buffer, Fence::default());
         }
         Ok(())
     }
 
     fn receive(&mut self) -> Result<Filled, TorchError> {
-        self.coming.pop_front();
+        self.requested.pop_front();
         let filled = self.full.as_ref().and_then(|full| full.recv().ok());
         filled.ok_or_else(|| {
             let ended =
@@ -160,7 +160,7 @@ impl Drop for Prefetch {
 }
 
 /// Runs the thread until one of the channels is closed.
-fn fill(mut reader: Reader, tasks: &Receiver<ReadTask>, filled: &Sender<Filled>) {
+fn read_layers(mut reader: Reader, tasks: &Receiver<ReadTask>, filled: &Sender<Filled>) {
     set_threads_of_this_thread(1);
     for ReadTask { layer, buffer, used } in tasks {
         let outcome = reader.read_layer(layer, &buffer, &used);

@@ -34,7 +34,7 @@ impl Reader {
         self.upload.fence()
     }
 
-    /// Overwrites the weights of `buffer` with those of layer `index`, after `used` has passed.
+    /// Overwrites the weights of `buffer` with the weights of layer `index`, after `used` has passed.
     ///
     /// All copies have completed when it returns, even if it returns an error.
     pub(super) fn read_layer(
@@ -50,7 +50,7 @@ impl Reader {
         self.read_all(parameters, used)
     }
 
-    /// Reads parameters by their names, as [`read_layer`](Self::read_layer) does.
+    /// Reads each parameter by its name into its tensor, after `used` has passed, as [`read_layer`](Self::read_layer) does.
     pub(super) fn read_all<'a>(
         &mut self,
         parameters: impl Iterator<Item = (impl AsRef<str>, &'a Tensor)>,

@@ -8,7 +8,7 @@ use super::super::{ModelConfig, layout};
 pub struct MemoryBudget {
     /// Bytes for weights, keys and values, activations, and the reading buffers.
     pub bytes: u64,
-    /// `true` to read the next layers into a second buffer while one computes. `false` uses one buffer, which leaves room for one more
+    /// `true` to read the next layers into a second buffer while a layer computes. `false` uses one buffer, which leaves room for one more
     /// resident layer; it exists for comparison in measurements.
     pub prefetch: bool,
 }
@@ -24,11 +24,11 @@ impl MemoryBudget {
 /// The maximum number of tokens that a model must have room for. They use memory in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Positions that the KV cache has memory for, of all sequences together, with room for the copies that attention makes.
+    /// Number of positions that the KV cache has memory for, for all sequences together, with room for the copies that attention makes.
     pub cached: u64,
-    /// Tokens of one forward pass: those of the prompts that are prefilled together.
+    /// Number of tokens of one forward pass, which is largest when several prompts are prefilled together.
     pub pass: u64,
-    /// Rows of one call of `logits`: the sequences that are sampled together.
+    /// Number of rows of one call of `logits`: the sequences that are sampled together.
     pub rows: u64,
 }
 
@@ -38,9 +38,9 @@ const FLOAT: u64 = size_of::<f32>() as u64;
 impl Demand {
     /// Returns the bytes of the keys and values, plus the larger of the activations of a pass and the logits.
     ///
-    /// Activations are those of one layer in float32. In the feed-forward block, the widest point holds the gate and up projections with
-    /// their results, and queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors
-    /// and their inputs. Logits count three times, for the copies that sampling makes.
+    /// The activations of one layer count, in float32. In the feed-forward block, the widest point holds the gate and up projections with
+    /// their results, and queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors and
+    /// their inputs. Logits count three times, for the copies that sampling makes.
     #[must_use]
     pub fn bytes(&self, config: &ModelConfig) -> u64 {
         let [hidden, inner, layers, head_dim] =
@@ -61,31 +61,32 @@ pub struct Residency {
     /// `true` for each layer that is resident.
     resident: Vec<bool>,
     buffers: usize,
-    need: Need,
+    need: MemoryNeed,
 }
 
 /// The memory that a model needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct MemoryNeed {
     /// Embedding, final norm and head.
-    pub ends: u64,
+    pub outer: u64,
     /// The size of one layer.
     pub layer: u64,
-    /// The expected tokens.
+    /// The keys, values, activations and logits of the expected tokens.
     pub demand: u64,
     /// Buffers for pieces that are read from the files.
     pub reading: u64,
 }
 
-impl Need {
-    /// Computes the memory of a model for `demand` and the options of `budget`, with weights in float32.
+impl MemoryNeed {
+    /// Computes the memory of a model for `demand`, with weights in float32. Of `budget`, only `prefetch` has an effect: it doubles
+    /// `reading`.
     #[must_use]
     pub fn of(config: &ModelConfig, budget: MemoryBudget, demand: Demand) -> Self {
         let layer =
             layout::layer_parameters(config).iter().map(|(_, shape)| values(shape)).sum::<u64>();
         let all = count(config.parameter_count());
         Self {
-            ends: FLOAT * (all - count(config.layers) * layer),
+            outer: FLOAT * (all - count(config.layers) * layer),
             layer: FLOAT * layer,
             demand: demand.bytes(config),
             // The prefetching thread has its own scratch buffer.
@@ -93,32 +94,32 @@ impl Need {
         }
     }
 
-    /// Returns the bytes with `layers` layers in memory, resident or in a buffer.
+    /// Returns the number of bytes that the model needs with `layers` layers in memory, resident or in a buffer.
     #[must_use]
     pub fn with_layers(&self, layers: usize) -> u64 {
-        self.ends + self.demand + self.reading + self.layer * layers as u64
+        self.outer + self.demand + self.reading + self.layer * layers as u64
     }
 }
 
 impl Residency {
-    /// Makes as many layers resident as `budget` has room for (RollPacker, section 4.3), in addition to the ends, the tokens and the
-    /// buffers.
+    /// Chooses as many resident layers as `budget` has room for in addition to embedding, norm, head, the tokens and the buffers
+    /// (RollPacker, section 4.3).
     ///
     /// A larger budget never makes fewer layers resident. Resident layers are spread evenly, so that as much compute as possible lies
     /// between the reads of adjacent streamed layers.
     ///
     /// # Errors
-    /// Returns the smallest sufficient budget if `budget` is too small.
+    /// Returns an error with the smallest sufficient budget if `budget` is too small.
     pub fn of(
         config: &ModelConfig,
         budget: MemoryBudget,
         demand: Demand,
-    ) -> Result<Self, TooSmall> {
-        let need = Need::of(config, budget, demand);
+    ) -> Result<Self, BudgetTooSmall> {
+        let need = MemoryNeed::of(config, budget, demand);
         let layers = count(config.layers) as usize;
         let buffers = if budget.prefetch { 2 } else { 1 };
-        let least = need.with_layers(buffers.min(layers));
-        let spare = budget.bytes.checked_sub(least).ok_or(TooSmall { need, least })?;
+        let min = need.with_layers(buffers.min(layers));
+        let spare = budget.bytes.checked_sub(min).ok_or(BudgetTooSmall { need, min })?;
         // `held` counts resident layers and buffers. If it covers all layers, none is streamed and the buffers are used as layers.
         let held = buffers.min(layers) as u64 + spare / need.layer;
         if held >= layers as u64 {
@@ -132,6 +133,9 @@ impl Residency {
     }
 
     /// Returns `true` if layer `index` is resident.
+    ///
+    /// # Panics
+    /// Panics if the model has no layer `index`.
     #[must_use]
     pub fn is_resident(&self, index: usize) -> bool {
         self.resident[index]
@@ -143,7 +147,7 @@ impl Residency {
         self.resident.iter().filter(|resident| **resident).count()
     }
 
-    /// Returns the layers that are not resident, in the order of the network.
+    /// Returns the indices of the layers that are not resident, in the order of the network.
     pub fn streamed(&self) -> impl Iterator<Item = usize> {
         self.resident
             .iter()
@@ -163,20 +167,20 @@ impl Residency {
         self.need.with_layers(self.resident() + self.buffers)
     }
 
-    /// Returns the bytes by purpose.
+    /// Returns the memory that the model needs, by purpose.
     #[must_use]
-    pub fn need(&self) -> Need {
+    pub fn need(&self) -> MemoryNeed {
         self.need
     }
 }
 
-/// The error of a budget that does not hold the ends, the tokens and the buffers.
+/// The error of a budget that has no room for embedding, norm, head, the tokens and the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooSmall {
+pub struct BudgetTooSmall {
     /// The memory that the model needs.
-    pub need: Need,
+    pub need: MemoryNeed,
     /// The smallest sufficient budget, in bytes.
-    pub least: u64,
+    pub min: u64,
 }
 
 fn values(shape: &[i64]) -> u64 {
@@ -198,7 +202,7 @@ mod tests {
     fn residency(layers: i64, held: u64, prefetch: bool) -> Residency {
         let config = config(layers);
         let budget = MemoryBudget { bytes: 0, prefetch };
-        let bytes = Need::of(&config, budget, Demand::default()).with_layers(held as usize);
+        let bytes = MemoryNeed::of(&config, budget, Demand::default()).with_layers(held as usize);
         Residency::of(&config, MemoryBudget { bytes, prefetch }, Demand::default()).unwrap()
     }
 
@@ -238,17 +242,17 @@ mod tests {
         let config = config(6);
         let demand = Demand { cached: 100, pass: 10, rows: 4 };
         let refused = Residency::of(&config, MemoryBudget::of_bytes(1000), demand).unwrap_err();
-        let least = MemoryBudget::of_bytes(refused.least);
-        assert_eq!(Residency::of(&config, least, demand).unwrap().resident(), 0);
-        let less = MemoryBudget::of_bytes(refused.least - 1);
+        let min = MemoryBudget::of_bytes(refused.min);
+        assert_eq!(Residency::of(&config, min, demand).unwrap().resident(), 0);
+        let less = MemoryBudget::of_bytes(refused.min - 1);
         assert_eq!(Residency::of(&config, less, demand).unwrap_err(), refused);
     }
 
     #[test]
     fn sizes_are_those_of_the_configuration() {
         let config = config(6);
-        let need = Need::of(&config, MemoryBudget::of_bytes(0), Demand::default());
-        assert_eq!(need.ends + 6 * need.layer, 4 * config.parameter_count() as u64);
+        let need = MemoryNeed::of(&config, MemoryBudget::of_bytes(0), Demand::default());
+        assert_eq!(need.outer + 6 * need.layer, 4 * config.parameter_count() as u64);
         let kv = |cached| Demand { cached, ..Demand::default() }.bytes(&config);
         assert_eq!(kv(10), 10 * 4 * 2 * (config.layers * config.kv_heads * config.head_dim) as u64);
     }
@@ -301,8 +305,8 @@ mod tests {
             let resident: Vec<usize> =
                 (0..layers as usize).filter(|&index| found.is_resident(index)).collect();
             let gaps = resident.windows(2).map(|pair| pair[1] - pair[0]);
-            let (least, most) = gaps.fold((usize::MAX, 0), |(a, b), gap| (a.min(gap), b.max(gap)));
-            prop_assert!(resident.len() < 2 || most - least <= 1);
+            let (min, max) = gaps.fold((usize::MAX, 0), |(a, b), gap| (a.min(gap), b.max(gap)));
+            prop_assert!(resident.len() < 2 || max - min <= 1);
         }
     }
 }

@@ -7,9 +7,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::Decoder;
-use crate::model::checkpoint::PIECE;
+use crate::model::checkpoint::PIECE_VALUES;
 
-/// A model with about 35 kB per layer, and an embedding that is read in two pieces.
+/// A model with about 31 kB per layer, and an embedding that is read in two pieces.
 pub(super) fn config(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,
@@ -39,7 +39,7 @@ fn saved(layers: i64) -> (TempDir, Decoder) {
     (folder, decoder)
 }
 
-/// Writes the same weights in bfloat16, with one file per layer.
+/// Writes the same weights in bfloat16, with five tensors per file.
 fn sharded(folder: &Path, decoder: &Decoder) -> TempDir {
     let shards = tempfile::tempdir().unwrap();
     std::fs::copy(folder.join("config.json"), shards.path().join("config.json")).unwrap();
@@ -63,7 +63,7 @@ const DEMAND: Demand = Demand { cached: 40, pass: 20, rows: 4 };
 /// Returns a budget with room for `layers` layers, resident or in a buffer.
 fn budget(config: &ModelConfig, layers: usize, prefetch: bool, demand: Demand) -> MemoryBudget {
     let unlimited = MemoryBudget { bytes: u64::MAX, prefetch };
-    MemoryBudget { bytes: Need::of(config, unlimited, demand).with_layers(layers), prefetch }
+    MemoryBudget { bytes: MemoryNeed::of(config, unlimited, demand).with_layers(layers), prefetch }
 }
 
 fn open(folder: &Path, layers: usize, prefetch: bool) -> StreamedDecoder {
@@ -107,7 +107,7 @@ fn results_are_those_of_the_resident_decoder_bit_for_bit() {
 fn a_tensor_of_several_pieces_is_read_whole() {
     let (whole, decoder) = saved(6);
     let embedding = &decoder.parameters()[0].1;
-    assert!(embedding.numel() > PIECE && embedding.numel() % PIECE != 0);
+    assert!(embedding.numel() > PIECE_VALUES && embedding.numel() % PIECE_VALUES != 0);
     let halved = sharded(whole.path(), &decoder);
     for (folder, expected) in [
         (&whole, embedding.shallow_clone()),
@@ -125,7 +125,7 @@ fn prefetching_wraps_around_to_the_first_layers() {
     let mut streamed = open(folder.path(), 4, true);
     for _ in 0..3 {
         let Buffers::Prefetch(prefetch) = &streamed.buffers else { panic!("no prefetch") };
-        assert!(prefetch.coming().eq([0, 1]), "{prefetch:?}");
+        assert!(prefetch.requested().eq([0, 1]), "{prefetch:?}");
         let _hidden = streamed.forward_packed(&ids(), &[15]).unwrap();
     }
 }
@@ -174,22 +174,22 @@ fn a_budget_that_is_too_small_is_refused_with_the_minimum() {
         StreamedDecoder::open(folder.path(), Device::Cpu, MemoryBudget::of_bytes(bytes), DEMAND)
             .unwrap_err()
     };
-    let TorchError::MemoryBudget { least, ends, layers, demand, .. } = refusal(1000) else {
+    let TorchError::MemoryBudget { min, outer, layers, demand, .. } = refusal(1000) else {
         panic!("{}", refusal(1000));
     };
-    assert_eq!(ends + layers + demand, least);
+    assert_eq!(outer + layers + demand, min);
     assert_eq!(
         refusal(1000).to_string(),
         format!(
-            "{}: a memory budget of 1000 bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+            "{}: a memory budget of 1000 bytes is too small: at least {min} are needed, {outer} for embedding, norm and head, \
              {layers} to stream layers, {demand} for the tokens",
             folder.path().display()
         )
     );
-    let budget = MemoryBudget::of_bytes(least);
+    let budget = MemoryBudget::of_bytes(min);
     let mut streamed = StreamedDecoder::open(folder.path(), Device::Cpu, budget, DEMAND).unwrap();
     check_equal(&mut streamed, &decoder);
-    assert!(matches!(refusal(least - 1), TorchError::MemoryBudget { .. }));
+    assert!(matches!(refusal(min - 1), TorchError::MemoryBudget { .. }));
 }
 
 #[test]

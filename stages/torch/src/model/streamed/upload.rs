@@ -1,4 +1,4 @@
-//! Copies values that were read into tensors on the device.
+//! Copies values that a reader has read to tensors on the device.
 
 use tch::{Device, Tensor};
 

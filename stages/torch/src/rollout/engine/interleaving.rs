@@ -16,7 +16,7 @@ use tch::Device;
 
 use super::*;
 use crate::model::Weights;
-use crate::rollout::instance::{Instance, TurnResult};
+use crate::rollout::instance::{Instance, RunResult};
 use crate::rollout::passes::Passes;
 
 const ROUNDS: u64 = 6;
@@ -119,8 +119,9 @@ impl Game {
         let mut engine = TorchEngine::without_instances(shared, store.clone(), received, 64);
         let mut unthreaded = Vec::new();
         for number in 0..instances {
-            let (owner, instance) = engine.shared.owned(number, decoder(), 64).unwrap();
-            engine.instances.push(owner);
+            let (handle, instance) =
+                engine.shared.instance_with_handle(number, decoder(), 64).unwrap();
+            engine.instances.push(handle);
             unthreaded.push(instance);
         }
         let woken = Arc::new(AtomicBool::new(true));
@@ -169,7 +170,9 @@ impl Game {
             assert!(!chosen.is_empty(), "seed {seed}: round {} hangs", self.round);
             match chosen[dice.roll(chosen.len())] {
                 at if at == caller => self.listen(),
-                at => self.idle[at] = self.instances[at].turn(false).unwrap() == TurnResult::Idle,
+                at => {
+                    self.idle[at] = self.instances[at].run_once(false).unwrap() == RunResult::Idle
+                }
             }
         }
         panic!("seed {seed}: round {} does not end", self.round);
@@ -269,7 +272,7 @@ impl Game {
 /// Returns the way to split passes on this machine, tested once.
 fn passes(config: &TorchEngineConfig) -> Passes {
     static PASSES: OnceLock<Passes> = OnceLock::new();
-    *PASSES.get_or_init(|| owner::passes(config, &mut decoder()).unwrap().unwrap())
+    *PASSES.get_or_init(|| instance_handle::select_passes(config, &mut decoder()).unwrap().unwrap())
 }
 
 #[test]

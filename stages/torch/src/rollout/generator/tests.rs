@@ -43,9 +43,9 @@ fn run(sequences: Vec<Sequence>) -> BTreeMap<u64, (Vec<i32>, FinishReason)> {
     sequences.into_iter().for_each(|sequence| generator.push(sequence));
     let mut all = BTreeMap::new();
     while !generator.is_idle() {
-        generator.take_up(Nanos(0), usize::MAX).unwrap();
+        generator.admit_and_prefill(Nanos(0), usize::MAX).unwrap();
         let sampled = generator.decode().unwrap();
-        all.extend(generator.take_in(sampled).unwrap().into_iter().map(|ended| {
+        all.extend(generator.append_tokens(sampled).unwrap().into_iter().map(|ended| {
             let tokens = ended.sequence.response_ids().to_vec();
             (ended.sequence.id.prompt.0, (tokens, ended.reason))
         }));
@@ -79,13 +79,13 @@ fn a_removed_sequence_frees_its_row() {
     let mut generator = generator();
     let endless = Sampling { min_new_tokens: 50, ..Sampling::unrestricted(50) };
     (0..9).for_each(|prompt| generator.push(sequence(prompt, endless)));
-    generator.take_up(Nanos(0), usize::MAX).unwrap();
-    assert_eq!((generator.running().len(), generator.in_line()), (8, 13));
+    generator.admit_and_prefill(Nanos(0), usize::MAX).unwrap();
+    assert_eq!((generator.running().len(), generator.waiting_tokens()), (8, 13));
     assert!(!generator.has_room_for(1));
     let removed = generator.remove(sequence(3, endless).id).unwrap();
     assert_eq!(removed.map(|sequence| sequence.id.prompt), Some(PromptId(3)));
-    generator.take_up(Nanos(0), usize::MAX).unwrap();
-    assert_eq!((generator.running().len(), generator.in_line()), (8, 0));
+    generator.admit_and_prefill(Nanos(0), usize::MAX).unwrap();
+    assert_eq!((generator.running().len(), generator.waiting_tokens()), (8, 0));
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn taken_up_sequences_fit_the_token_limit() {
     let mut generator = generator();
     // The sequences have 5, 6 and 7 tokens. The last token of each is decoded, not prefilled.
     (0..3).for_each(|prompt| generator.push(sequence(prompt, Sampling::greedy(9))));
-    assert_eq!(generator.take_up(Nanos(0), 4).unwrap(), TakenUp::default());
-    assert_eq!(generator.take_up(Nanos(0), 11).unwrap().prefilled, 4 + 5);
-    assert_eq!(generator.in_line(), 7);
+    assert_eq!(generator.admit_and_prefill(Nanos(0), 4).unwrap(), AdmissionWork::default());
+    assert_eq!(generator.admit_and_prefill(Nanos(0), 11).unwrap().prefilled, 4 + 5);
+    assert_eq!(generator.waiting_tokens(), 7);
 }
 
 /// A network of 25 million parameters that computes nothing.
@@ -149,16 +149,16 @@ fn the_cache_of_a_long_tail_follows_its_tokens() {
         let (sampling, stream) = (Sampling::unrestricted(2000), RandomStream::new(1, id));
         let prompt_ids: Arc<[i32]> = vec![prompt as i32; 32].into();
         let sequence = Sequence::new(id, prompt_ids, sampling, stream);
-        generator.push(sequence.forced_to(Some(length)));
+        generator.push(sequence.with_forced_length(Some(length)));
     }
     let of_token = 8 * 2 * 4 * 64 * size_of::<f32>();
     let (mut peak, mut held) = (0, 0);
     while !generator.is_idle() {
-        generator.take_up(Nanos(0), usize::MAX).unwrap();
+        generator.admit_and_prefill(Nanos(0), usize::MAX).unwrap();
         peak = peak.max(generator.cache.bytes());
         held = held.max(generator.running().map(Sequence::tokens).sum());
         let sampled = generator.decode().unwrap();
-        generator.take_in(sampled).unwrap();
+        generator.append_tokens(sampled).unwrap();
     }
     let chunk = 4 << 20;
     assert_eq!(held, 64 * 63);

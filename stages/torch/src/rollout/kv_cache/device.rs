@@ -10,7 +10,7 @@ use super::super::blocks::{BLOCK, BlockCopy};
 use super::super::grouping::Grouping;
 use super::memory::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 
-/// Chunks of blocks `[blocks, layers, 2, kv_heads, BLOCK, head_dim]`.
+/// The memory of the cache: chunks of blocks, each a tensor `[blocks, layers, 2, kv_heads, BLOCK, head_dim]`.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     shape: CacheShape,
@@ -23,9 +23,9 @@ struct DevicePass<'a> {
     memory: &'a mut DeviceMemory,
     rows: &'a [CacheRow],
     grouping: Grouping,
-    /// The places of the rows, a head each.
-    written: Places,
-    /// Computed when the first layer attends; a prefill only writes.
+    /// The pieces that the rows are written to: one position of one head each.
+    written: PieceIndices,
+    /// The groups of rows that attend together; `None` until the first layer attends. A pass that only writes needs no groups.
     groups: Option<Vec<AttentionGroup>>,
 }
 
@@ -33,26 +33,27 @@ struct DevicePass<'a> {
 struct AttentionGroup {
     rows: Range<i64>,
     /// The blocks by sequence, head and position. The rows share one sequence, or each has its own.
-    blocks: Places,
-    /// Number of positions that the rows attend to, including masked ones.
+    blocks: PieceIndices,
+    /// Number of positions that the rows attend to, including masked positions.
     extent: i64,
     /// `[rows, 1, 1, extent]`: 0 where a row has a token, otherwise minus infinity. `None` if no position is masked.
     mask: Option<Tensor>,
 }
 
-/// A list of equally long pieces of the memory, each with `positions` adjacent positions of one head: first those of the keys, then those of
-/// the values.
-struct Places {
+/// A list of equally long pieces of the memory, each with `positions` adjacent positions of one head: first the pieces of the keys, then
+/// the pieces of the values.
+struct PieceIndices {
     positions: usize,
-    /// The chunks of the pieces, with the index of each piece in its chunk. Indices of layer 0 are valid in the views of all layers.
+    /// The chunks, each with the indices of its pieces. The indices are computed for layer 0 and are valid for every layer, because the
+    /// view of a layer begins with its keys.
     parts: Vec<(usize, Tensor)>,
-    /// Present if there are several chunks.
+    /// The order of the pieces; `None` if all pieces are in one chunk.
     order: Option<ChunkOrder>,
 }
 
 /// The order of pieces of several chunks.
 struct ChunkOrder {
-    /// The index in the list of each piece, chunk after chunk.
+    /// The index of each piece in the list, chunk after chunk.
     listed: Tensor,
     /// The inverse of `listed`.
     inverse: Tensor,
@@ -65,12 +66,13 @@ impl DeviceMemory {
         Self { shape, device, chunks: Chunks::new() }
     }
 
-    /// Lists the keys and the values at places that are each given by a block and the index among the pieces of the block's keys of a layer.
-    fn places(
+    /// Returns the pieces of `positions` positions at `places`: first the pieces of the keys, then the pieces of the values. A place is the
+    /// number of a block, and the index of a piece among the keys of one layer of the block.
+    fn piece_indices(
         &self,
         positions: usize,
         places: impl Iterator<Item = (usize, usize)> + Clone,
-    ) -> Result<Places, TchError> {
+    ) -> Result<PieceIndices, TchError> {
         let CacheShape { layers, kv_heads, chunk_blocks, .. } = self.shape;
         let of_part = kv_heads * (BLOCK / positions);
         let values = places.clone().map(|(block, piece)| (block, of_part + piece));
@@ -93,10 +95,11 @@ impl DeviceMemory {
         };
         let parts =
             by_chunk.into_iter().map(|(chunk, (index, _))| Ok((chunk, self.tensor(&index)?)));
-        Ok(Places { positions, parts: parts.collect::<Result<_, TchError>>()?, order })
+        Ok(PieceIndices { positions, parts: parts.collect::<Result<_, TchError>>()?, order })
     }
 
-    /// Returns a chunk as a matrix with a row for each piece of `positions`, from the keys of the layer on.
+    /// Returns a chunk as a matrix with one row for each piece of `positions` positions. The first row of the matrix is the first piece of
+    /// the keys of `layer` in the first block.
     fn pieces(&self, chunk: usize, positions: usize, layer: usize) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let matrix = self.chunks.of(chunk).f_view([-1, (positions * head_dim) as i64])?;
@@ -105,27 +108,32 @@ impl DeviceMemory {
     }
 
     /// Returns the listed pieces of a layer, `[pieces, positions * head_dim]`.
-    fn gather(&self, places: &Places, layer: usize) -> Result<Tensor, TchError> {
-        let parts = places.parts.iter().map(|(chunk, index)| {
-            self.pieces(*chunk, places.positions, layer)?.f_index_select(0, index)
+    fn gather(&self, indices: &PieceIndices, layer: usize) -> Result<Tensor, TchError> {
+        let parts = indices.parts.iter().map(|(chunk, index)| {
+            self.pieces(*chunk, indices.positions, layer)?.f_index_select(0, index)
         });
         let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
-        match &places.order {
+        match &indices.order {
             None => Ok(parts.swap_remove(0)),
             Some(order) => Tensor::f_cat(&parts, 0)?.f_index_select(0, &order.inverse),
         }
     }
 
     /// Writes `values [pieces, positions * head_dim]` to the listed pieces of a layer.
-    fn scatter(&self, places: &Places, layer: usize, values: Tensor) -> Result<(), TchError> {
-        let parts = match &places.order {
+    fn scatter(
+        &self,
+        indices: &PieceIndices,
+        layer: usize,
+        values: Tensor,
+    ) -> Result<(), TchError> {
+        let parts = match &indices.order {
             None => vec![values],
             Some(order) => values
                 .f_index_select(0, &order.listed)?
                 .f_split_with_sizes(order.sizes.as_slice(), 0)?,
         };
-        for ((chunk, index), values) in places.parts.iter().zip(parts) {
-            let mut pieces = self.pieces(*chunk, places.positions, layer)?;
+        for ((chunk, index), values) in indices.parts.iter().zip(parts) {
+            let mut pieces = self.pieces(*chunk, indices.positions, layer)?;
             let _same_memory = pieces.f_index_copy_(0, index, &values)?;
         }
         Ok(())
@@ -155,7 +163,7 @@ impl DeviceMemory {
         let even = own.iter().all(|row| row.length() == extent);
         Ok(AttentionGroup {
             rows: rows.start as i64..rows.end as i64,
-            blocks: self.places(BLOCK, pieces)?,
+            blocks: self.piece_indices(BLOCK, pieces)?,
             extent: extent as i64,
             mask: if even { None } else { Some(self.mask(own, extent as i64)?) },
         })
@@ -219,7 +227,7 @@ impl BlockMemory for DeviceMemory {
             let at = row.position % BLOCK;
             (0..kv_heads).map(move |head| (row.block(), head * BLOCK + at))
         });
-        let written = self.places(1, places)?;
+        let written = self.piece_indices(1, places)?;
         Ok(Box::new(DevicePass { memory: self, rows, grouping, written, groups: None }))
     }
 }

@@ -4,16 +4,17 @@ use tch::{TchError, Tensor};
 
 use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
 use super::super::grouping::Grouping;
-use super::kernel::{Attention, HeadShape, Kernel};
+use super::kernel::{Attention, AttentionKernel, HeadShape};
 use super::memory::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 use crate::model::{host, kernel_threads};
 
-/// Chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`; the two parts are keys and values in the layout of the [`Kernel`].
+/// The memory of the cache: chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`. The two parts are keys and values in the layout of
+/// the [`AttentionKernel`].
 #[derive(Debug)]
 pub(super) struct HostMemory {
     shape: CacheShape,
     chunks: Chunks<Box<[f32]>>,
-    kernel: Kernel,
+    kernel: AttentionKernel,
 }
 
 struct HostPass<'a> {
@@ -21,9 +22,9 @@ struct HostPass<'a> {
     rows: &'a [CacheRow],
 }
 
-/// The queries of some pieces, and the memory of their attention. A piece is a row, or one key head of a row and the heads that attend to
-/// it.
-struct Share<'a> {
+/// The queries of adjacent pieces, and the memory that their attention is written to. A piece is a row, or one key head of a row and the
+/// heads that attend to it.
+struct AttentionShare<'a> {
     /// The number of pieces of a row.
     pieces: usize,
     /// The index of the first piece, counted over all rows.
@@ -33,7 +34,7 @@ struct Share<'a> {
 }
 
 impl HostMemory {
-    pub(super) fn new(shape: CacheShape, kernel: Kernel) -> Self {
+    pub(super) fn new(shape: CacheShape, kernel: AttentionKernel) -> Self {
         Self { shape, chunks: Chunks::new(), kernel }
     }
 
@@ -53,7 +54,7 @@ impl HostMemory {
         &self.block(number)[layer * floats..][..floats]
     }
 
-    /// Returns the chunk of a block, and its start in the chunk.
+    /// Returns the chunk of a block, and the index of the block's first float in the chunk.
     fn place(&self, number: usize) -> (usize, usize) {
         let CacheShape { chunk_blocks, .. } = self.shape;
         (number / chunk_blocks, number % chunk_blocks * self.shape.block_floats())
@@ -107,25 +108,25 @@ impl BlockMemory for HostMemory {
 
 impl HostPass<'_> {
     /// Divides the rows and their heads among the threads of the caller, so that a long row does not leave the other threads without work.
-    fn shares<'a>(&self, q: &'a [f32], attended: &'a mut [f32]) -> Vec<Share<'a>> {
+    fn shares<'a>(&self, q: &'a [f32], attended: &'a mut [f32]) -> Vec<AttentionShare<'a>> {
         let CacheShape { heads, kv_heads, head_dim, .. } = self.memory.shape;
         let width = heads * head_dim;
         let costs = self.rows.iter().map(|row| 2 * row.length() * width);
         let pieces =
-            if kernel_threads::worthwhile(costs.clone().sum()) == 1 { 1 } else { kv_heads };
+            if kernel_threads::part_count(costs.clone().sum()) == 1 { 1 } else { kv_heads };
         let costs: Vec<usize> =
             costs.flat_map(|cost| std::iter::repeat_n(cost / pieces, pieces)).collect();
         let piece = width / pieces;
-        kernel_threads::split(attended, piece, kernel_threads::balanced(&costs))
+        kernel_threads::split(attended, piece, kernel_threads::balanced_ranges(&costs))
             .map(|(part, attended)| {
                 let q = &q[part.start * piece..part.end * piece];
-                Share { pieces, first: part.start, q, attended }
+                AttentionShare { pieces, first: part.start, q, attended }
             })
             .collect()
     }
 
-    fn attend_share(&self, layer: usize, share: Share<'_>) {
-        let Share { pieces, first, q, attended } = share;
+    fn attend_share(&self, layer: usize, share: AttentionShare<'_>) {
+        let AttentionShare { pieces, first, q, attended } = share;
         let HostMemory { shape, kernel, .. } = *self.memory;
         let CacheShape { heads, kv_heads, head_dim, .. } = shape;
         let heads_of_piece =
@@ -167,7 +168,7 @@ impl CachePass for HostPass<'_> {
         let rows = q.size3()?.0;
         let q = q.f_mul_scalar((head_dim as f64).sqrt().recip())?;
         let q = host::floats(&q)?;
-        host::written(&[rows, (heads * head_dim) as i64], None, |attended| {
+        host::create_tensor(&[rows, (heads * head_dim) as i64], None, |attended| {
             kernel_threads::each(self.shares(&q, attended), |share| {
                 self.attend_share(layer, share)
             });

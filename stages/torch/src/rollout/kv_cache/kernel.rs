@@ -3,23 +3,24 @@
 //! A row is summed in one order, which depends on its own length only, so its bits are the same in every batch.
 //!
 //! Keys are transposed within a block, `[head_dim, BLOCK]`: a vector holds one number for each of several positions, and their scores are
-//! sums of such vectors, without a reduction across one. Values are `[BLOCK, head_dim]`, so that their weighted sum is also a sum of vectors.
+//! sums of such vectors, without a reduction across a vector. Values are `[BLOCK, head_dim]`, so that their weighted sum is also a sum of
+//! vectors.
 
 use pulp::{Simd, WithSimd};
 
 use super::super::blocks::BLOCK;
 use crate::model::vectorized::{Instructions, exp};
 
-/// The kernel. A value exists only if the processor can run it.
+/// The attention kernel. A value exists only if the processor can run it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel(Instructions);
+pub(super) struct AttentionKernel(Instructions);
 
 /// Attention of the scaled queries `q [kv_heads, group, dim]` over the first `length` positions of `blocks`, which is written to `out` in
 /// the shape of `q`.
 pub(super) struct Attention<'a> {
     pub(super) shape: HeadShape,
     pub(super) q: &'a [f32],
-    /// Each `[kv_heads, 2, BLOCK * dim]`: for each head its keys, then its values.
+    /// The blocks of the sequence, each `[kv_heads, 2, BLOCK * dim]`: the keys of a head, then its values.
     pub(super) blocks: &'a [&'a [f32]],
     pub(super) length: usize,
     /// Memory that is reused from call to call.
@@ -27,7 +28,7 @@ pub(super) struct Attention<'a> {
     pub(super) out: &'a mut [f32],
 }
 
-/// The query heads that attend to a key head, and the length of each.
+/// The shape of the heads: `kv_heads` key heads, `group` query heads for each key head, and `dim` numbers per head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadShape {
     pub(super) kv_heads: usize,
@@ -35,7 +36,7 @@ pub(super) struct HeadShape {
     pub(super) dim: usize,
 }
 
-impl Kernel {
+impl AttentionKernel {
     /// Returns the kernel. `None` if the processor cannot run it, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
         Instructions::detect().map(Self)
@@ -82,7 +83,7 @@ impl WithSimd for Attention<'_> {
     }
 }
 
-/// Writes the products of `q [dim]` with each column of `keys [dim, BLOCK]`.
+/// Writes the products of `q [dim]` with each column of `keys [dim, BLOCK]` to `scores [BLOCK]`.
 ///
 /// Four partial sums hide the latency of an addition.
 #[inline(always)]
@@ -146,7 +147,7 @@ fn add_strip<'a, S: Simd, const N: usize>(
     *strip = sums;
 }
 
-/// Replaces scores by their softmax. A score that is not a number makes all weights not a number.
+/// Replaces scores by their softmax. If a score is NaN, all weights are NaN.
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
     let mut largest = [f32::NEG_INFINITY; BLOCK];
@@ -185,7 +186,7 @@ mod tests {
                 let (mut weights, mut out) = (Vec::new(), vec![0.0; q.len()]);
                 let (weights, blocks) = (&mut weights, &blocks[..]);
                 let attention = Attention { shape, q: &q, blocks, length, weights, out: &mut out };
-                Kernel(instructions).attend(attention);
+                AttentionKernel(instructions).attend(attention);
                 out
             });
             let attended: Vec<Vec<f32>> = attended.collect();

@@ -22,7 +22,7 @@ pub(super) struct CacheShape {
 
 /// The memory of the blocks, on one kind of device.
 pub(super) trait BlockMemory: Debug + Send {
-    /// Allocates a chunk. All its numbers are finite, because masked positions are multiplied by 0.
+    /// Allocates a chunk. All numbers in the chunk must be finite, because masked positions are multiplied by 0.
     fn allocate(&mut self, chunk: usize) -> Result<(), TchError>;
 
     /// Frees a chunk, if it is allocated.
@@ -34,7 +34,7 @@ pub(super) trait BlockMemory: Debug + Send {
     /// Copies a block, in all layers.
     fn copy(&mut self, copy: BlockCopy) -> Result<(), TchError>;
 
-    /// Prepares a pass over `rows`.
+    /// Prepares a pass over `rows`. An implementation that pads rows to attend together uses `grouping`.
     fn pass<'a>(
         &'a mut self,
         rows: &'a [CacheRow],
@@ -42,13 +42,14 @@ pub(super) trait BlockMemory: Debug + Send {
     ) -> Result<Box<dyn CachePass + 'a>, TchError>;
 }
 
-/// Access to the cache during a forward pass, of which each row is a token. Methods are called layer by layer.
+/// Access to the cache during a forward pass. Each row of the pass is a token. Methods are called layer by layer.
 pub(in super::super) trait CachePass {
-    /// Writes k and v `[n, kv_heads, head_dim]` to the places of the rows. Rows beyond those of the pass are ignored.
+    /// Writes k and v `[n, kv_heads, head_dim]` to the places of the pass's rows. `n` may exceed the number of rows of the pass; the
+    /// surplus rows are ignored.
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError>;
 
-    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to its own, `[n, heads *
-    /// head_dim]`. Rows beyond those of the pass are zero.
+    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to the row's own position, `[n,
+    /// heads * head_dim]`. The surplus rows of the result are zero.
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
 }
 
@@ -114,7 +115,7 @@ impl CacheRow {
         self.position + 1
     }
 
-    /// Returns the block of the row's position.
+    /// Returns the number of the block of the row's position.
     pub(super) fn block(&self) -> usize {
         self.table[self.position / BLOCK]
     }

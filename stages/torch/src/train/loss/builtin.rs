@@ -79,11 +79,11 @@ documented! {
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     struct Dapo {
-        /// The ratio is clipped below at `1 - clip_ratio_low`. In [0, 1]. (verl: `actor.clip_ratio_low`)
+        /// The ratio is clipped below at `1 - clip_ratio_low`. In [0, 1]; default 0.2. (verl: `actor.clip_ratio_low`)
         clip_ratio_low: f64,
-        /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0. (verl: `actor.clip_ratio_high`)
+        /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.28. (verl: `actor.clip_ratio_high`)
         clip_ratio_high: f64,
-        /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1. (verl: `actor.clip_ratio_c`)
+        /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1; default 10. (verl: `actor.clip_ratio_c`)
         clip_ratio_c: f64,
     }
 }

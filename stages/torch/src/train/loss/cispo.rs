@@ -1,6 +1,6 @@
 //! CISPO: the clipped ratio as a weight.
 
-use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::catalog::{CatalogError, check_range};
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use tch::TchError;
@@ -13,10 +13,11 @@ documented! {
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Cispo {
-        /// The weight is at least `1 - clip_ratio_low`. At least 0. A value of 1 or more sets no lower bound, as in MiniMax-M1. Default:
-        /// 0.2. (verl: `actor.clip_ratio_low`)
+        /// The clipped ratio that weights a token is at least `1 - clip_ratio_low`. At least 0. A value of 1 or more sets no lower bound,
+        /// as in MiniMax-M1. Default: 0.2. (verl: `actor.clip_ratio_low`)
         pub clip_ratio_low: f64,
-        /// The weight is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
+        /// The clipped ratio that weights a token is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl:
+        /// `actor.clip_ratio_high`)
         pub clip_ratio_high: f64,
     }
 }
@@ -36,7 +37,7 @@ impl Cispo {
         for (key, value) in
             [("clip_ratio_low", self.clip_ratio_low), ("clip_ratio_high", self.clip_ratio_high)]
         {
-            within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
+            check_range(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
         }
         Ok(self)
     }

@@ -1,6 +1,6 @@
 //! The clipped loss of PPO.
 
-use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::catalog::{CatalogError, check_range};
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
@@ -8,8 +8,8 @@ use tch::{TchError, Tensor};
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 
 documented! {
-    /// The clipped ratio of PPO (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5). With other
-    /// bounds, it is also the loss of DAPO (Yu et al. 2025, section 3.1).
+    /// The clipped ratio of PPO (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5). With
+    /// other bounds, it is also the loss of DAPO (Yu et al. 2025, section 3.1).
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Vanilla {
@@ -35,15 +35,15 @@ impl Vanilla {
     /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high)?;
-        within("clip_ratio_c", self.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
+        check_range("clip_ratio_c", self.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
         Ok(self)
     }
 }
 
-/// Checks the bounds of a clipped ratio.
+/// Checks that `low` is in [0, 1] and that `high` is finite and at least 0.
 pub(super) fn check_band(low: f64, high: f64) -> Result<(), CatalogError> {
-    within("clip_ratio_low", low, |low| (0.0..=1.0).contains(&low), "in [0, 1]")?;
-    within("clip_ratio_high", high, |high| high >= 0.0, "a finite number, at least 0")
+    check_range("clip_ratio_low", low, |low| (0.0..=1.0).contains(&low), "in [0, 1]")?;
+    check_range("clip_ratio_high", high, |high| high >= 0.0, "a finite number, at least 0")
 }
 
 impl PolicyLoss for Vanilla {
@@ -59,7 +59,8 @@ impl PolicyLoss for Vanilla {
     }
 }
 
-/// The larger of two losses, with the ratio as it is and within `bounds`, and where the bounded one is larger.
+/// The result of a clip. `loss` is the larger of the losses with the plain and with the bounded ratio; `clipped` is `true` where the loss
+/// with the bounded ratio is larger.
 pub(super) struct Clipped {
     pub(super) loss: Tensor,
     pub(super) clipped: Tensor,

@@ -10,13 +10,13 @@ use super::clip::check_band;
 use super::{PolicyLoss, Segments, TokenLoss, Tokens, clip_metrics};
 
 /// Added to importance weights before taking their logarithm, as in verl, because a weight may be 0.
-const LEAST_WEIGHT: f64 = 1e-10;
+const MIN_WEIGHT: f64 = 1e-10;
 
 documented! {
     /// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
     ///
-    /// The bounds apply to the log-ratio, as in verl. The advantage of a sequence is the mean of those of its tokens, and its importance weight
-    /// is the geometric mean of theirs.
+    /// The bounds apply to the log-ratio, as in verl. The advantage of a sequence is the mean of the advantages of its tokens. The
+    /// importance weight of a sequence is the geometric mean of the importance weights of its tokens.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct GeoMean {
@@ -58,7 +58,7 @@ impl PolicyLoss for GeoMean {
     }
 
     fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
-        let logarithms = weights.f_add_scalar(LEAST_WEIGHT)?.f_log()?;
+        let logarithms = weights.f_add_scalar(MIN_WEIGHT)?.f_log()?;
         segments.spread(&segments.means(&logarithms)?.f_exp()?)
     }
 

@@ -4,7 +4,7 @@ use tch::TchError;
 
 use super::{PolicyLoss, TokenLoss, Tokens};
 
-/// REINFORCE: the advantage times the log-probability (Chu et al. 2025, GPG).
+/// REINFORCE: the loss of a token is minus the advantage times the log-probability (Chu et al. 2025, GPG).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpg;
 

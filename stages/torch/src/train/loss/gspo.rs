@@ -12,8 +12,8 @@ use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 const LOG_RATIO_LIMIT: f64 = 10.0;
 
 documented! {
-    /// The clipped ratio of a whole sequence, the geometric mean of its tokens' ratios (Zheng et al. 2025). The gradient of each token flows
-    /// through its own log-probability (section 4.3, GSPO-token).
+    /// The clipped ratio of a whole sequence, which is the geometric mean of the ratios of its tokens (Zheng et al. 2025). The gradient of
+    /// each token flows through its own log-probability (section 4.3, GSPO-token).
     ///
     /// If the advantages of a sequence are equal and the aggregation is `seq-mean-token-mean`, this is the objective of the paper.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

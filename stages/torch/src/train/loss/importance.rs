@@ -5,9 +5,9 @@ use tch::{TchError, Tensor};
 
 use super::{LOG_RATIO_LIMIT, Segments};
 
-/// Returns the weight of each token in the policy loss, without gradient: `exp(old - rollout)` of the token or of its sequence. It is
-/// truncated (Yao et al. 2025, TIS) or, outside of a band, set to 0 (IcePop). `old` and `rollout` are log-probabilities of the trainer
-/// and of the engine. All tensors are `[tokens]`.
+/// Returns the weight of each token in the policy loss, without gradient: the exponential of `old - rollout`, either of the token or summed
+/// over its sequence, after clamping to [-20, 20]. The weight is truncated (Yao et al. 2025, TIS) or set to 0 outside of a band (IcePop).
+/// `old` and `rollout` are log-probabilities of the trainer and of the engine. All tensors are `[tokens]`.
 ///
 /// # Errors
 /// If the tensors differ in shape, kind or device.
@@ -24,9 +24,9 @@ pub fn importance_weights(
     };
     let weights = log_ratio.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?.f_exp()?;
     match options.threshold {
-        Threshold::Above(most) => weights.f_clamp_max(most),
-        Threshold::Outside(least, most) => {
-            let within = weights.f_ge(least)?.f_logical_and(&weights.f_le(most)?)?;
+        Threshold::Above(max) => weights.f_clamp_max(max),
+        Threshold::Outside(min, max) => {
+            let within = weights.f_ge(min)?.f_logical_and(&weights.f_le(max)?)?;
             weights.f_mul(&within.f_to_kind(weights.kind())?)
         }
     }

@@ -36,8 +36,8 @@ const K3_LIMIT: f64 = 10.0;
 /// assert_eq!(estimates.expect("equal shapes"), [1.0, 0.25, -1.0]);
 /// ```
 pub trait KlEstimator: Debug + Send + Sync {
-    /// Returns the estimate of each token, with log-probability `logprobs` under the policy and `reference` under the reference. All
-    /// tensors are `[tokens]`.
+    /// Returns the estimate of each token from its log-probabilities, in nats: `logprobs` under the policy, `reference` under the
+    /// reference. All tensors are `[tokens]`.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.
@@ -47,7 +47,7 @@ pub trait KlEstimator: Debug + Send + Sync {
 /// A shared estimator.
 pub type SharedKl = Arc<dyn KlEstimator>;
 
-/// `log p - log r`: unbiased, with high variance. As a loss, its gradient is 0 on average.
+/// `log p - log r`: unbiased, with high variance. As a loss on-policy, its gradient is 0 on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K1;
 
@@ -67,7 +67,7 @@ impl KlEstimator for Abs {
     }
 }
 
-/// `(log p - log r)^2 / 2`: biased, with low variance. Its gradient is that of the divergence on-policy.
+/// `(log p - log r)^2 / 2`: biased, with low variance. On-policy, its gradient is on average the gradient of the divergence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K2;
 
@@ -88,7 +88,7 @@ impl KlEstimator for K3 {
     }
 }
 
-/// The value of an estimator with the gradient of [`K2`], which is that of the divergence on-policy.
+/// The value of an estimator, with the gradient of [`K2`]. On-policy, this gradient is on average the gradient of the divergence.
 #[derive(Clone, Debug)]
 pub struct StraightThrough(pub SharedKl);
 

@@ -1,8 +1,8 @@
 //! Token losses as functions of tensors, without model, batch or state.
 //!
 //! Every tensor is packed, `[tokens]`: the response tokens of some sequences, concatenated; tokens without loss are left out. Nothing is
-//! averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas are those of verl's `core_algos`, and are
-//! tested against its values and gradients.
+//! averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas follow verl's `core_algos`, and are tested
+//! against the values and gradients of verl.
 
 mod builtin;
 mod cispo;
@@ -40,7 +40,7 @@ pub use value::{ValueLoss, value_loss};
 pub struct Tokens<'a> {
     /// Log-probabilities under the policy, in nats. They carry the gradient.
     pub logprobs: &'a Tensor,
-    /// Log-probabilities under the old policy, the denominator of ratios.
+    /// Log-probabilities under the old policy, in nats: the denominator of ratios.
     pub old: &'a Tensor,
     /// Advantages.
     pub advantages: &'a Tensor,
@@ -49,7 +49,7 @@ pub struct Tokens<'a> {
 }
 
 impl Tokens<'_> {
-    /// Returns the clamped log-ratio of the policy to the old policy; `[tokens]`.
+    /// Returns the log-ratio of the policy to the old policy in nats, clamped to [-20, 20]; `[tokens]`.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.
@@ -63,7 +63,7 @@ impl Tokens<'_> {
 pub struct TokenLoss {
     /// The loss of each token, `[tokens]`, with a gradient to the log-probabilities.
     pub loss: Tensor,
-    /// Metrics by name, each `[tokens]`. They are averaged over the tokens of a step.
+    /// Metrics by name, each `[tokens]`. They are averaged over the tokens of a step that are not rejected.
     pub metrics: Vec<(&'static str, Tensor)>,
 }
 
@@ -126,12 +126,13 @@ pub trait PolicyLoss: Debug + Send + Sync {
 /// A shared policy loss.
 pub type SharedPolicyLoss = Arc<dyn PolicyLoss>;
 
-/// Returns the metrics of the upper and lower clip.
+/// Returns the metrics `actor/pg_clipfrac` of the upper clip and `actor/pg_clipfrac_lower` of the lower clip.
 fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
     vec![("actor/pg_clipfrac", upper), ("actor/pg_clipfrac_lower", lower)]
 }
 
-/// Returns the log-probability of each target and the entropy of its distribution, both `[tokens]`, from logits `[tokens, vocabulary]`.
+/// Returns the log-probability of each target and the entropy of its distribution in nats, both `[tokens]`, from logits `[tokens,
+/// vocabulary]`.
 ///
 /// The entropy carries a gradient only if `entropy_grad` is `true`, since the gradient doubles the memory that the backward pass needs.
 ///

@@ -1,6 +1,6 @@
 //! SAPO: a sigmoid gate instead of a clip.
 
-use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::catalog::{CatalogError, check_range};
 use rollpacker_stages::documented;
 use rollpacker_stages::train::config::Aggregation;
 use serde::{Deserialize, Serialize};
@@ -9,13 +9,14 @@ use tch::TchError;
 use super::{PolicyLoss, TokenLoss, Tokens};
 
 documented! {
-    /// A sigmoid of the ratio around 1, with gradient 1 there, and steeper for negative advantages (Gao et al. 2025, SAPO).
+    /// A sigmoid of the ratio instead of a clip (Gao et al. 2025, SAPO). The derivative with respect to the ratio is 1 at a ratio of 1. By
+    /// default, the sigmoid is steeper for advantages that are not positive.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Sapo {
-        /// Steepness for positive advantages. From 0.001 to 1000; default 1. (verl: `actor.tau_pos`)
+        /// Steepness of the sigmoid for positive advantages. From 0.001 to 1000; default 1. (verl: `actor.tau_pos`)
         pub tau_pos: f64,
-        /// Steepness for all other advantages. From 0.001 to 1000; default 1.05. (verl: `actor.tau_neg`)
+        /// Steepness of the sigmoid for all other advantages. From 0.001 to 1000; default 1.05. (verl: `actor.tau_neg`)
         pub tau_neg: f64,
     }
 }
@@ -33,8 +34,8 @@ impl Sapo {
     /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         for (key, tau) in [("tau_pos", self.tau_pos), ("tau_neg", self.tau_neg)] {
-            within(key, tau, |tau| tau > 0.0, "a finite number above 0")?;
-            within(key, tau, |tau| (1e-3..=1e3).contains(&tau), "from 0.001 to 1000")?;
+            check_range(key, tau, |tau| tau > 0.0, "a finite number above 0")?;
+            check_range(key, tau, |tau| (1e-3..=1e3).contains(&tau), "from 0.001 to 1000")?;
         }
         Ok(self)
     }

@@ -75,7 +75,7 @@ fn metrics_are_those_of_the_formulas() {
 fn parts_of_a_step_add_up_to_the_step() {
     let is =
         RolloutIs { level: Level::Token, threshold: Threshold::Above(1.2), batch_normalize: true };
-    let rule = RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K2 { most: 0.1 } };
+    let rule = RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K2 { max: 0.1 } };
     let corrected =
         TrainerConfig { rollout_is: Some(is), rollout_rs: vec![rule], ..TrainerConfig::default() };
     for config in [TrainerConfig::default(), corrected] {
@@ -129,7 +129,7 @@ fn the_effective_sample_size_is_that_of_the_truncated_weights() {
 #[test]
 fn rejected_tokens_are_counted_and_stay_in_the_other_metrics() {
     let of = |unit| {
-        let rule = RolloutRs { unit, divergence: Divergence::K2 { most: 0.03 } };
+        let rule = RolloutRs { unit, divergence: Divergence::K2 { max: 0.03 } };
         let config = TrainerConfig { rollout_rs: vec![rule], ..TrainerConfig::default() };
         metrics(&sums_of(&config, &ENGINE, &TRAINER))
     };

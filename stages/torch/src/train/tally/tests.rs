@@ -4,11 +4,11 @@ use super::*;
 
 fn tally(loss: f64, largest: f64) -> StepSums {
     let mut tally = StepSums::default();
-    tally.add_term(Cow::Borrowed(DENOMINATOR), Over::Part, 2.0);
-    tally.add_term(Cow::Borrowed(TOKENS), Over::Part, 4.0);
-    tally.add_term(Cow::Borrowed("loss"), Over::Loss, loss);
-    tally.add_term(Cow::Borrowed("clip:fraction"), Over::Tokens, 1.0);
-    tally.add_term(Cow::Borrowed("largest"), Over::Largest, largest);
+    tally.add_term(Cow::Borrowed(DENOMINATOR), TermReduction::Part, 2.0);
+    tally.add_term(Cow::Borrowed(TOKENS), TermReduction::Part, 4.0);
+    tally.add_term(Cow::Borrowed("loss"), TermReduction::Loss, loss);
+    tally.add_term(Cow::Borrowed("clip:fraction"), TermReduction::Tokens, 1.0);
+    tally.add_term(Cow::Borrowed("largest"), TermReduction::Max, largest);
     tally
 }
 
@@ -37,12 +37,12 @@ fn sums_are_in_the_order_of_units_through_any_replicas() {
     }
     let totals: Vec<_> = replicas.iter().rev().flat_map(|one| one.totals("policy")).collect();
     let mut reduced = Tallies::default();
-    reduced.take_in(&totals, "policy", true).unwrap();
+    reduced.add_totals(&totals, "policy", true).unwrap();
     assert_eq!(reduced, whole);
     // In the order of units: -1e16 + 1, then 1e16.
     assert_eq!(reduced.sum().metrics()["loss"], 0.0);
     let mut other = Tallies::default();
-    other.take_in(&totals, "critic", true).unwrap();
+    other.add_totals(&totals, "critic", true).unwrap();
     assert_eq!(other, Tallies::default());
 }
 
@@ -54,10 +54,10 @@ fn repeated_and_foreign_sums_are_refused() {
     let again = tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap_err();
     assert_eq!(again.to_string(), expect);
     let totals = tallies.totals("policy");
-    assert_eq!(tallies.take_in(&totals, "policy", true).unwrap_err().to_string(), expect);
+    assert_eq!(tallies.add_totals(&totals, "policy", true).unwrap_err().to_string(), expect);
     for name in ["loss", "policy:loss", "policy:median:loss"] {
         let total = Total { name: name.to_owned(), ..totals[0].clone() };
-        let error = tallies.take_in(&[total], "policy", true).unwrap_err().to_string();
+        let error = tallies.add_totals(&[total], "policy", true).unwrap_err().to_string();
         assert_eq!(error, format!("unknown total `{name}` in a partial gradient"));
     }
 }

@@ -12,7 +12,7 @@ use crate::train::tally::Unit;
 #[derive(Debug, Default)]
 pub(super) struct HeldStep(BTreeMap<Unit, HeldSequence>);
 
-/// A [`Sequence`] with its data, and with its log-probabilities under the policy at the start of the step.
+/// An owned copy of a [`Sequence`], with its log-probabilities under the policy at the start of the step.
 #[derive(Debug)]
 pub(super) struct HeldSequence {
     prompt_ids: Vec<i32>,
@@ -46,7 +46,7 @@ impl HeldStep {
         groups.chunks(prompts).map(<[&[Sequence<'_>]]>::concat).collect()
     }
 
-    /// Returns the log-probabilities of `sequences` of this step under the policy at its start, in nats; `[response tokens]`.
+    /// Returns the log-probabilities of `sequences` of this step under the policy at the start of the step, in nats; `[response tokens]`.
     pub(super) fn start_logprobs(
         &self,
         sequences: &[Sequence<'_>],

@@ -1,8 +1,8 @@
 //! Several updates per step.
 //!
-//! The second update needs the weights of the first, so gradients cannot be accumulated while the round still runs. What can be computed
-//! then is everything that depends on the policy at the start of the step: the log-probabilities against which ratios are computed, and
-//! those of the reference.
+//! The second update needs the weights of the first, so gradients cannot be accumulated while the round still runs. The trainer then
+//! computes only the values that do not change between the updates: the log-probabilities under the policy at the start of the step,
+//! against which ratios are computed, and the log-probabilities under the reference.
 
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::train::config::MiniBatches;
@@ -19,9 +19,9 @@ impl TorchTrainer {
         step: Step,
         sequences: &[Sequence<'_>],
     ) -> Result<(), TrainError> {
-        let pulse = self.pulse.clone();
+        let progress = self.progress.clone();
         let held = self.on_threads(self.micro_batches(sequences), |pass, (_, sequences)| {
-            pulse.record();
+            progress.record();
             let held = pass
                 .score_at_start(&sequences)
                 .map_err(TrainError::backend("scoring responses"))?;

@@ -8,14 +8,14 @@ use crate::train::critic::{Critic, ValueModel};
 /// The policy, the reference and the model of the critic. All threads share the weights. Each thread accumulates gradients of its own, so
 /// that backward passes run at the same time and every gradient has one order of summation.
 #[derive(Debug)]
-pub(super) struct Models {
+pub(super) struct TrainerModels {
     pub(super) policy: Decoder,
     /// The initial weights. Held only if a KL divergence from them is needed.
     pub(super) reference: Option<Decoder>,
     pub(super) critic: Option<ValueModel>,
 }
 
-impl Models {
+impl TrainerModels {
     /// Returns handles to the models of a trainer, with the trainer's gradients.
     pub(super) fn of(
         policy: &Decoder,
@@ -29,7 +29,7 @@ impl Models {
         }
     }
 
-    /// Returns the models of another thread.
+    /// Returns handles for another thread, which share the weights. Policy and critic have their own gradients.
     pub(super) fn with_own_gradients(&self) -> Result<Self, TchError> {
         Ok(Self {
             policy: self.policy.with_own_gradients(),
@@ -38,7 +38,7 @@ impl Models {
         })
     }
 
-    /// Moves the gradients of `other` into those of `self`.
+    /// Adds the gradients of `other` to the gradients of `self`, and sets the gradients of `other` to 0.
     pub(super) fn collect(&self, other: &Self) -> Result<(), TchError> {
         self.parameters().zip(other.parameters()).try_for_each(|(own, other)| {
             let mut gradient = other.f_grad()?;

@@ -6,7 +6,7 @@ use rollpacker_stages::train::{Inferred, Sequence, TrainError};
 use tch::{Kind, TchError, Tensor};
 
 use super::held::{HeldSequence, HeldStep};
-use super::models::Models;
+use super::models::TrainerModels;
 use crate::train::accumulation::Accumulation;
 use crate::train::head::{Head, TokenScores};
 use crate::train::micro_batch::{MicroBatch, PromptResponse};
@@ -20,12 +20,14 @@ pub(super) struct Pass<'a> {
     pub(super) config: &'a TrainerConfig,
     pub(super) objective: &'a Objective,
     pub(super) head: Head,
-    pub(super) models: &'a Models,
+    pub(super) models: &'a TrainerModels,
 }
 
 /// The sums of a micro-batch besides its gradients, of each model that was trained.
 pub(super) struct MicroBatchSums {
+    /// `None` during the warm-up of the critic.
     pub(super) policy: Option<StepSums>,
+    /// `None` without a critic.
     pub(super) critic: Option<StepSums>,
 }
 
@@ -36,10 +38,10 @@ pub(super) struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Adds a micro-batch whose gradients were added to those of `models`.
+    /// Adds a micro-batch whose gradients have been added to the gradients of `models`.
     pub(super) fn add(
         &mut self,
-        models: &Models,
+        models: &TrainerModels,
         unit: Unit,
         sums: &MicroBatchSums,
     ) -> Result<(), TrainError> {
@@ -54,7 +56,8 @@ impl Sums<'_> {
 }
 
 impl Pass<'_> {
-    /// Adds the gradients of a micro-batch to those of the models. `held` has the responses of a step with several updates.
+    /// Adds the gradients of a micro-batch to the gradients of the models. `held` has the responses of a step with several updates; `None`
+    /// in a step with one update.
     pub(super) fn accumulate(
         self,
         step: Step,
@@ -107,8 +110,8 @@ impl Pass<'_> {
         Ok(sums)
     }
 
-    /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
-    /// loss has no KL term.
+    /// Returns the log-probabilities under the reference: the log-probabilities from inference if all sequences have them, otherwise newly
+    /// computed. `None` if the loss has no KL term.
     fn reference_logprobs(
         self,
         sequences: &[Sequence<'_>],
@@ -128,7 +131,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the outputs of the models before advantages are estimated.
+    /// Returns the values that are needed before advantages are estimated: KL divergences for the reward, log-probabilities of the
+    /// reference, and values of the critic. A list is empty if the configuration does not need it.
     pub(super) fn infer(self, sequences: &[Sequence<'_>]) -> Result<Vec<Inferred>, TchError> {
         let batch = self.pack(sequences)?;
         let mut reward_kl = None;
@@ -174,12 +178,12 @@ impl Pass<'_> {
     }
 
     fn pack(self, sequences: &[Sequence<'_>]) -> Result<MicroBatch, TchError> {
-        let turns: Vec<_> = sequences.iter().map(PromptResponse::of).collect();
-        MicroBatch::pack(&turns, self.models.policy.device())
+        let pairs: Vec<_> = sequences.iter().map(PromptResponse::of).collect();
+        MicroBatch::pack(&pairs, self.models.policy.device())
     }
 }
 
-/// Returns `true` if the warm-up of the critic is over.
+/// Returns `true` if the warm-up of the critic is over, or there is no critic.
 fn trains_policy(config: &TrainerConfig, step: Step) -> bool {
     config.critic.is_none_or(|critic| step.0 >= critic.warmup_steps)
 }

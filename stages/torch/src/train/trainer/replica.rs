@@ -5,12 +5,14 @@ use rollpacker_stages::train::{Numbers, Partial, PartialError, Total, TrainError
 use super::TorchTrainer;
 use crate::train::accumulation::numel;
 
-/// The prefixes of the names of totals.
+/// The prefix of the names of the policy's totals.
 const POLICY: &str = "policy";
+/// The prefix of the names of the critic's totals.
 const CRITIC: &str = "critic";
 
 impl TorchTrainer {
-    /// Removes and returns the gradient that this replica has accumulated.
+    /// Removes and returns the gradients and totals that this replica has accumulated; empty if there are none. Returns an error if a step
+    /// has several updates.
     pub(super) fn take(&mut self) -> Result<Partial, TrainError> {
         let failed = || TrainError::backend("taking gradients out");
         if self.config.mini_batches.is_some() {
@@ -48,7 +50,7 @@ impl TorchTrainer {
     }
 }
 
-/// Splits a gradient into the parts of the policy and of the critic.
+/// Splits a gradient into the parts of the policy and of the critic. Both parts are empty if no replica has accumulated anything.
 fn split(
     mut gradient: Numbers,
     totals: &[Total],

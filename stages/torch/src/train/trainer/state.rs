@@ -10,9 +10,9 @@
 //! | `critic...` | the same tensors of the critic, if there is one |
 //! | `published.VERSION.NAME` | older policies that engines may still request |
 //!
-//! The state does not contain the configuration. It does not contain the reference of a KL divergence either: that is the initial model,
-//! which is loaded from its folder again. Gradients are not included, since a state is saved at the end of a step and those of the next
-//! step are recomputed.
+//! The state does not contain the configuration. It does not contain the reference of a KL divergence either: the reference is the initial
+//! model, which is loaded from its folder again. Gradients are not included, since a state is saved at the end of a step and the gradients
+//! of the next step are recomputed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -53,7 +53,7 @@ impl TorchTrainer {
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::state)?;
         let older = self.check_state(&file).map_err(TrainError::state)?;
-        self.take_over(&file).map_err(TrainError::state)?;
+        self.restore(&file).map_err(TrainError::state)?;
         let mut policies = Vec::new();
         for version in older {
             let weights = self.read_published(&file, version).map_err(TrainError::state)?;
@@ -83,7 +83,7 @@ impl TorchTrainer {
         Ok(versions)
     }
 
-    fn take_over(&mut self, file: &TensorFile) -> Result<(), TorchError> {
+    fn restore(&mut self, file: &TensorFile) -> Result<(), TorchError> {
         for (name, mut tensor) in self.tensors() {
             let values = read_like(file, &name, &tensor)?;
             tch::no_grad(|| tensor.f_copy_(&values))?;
@@ -142,7 +142,8 @@ impl TorchTrainer {
     }
 }
 
-/// Returns the counts of an optimizer. The states of runs with one update per step have no second count.
+/// Returns the number of updates of an optimizer, and its position in the learning-rate schedule unless the two are equal, as in runs with
+/// one update per step.
 fn counts(model: &str, optimizer: &AdamW) -> Vec<(String, Scalar)> {
     let (updates, steps) = (optimizer.updates(), optimizer.steps());
     let mut all = vec![(number(model, UPDATES), Scalar::Integer(updates as i64))];

@@ -7,35 +7,38 @@ use std::thread;
 use rollpacker_stages::train::TrainError;
 use tch::{Device, TchError};
 
-use super::models::Models;
+use super::models::TrainerModels;
 use crate::model::device::set_threads_of_this_thread;
 use crate::train::Metrics;
 
-/// The most threads that compute micro-batches of their own. Each needs memory for a gradient.
-const MOST_GRADIENTS: usize = 8;
+/// The maximum number of threads that compute micro-batches of their own. Each needs memory for a gradient.
+const MAX_GRADIENTS: usize = 8;
 
-/// The metric with the largest number of threads that the calls of a step used.
+/// The name of the metric with the largest number of threads that a call of the step used.
 const METRIC: &str = "trainer/threads";
 
-/// The threads of a trainer: its own, or those of the devices that train if these are more.
+/// The threads of a trainer: the configured number, or the number of threads of the devices that train if that is larger.
 ///
 /// Micro-batches are independent, so each thread takes the next one and computes it alone. This is faster than tensor operations of several
 /// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, or more threads
-/// than [`MOST_GRADIENTS`], the operations use the rest, but not in deterministic mode: libtorch sums in another order with another number
-/// of threads.
+/// than [`MAX_GRADIENTS`], the tensor operations use the remaining threads, but not in deterministic mode: libtorch sums in another order
+/// with another number of threads.
 #[derive(Debug)]
 pub(super) struct TrainerThreads {
+    /// The configured number of threads.
     own: usize,
     device: Device,
     deterministic: bool,
     /// The number of threads of a device. `None` if the number of threads does not depend on the devices.
-    of_device: Option<usize>,
-    now: usize,
-    /// The largest number since the metric was last taken.
-    most: usize,
+    per_device: Option<usize>,
+    /// The current number of threads.
+    current: usize,
+    /// The largest number of threads that a call used since the metric was last taken.
+    max: usize,
+    /// `true` once a placement has set the number of devices.
     is_placed: bool,
-    /// The models of each thread that has computed something; those of the calling thread come first.
-    models: Vec<Models>,
+    /// The models of each thread that has computed something; the models of the calling thread come first.
+    models: Vec<TrainerModels>,
 }
 
 impl TrainerThreads {
@@ -45,39 +48,40 @@ impl TrainerThreads {
             own,
             device,
             deterministic,
-            of_device: None,
-            now: own,
-            most: 0,
+            per_device: None,
+            current: own,
+            max: 0,
             is_placed: false,
             models: Vec::new(),
         }
     }
 
-    pub(super) fn with_devices_of(self, threads: usize) -> Self {
-        Self { of_device: Some(threads), ..self }
+    pub(super) fn with_threads_per_device(self, threads: usize) -> Self {
+        Self { per_device: Some(threads), ..self }
     }
 
     /// Sets the number of devices that train.
     pub(super) fn place(&mut self, devices: u32) {
         self.is_placed = true;
-        let lent = self.of_device.map_or(0, |threads| threads.saturating_mul(devices as usize));
-        self.now = self.own.max(lent);
+        let of_devices =
+            self.per_device.map_or(0, |threads| threads.saturating_mul(devices as usize));
+        self.current = self.own.max(of_devices);
     }
 
-    /// Returns the number of threads that compute micro-batches if there are enough. Devices other than the CPU have one queue of kernels,
-    /// which one thread fills.
-    pub(super) fn computing(&self) -> usize {
-        if self.device == Device::Cpu { self.now.clamp(1, MOST_GRADIENTS) } else { 1 }
+    /// Returns the number of threads that compute micro-batches if there are enough micro-batches, at most [`MAX_GRADIENTS`]. Devices other
+    /// than the CPU have one queue of kernels, which one thread fills.
+    pub(super) fn micro_batch_threads(&self) -> usize {
+        if self.device == Device::Cpu { self.current.clamp(1, MAX_GRADIENTS) } else { 1 }
     }
 
-    /// Makes the tensor operations of the calling thread use all threads.
-    pub(super) fn apply(&mut self) {
-        set_threads_of_this_thread(self.of_operations(1));
-        self.most = self.most.max(self.now);
+    /// Makes the tensor operations of the calling thread use all threads, or a single thread in deterministic mode.
+    pub(super) fn set_operation_threads(&mut self) {
+        set_threads_of_this_thread(self.threads_per_operation(1));
+        self.max = self.max.max(self.current);
     }
 
     /// Sets the models of the calling thread. Does nothing in later calls.
-    pub(super) fn begin(&mut self, models: impl FnOnce() -> Models) {
+    pub(super) fn init_models(&mut self, models: impl FnOnce() -> TrainerModels) {
         if self.models.is_empty() {
             self.models.push(models());
         }
@@ -85,22 +89,22 @@ impl TrainerThreads {
 
     /// Calls `work` with each of `items` and the models of the thread that takes it. Returns the results in the order of the items.
     ///
-    /// [`begin`](Self::begin) must have been called. Further threads end with the call.
+    /// [`init_models`](Self::init_models) must have been called. Further threads end with the call.
     ///
     /// # Errors
     /// If `work` fails, or the device runs out of memory for the models of a thread.
     pub(super) fn run<T: Send, R: Send>(
         &mut self,
         items: Vec<T>,
-        work: impl Fn(&Models, T) -> Result<R, TrainError> + Sync,
+        work: impl Fn(&TrainerModels, T) -> Result<R, TrainError> + Sync,
     ) -> Result<Vec<R>, TrainError> {
-        self.most = self.most.max(self.now);
+        self.max = self.max.max(self.current);
         let used = self.prepare(items.len()).map_err(TrainError::backend("starting threads"))?;
-        let of_operations = self.of_operations(used);
+        let operation_threads = self.threads_per_operation(used);
         let queue = Mutex::new(items.into_iter().enumerate());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work = |models: &Models| -> Result<Vec<(usize, R)>, TrainError> {
-            set_threads_of_this_thread(of_operations);
+        let work = |models: &TrainerModels| -> Result<Vec<(usize, R)>, TrainError> {
+            set_threads_of_this_thread(operation_threads);
             std::iter::from_fn(next).map(|(at, item)| Ok((at, work(models, item)?))).collect()
         };
         let (own, others) = self.models.split_at_mut(1);
@@ -119,8 +123,8 @@ impl TrainerThreads {
         Ok(done.into_iter().map(|(_, result)| result).collect())
     }
 
-    /// Moves the gradients of all threads into those of the calling thread. In deterministic mode there are none: each was added to the
-    /// sums of the step when its micro-batch was done.
+    /// Moves the gradients of all threads into the gradients of the calling thread. Does nothing in deterministic mode, in which each
+    /// gradient was added to the sums of the step when its micro-batch was done.
     pub(super) fn collect_gradients(&self) -> Result<(), TchError> {
         let Some((own, others)) = self.models.split_first().filter(|_| !self.deterministic) else {
             return Ok(());
@@ -128,9 +132,9 @@ impl TrainerThreads {
         others.iter().try_for_each(|other| own.collect(other))
     }
 
-    /// Returns the number of threads that compute `items` micro-batches, at least 1, and makes their models exist.
+    /// Returns the number of threads that compute `items` micro-batches, at least 1, and creates the models that they lack.
     fn prepare(&mut self, items: usize) -> Result<usize, TchError> {
-        let used = self.computing().min(items).max(1);
+        let used = self.micro_batch_threads().min(items).max(1);
         while self.models.len() < used {
             let more = self.models[0].with_own_gradients()?;
             self.models.push(more);
@@ -139,14 +143,14 @@ impl TrainerThreads {
     }
 
     /// Returns the number of threads for a tensor operation while `used` threads compute micro-batches.
-    fn of_operations(&self, used: usize) -> usize {
-        if self.deterministic { 1 } else { (self.now / used).max(1) }
+    fn threads_per_operation(&self, used: usize) -> usize {
+        if self.deterministic { 1 } else { (self.current / used).max(1) }
     }
 
     /// Returns the metric of the step that ends. Empty unless a placement has set the devices.
     pub(super) fn take_metric(&mut self) -> Metrics {
-        let most = std::mem::take(&mut self.most);
-        let metric = self.is_placed.then(|| (METRIC.to_owned(), most as f64));
+        let max = std::mem::take(&mut self.max);
+        let metric = self.is_placed.then(|| (METRIC.to_owned(), max as f64));
         metric.into_iter().collect()
     }
 }
@@ -156,13 +160,13 @@ mod tests {
     use super::*;
 
     fn used(threads: &mut TrainerThreads) -> i32 {
-        threads.apply();
+        threads.set_operation_threads();
         tch::get_num_threads()
     }
 
     #[test]
     fn devices_add_their_threads_while_they_train() {
-        let mut threads = TrainerThreads::new(1, Device::Cpu, false).with_devices_of(2);
+        let mut threads = TrainerThreads::new(1, Device::Cpu, false).with_threads_per_device(2);
         assert_eq!((used(&mut threads), threads.take_metric().len()), (1, 0));
         threads.place(2);
         assert_eq!(used(&mut threads), 4);
@@ -187,8 +191,8 @@ mod tests {
     }
     #[test]
     fn micro_batches_are_for_one_thread_on_a_gpu_and_for_few_on_a_cpu() {
-        let computing = |own, device| TrainerThreads::new(own, device, false).computing();
-        assert_eq!([1, 3, 64].map(|own| computing(own, Device::Cpu)), [1, 3, MOST_GRADIENTS]);
+        let computing = |own, device| TrainerThreads::new(own, device, false).micro_batch_threads();
+        assert_eq!([1, 3, 64].map(|own| computing(own, Device::Cpu)), [1, 3, MAX_GRADIENTS]);
         assert_eq!(computing(64, Device::Cuda(0)), 1);
     }
 }

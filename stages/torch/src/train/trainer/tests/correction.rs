@@ -6,12 +6,10 @@ use super::*;
 
 /// Rules that reject some of the random responses of [`response`], alone and together.
 fn rules(number: usize) -> Vec<RolloutRs> {
-    let of_tokens = RolloutRs {
-        unit: RejectionUnit::Token,
-        divergence: Divergence::K1 { least: 0.2, most: 3.0 },
-    };
+    let of_tokens =
+        RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K1 { min: 0.2, max: 3.0 } };
     let of_sequences =
-        RolloutRs { unit: RejectionUnit::SequenceMean, divergence: Divergence::K3 { most: 1.0 } };
+        RolloutRs { unit: RejectionUnit::SequenceMean, divergence: Divergence::K3 { max: 1.0 } };
     [vec![of_tokens], vec![of_sequences], vec![of_sequences, of_tokens]][number].clone()
 }
 
@@ -126,7 +124,7 @@ fn pair(trainer: &TorchTrainer) -> [Response; 2] {
 
 /// The rule that rejects the second response of [`pair`], or its tokens.
 fn rejecting(unit: RejectionUnit) -> Vec<RolloutRs> {
-    vec![RolloutRs { unit, divergence: Divergence::K1 { least: 0.6, most: 1.5 } }]
+    vec![RolloutRs { unit, divergence: Divergence::K1 { min: 0.6, max: 1.5 } }]
 }
 
 /// Returns the numerator of the gradient of some responses, and its denominator.

@@ -8,12 +8,12 @@ use super::*;
 
 /// A step, and the way in which it is distributed over trainers.
 #[derive(Clone, Debug)]
-struct Dealt {
+struct ReplicaSplit {
     groups: Vec<Vec<Response>>,
     /// The order in which the groups arrive.
     order: Vec<usize>,
     /// The replica of each group.
-    owners: Vec<usize>,
+    group_replicas: Vec<usize>,
     replicas: usize,
     /// The number of groups per call.
     call: usize,
@@ -42,19 +42,20 @@ fn groups() -> impl Strategy<Value = Vec<Vec<Response>>> {
     })
 }
 
-fn dealt() -> impl Strategy<Value = Dealt> {
+fn replica_split() -> impl Strategy<Value = ReplicaSplit> {
     groups().prop_flat_map(|groups| {
         let count = groups.len();
         let order = Just((0..count).collect::<Vec<_>>()).prop_shuffle();
-        let owners = proptest::collection::vec(0..4usize, count);
+        let group_replicas = proptest::collection::vec(0..4usize, count);
         let numbers = (1..5usize, 1..4usize, 1..4usize, any::<bool>(), 1..60usize, 1..4usize);
-        (order, owners, numbers).prop_map(move |(order, owners, numbers)| {
+        (order, group_replicas, numbers).prop_map(move |(order, group_replicas, numbers)| {
             let (replicas, call, taken_after, reversed, micro_batch_tokens, threads) = numbers;
-            let (groups, owners) = (groups.clone(), owners.iter().map(|o| o % replicas).collect());
-            Dealt {
+            let (groups, group_replicas) =
+                (groups.clone(), group_replicas.iter().map(|o| o % replicas).collect());
+            ReplicaSplit {
                 groups,
                 order,
-                owners,
+                group_replicas,
                 replicas,
                 call,
                 taken_after,
@@ -66,10 +67,11 @@ fn dealt() -> impl Strategy<Value = Dealt> {
     })
 }
 
-impl Dealt {
+impl ReplicaSplit {
     /// Returns the calls of a replica.
     fn calls(&self, replica: usize) -> Vec<Vec<Sequence<'_>>> {
-        let own: Vec<_> = self.order.iter().filter(|&&at| self.owners[at] == replica).collect();
+        let own: Vec<_> =
+            self.order.iter().filter(|&&at| self.group_replicas[at] == replica).collect();
         let rows = |groups: &[&usize]| -> Vec<Sequence<'_>> {
             let mut rows: Vec<_> =
                 groups.iter().flat_map(|&&at| &self.groups[at]).map(valued).collect();
@@ -162,22 +164,22 @@ fn gradients(trainer: &TorchTrainer) -> [Tensor; 2] {
 
 /// Returns the difference between the gradient of replicas and that of one trainer, relative to the norm of the latter.
 fn difference_of(
-    dealt: &Dealt,
+    replica_split: &ReplicaSplit,
     config: &TrainerConfig,
     reduction: Reduction,
     prepare: impl Fn(&mut TorchTrainer),
 ) -> f64 {
     let mut whole = of(&TrainerConfig { micro_batch_tokens: usize::MAX, ..config.clone() });
     prepare(&mut whole);
-    whole.accumulate(Step(0), &dealt.whole()).unwrap();
-    let Dealt { micro_batch_tokens, threads, .. } = *dealt;
+    whole.accumulate(Step(0), &replica_split.whole()).unwrap();
+    let ReplicaSplit { micro_batch_tokens, threads, .. } = *replica_split;
     let pieces = TrainerConfig { micro_batch_tokens, threads, ..config.clone() };
-    let mut replicas: Vec<_> = (0..dealt.replicas).map(|_| of(&pieces)).collect();
+    let mut replicas: Vec<_> = (0..replica_split.replicas).map(|_| of(&pieces)).collect();
     replicas.iter_mut().for_each(&prepare);
     let partials: Vec<_> = replicas
         .iter_mut()
         .enumerate()
-        .map(|(at, replica)| dealt.partials(at, replica, Step(0)))
+        .map(|(at, replica)| replica_split.partials(at, replica, Step(0)))
         .collect();
     let sum = reduction.reduce(&partials);
     replicas.iter_mut().for_each(|replica| replica.put_sum(Step(0), sum.clone()).unwrap());
@@ -214,10 +216,10 @@ fn outcome(trainer: &TorchTrainer, metrics: Vec<Metrics>) -> Outcome {
 }
 
 /// Runs one trainer that receives each step whole.
-fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
+fn alone(steps: &[ReplicaSplit], config: &TrainerConfig) -> Outcome {
     let mut trainer = of(config);
-    let metrics = (0..).zip(steps).map(|(at, dealt)| {
-        trainer.accumulate(Step(at), &dealt.whole()).unwrap();
+    let metrics = (0..).zip(steps).map(|(at, replica_split)| {
+        trainer.accumulate(Step(at), &replica_split.whole()).unwrap();
         trainer.update(Step(at)).unwrap().1
     });
     let metrics = metrics.collect();
@@ -225,16 +227,17 @@ fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
 }
 
 /// Runs as many trainers as the first step has replicas. Each round of partials is put in before the next is taken.
-fn together(steps: &[Dealt], config: &TrainerConfig) -> Vec<Outcome> {
+fn together(steps: &[ReplicaSplit], config: &TrainerConfig) -> Vec<Outcome> {
     let config = TrainerConfig { threads: steps[0].threads, ..config.clone() };
     let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(&config), Vec::new())).collect();
-    for (at, dealt) in (0..).zip(steps) {
-        let owners = dealt.owners.iter().map(|owner| owner % steps[0].replicas).collect();
-        let dealt = Dealt { owners, ..dealt.clone() };
+    for (at, replica_split) in (0..).zip(steps) {
+        let group_replicas =
+            replica_split.group_replicas.iter().map(|owner| owner % steps[0].replicas).collect();
+        let replica_split = ReplicaSplit { group_replicas, ..replica_split.clone() };
         let partials: Vec<_> = replicas
             .iter_mut()
             .enumerate()
-            .map(|(replica, (trainer, _))| dealt.partials(replica, trainer, Step(at)))
+            .map(|(replica, (trainer, _))| replica_split.partials(replica, trainer, Step(at)))
             .collect();
         for round in 0..partials.iter().map(Vec::len).max().unwrap_or(0) {
             let mut sum = Partial::default();
@@ -257,17 +260,17 @@ proptest! {
 
     #[test]
     fn replicas_have_the_gradient_of_one(
-        dealt in dealt(),
+        replica_split in replica_split(),
         mode in 0..4usize,
         loss in 0..policy_losses().names().count(),
     ) {
-        let found = difference_of(&dealt, &any_config(mode, loss), Reduction::Sum, widen);
+        let found = difference_of(&replica_split, &any_config(mode, loss), Reduction::Sum, widen);
         prop_assert!(found <= FLOAT64, "{found}");
     }
 
     #[test]
     fn deterministic_updates_are_equal_to_the_bit(
-        steps in proptest::collection::vec(dealt(), 3),
+        steps in proptest::collection::vec(replica_split(), 3),
         mode in 0..4usize,
     ) {
         let config = deterministic(mode);
@@ -279,7 +282,7 @@ proptest! {
 }
 
 /// Two replicas with uneven shards and weights.
-fn uneven() -> Dealt {
+fn uneven() -> ReplicaSplit {
     let response = |id, prompt: &[i32], response: &[i32], advantage, weight| Response {
         id,
         weight,
@@ -293,10 +296,10 @@ fn uneven() -> Dealt {
         vec![response((2, 0), &[8, 9], &[3, 3, 3, 3, 3, 1], 2.0, 1.5)],
         vec![response((3, 0), &[7], &[5, 1], 1.0, 0.25)],
     ];
-    Dealt {
+    ReplicaSplit {
         groups,
         order: vec![2, 0, 1],
-        owners: vec![0, 1, 0],
+        group_replicas: vec![0, 1, 0],
         replicas: 2,
         call: 1,
         taken_after: 1,
@@ -309,8 +312,8 @@ fn uneven() -> Dealt {
 #[test]
 fn wrong_reductions_are_detected() {
     for mode in MODES {
-        let dealt = uneven();
-        let found = |reduction| difference_of(&dealt, &config(mode), reduction, widen);
+        let replica_split = uneven();
+        let found = |reduction| difference_of(&replica_split, &config(mode), reduction, widen);
         assert!(found(Reduction::Sum) <= FLOAT64);
         for wrong in [Reduction::MeanOfMeans, Reduction::LastDenominator, Reduction::FirstOnly] {
             assert!(found(wrong) > 1e-3, "{mode:?} {wrong:?}: {}", found(wrong));
@@ -322,10 +325,13 @@ fn wrong_reductions_are_detected() {
 fn a_dropped_weight_is_detected() {
     let mut whole = of(&config(Aggregation::SeqMeanTokenMean));
     let mut dropped = of(&config(Aggregation::SeqMeanTokenMean));
-    let dealt = uneven();
-    whole.accumulate(Step(0), &dealt.whole()).unwrap();
-    let unweighted: Vec<_> =
-        dealt.whole().into_iter().map(|sequence| Sequence { weight: 1.0, ..sequence }).collect();
+    let replica_split = uneven();
+    whole.accumulate(Step(0), &replica_split.whole()).unwrap();
+    let unweighted: Vec<_> = replica_split
+        .whole()
+        .into_iter()
+        .map(|sequence| Sequence { weight: 1.0, ..sequence })
+        .collect();
     dropped.accumulate(Step(0), &unweighted).unwrap();
     assert!(relative_difference(&gradient(&whole), &gradient(&dropped)) > 1e-3);
 }
@@ -334,17 +340,17 @@ fn a_dropped_weight_is_detected() {
 fn fixed_point_is_the_gradient_up_to_float32() {
     let mut runner = TestRunner::deterministic();
     for mode in MODES.into_iter().cycle().take(24) {
-        let dealt = dealt().new_tree(&mut runner).unwrap().current();
+        let replica_split = replica_split().new_tree(&mut runner).unwrap().current();
         let float = config(mode);
         let fixed = TrainerConfig { deterministic: true, ..float.clone() };
         let [mut float, mut fixed] = [float, fixed].map(|config| of(&config));
         for trainer in [&mut float, &mut fixed] {
-            trainer.accumulate(Step(0), &dealt.whole()).unwrap();
+            trainer.accumulate(Step(0), &replica_split.whole()).unwrap();
         }
         if denominator_of(&float) > 0.0 {
             let [float, fixed] = [float, fixed].map(|trainer| gradient(&trainer));
             let found = relative_difference(&float, &fixed);
-            assert!(found <= FLOAT32, "{mode:?}: {found} for {dealt:?}");
+            assert!(found <= FLOAT32, "{mode:?}: {found} for {replica_split:?}");
         }
     }
 }
@@ -353,27 +359,30 @@ fn fixed_point_is_the_gradient_up_to_float32() {
 fn without_determinism_float32_replicas_differ_by_rounding() {
     let mut runner = TestRunner::deterministic();
     for mode in MODES.into_iter().cycle().take(24) {
-        let dealt = dealt().new_tree(&mut runner).unwrap().current();
-        let found = difference_of(&dealt, &config(mode), Reduction::Sum, |_| {});
-        assert!(found <= FLOAT32, "{mode:?}: {found} for {dealt:?}");
+        let replica_split = replica_split().new_tree(&mut runner).unwrap().current();
+        let found = difference_of(&replica_split, &config(mode), Reduction::Sum, |_| {});
+        assert!(found <= FLOAT32, "{mode:?}: {found} for {replica_split:?}");
     }
 }
 
 #[test]
 fn two_threads_that_exchange_partials_are_one_trainer() {
-    let dealt = uneven();
+    let replica_split = uneven();
     let config = deterministic(0);
-    let expect = alone(&vec![dealt.clone(); 3], &config);
+    let expect = alone(&vec![replica_split.clone(); 3], &config);
     let (to_first, first) = mpsc::channel();
     let (to_second, second) = mpsc::channel();
     let ends = [(to_second, first), (to_first, second)];
     let replica = |at: usize, to: mpsc::Sender<Partial>, from: mpsc::Receiver<Partial>| {
-        let (dealt, config) = (dealt.clone(), config.clone());
+        let (replica_split, config) = (replica_split.clone(), config.clone());
         thread::spawn(move || {
             let mut trainer = of(&config);
             let mut metrics = Vec::new();
             for step in (0..3).map(Step) {
-                dealt.calls(at).iter().for_each(|call| trainer.accumulate(step, call).unwrap());
+                replica_split
+                    .calls(at)
+                    .iter()
+                    .for_each(|call| trainer.accumulate(step, call).unwrap());
                 let mut sum = trainer.take_partial(step).unwrap();
                 to.send(sum.clone()).unwrap();
                 sum.add(from.recv().unwrap()).unwrap();
@@ -396,9 +405,9 @@ fn inference_does_not_depend_on_the_rest_of_the_batch() {
     let mut trainer = of(&config);
     let mut runner = TestRunner::deterministic();
     for _ in 0..8 {
-        let dealt = dealt().new_tree(&mut runner).unwrap().current();
-        let whole = trainer.infer(Step(0), &dealt.whole()).unwrap();
-        let groups = dealt.groups.iter().flat_map(|group| {
+        let replica_split = replica_split().new_tree(&mut runner).unwrap().current();
+        let whole = trainer.infer(Step(0), &replica_split.whole()).unwrap();
+        let groups = replica_split.groups.iter().flat_map(|group| {
             let sequences: Vec<_> = group.iter().map(Response::sequence).collect();
             trainer.infer(Step(0), &sequences).unwrap()
         });
@@ -409,9 +418,9 @@ fn inference_does_not_depend_on_the_rest_of_the_batch() {
 #[test]
 fn foreign_and_repeated_partials_are_refused() {
     let mut trainer = of(&deterministic(0));
-    let dealt = uneven();
-    trainer.accumulate(Step(0), &dealt.whole()).unwrap();
-    let again = trainer.accumulate(Step(0), &dealt.calls(1)[0]).unwrap_err().to_string();
+    let replica_split = uneven();
+    trainer.accumulate(Step(0), &replica_split.whole()).unwrap();
+    let again = trainer.accumulate(Step(0), &replica_split.calls(1)[0]).unwrap_err().to_string();
     assert_eq!(again, "received the responses of p2 from sample 0 on twice");
     let mut refused = |numbers| {
         let partial = Partial { gradient: numbers, totals: Vec::new() };

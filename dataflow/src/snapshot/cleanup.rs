@@ -10,16 +10,17 @@ use super::layout::{SnapshotId, draft_of, step_of};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
-/// Removes the unfinished files of older generations and returns the snapshots that they belonged to.
-pub(crate) fn sweep(store: &SnapshotStore) -> Result<Vec<Damage>, SnapshotError> {
-    collect(store, &store.manifests()?, None)
+/// Removes the unfinished files of older generations and returns one [`Damage`] for each snapshot whose parts were removed.
+pub(crate) fn remove_unfinished(store: &SnapshotStore) -> Result<Vec<Damage>, SnapshotError> {
+    remove_unneeded(store, &store.manifests()?, None)
 }
 
-/// Keeps the newest good snapshots with the files that they need, and removes the others. Files of this generation from `committed` on are
-/// left alone, because they may still be written.
+/// Keeps the newest snapshots, up to and including the `keep`-th good one, with the files that they need, and removes the older snapshots.
+/// Also keeps the files of this generation for the step `committed` and later steps, because they may still be written.
 ///
-/// Manifests are removed first. If a crash interrupts the removal, the remaining parts have no manifest and are swept at the next opening.
-pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), SnapshotError> {
+/// Manifests are removed first. If a crash interrupts the removal, the remaining parts have no manifest and are removed at the next
+/// opening.
+pub(crate) fn remove_surplus(store: &SnapshotStore, committed: Step) -> Result<(), SnapshotError> {
     let mut kept = store.manifests()?;
     let mut good = 0;
     let number = kept.iter().position(|&id| {
@@ -34,11 +35,11 @@ pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), Snaps
     if !dropped.is_empty() {
         store.sync_folder(&store.layout.root)?;
     }
-    collect(store, &kept, Some(committed)).map(drop)
+    remove_unneeded(store, &kept, Some(committed)).map(drop)
 }
 
 /// Removes the snapshots that are newer than `kept`. Their parts are removed at the next commit.
-pub(crate) fn abandon(store: &SnapshotStore, kept: SnapshotId) -> Result<(), SnapshotError> {
+pub(crate) fn remove_newer(store: &SnapshotStore, kept: SnapshotId) -> Result<(), SnapshotError> {
     for id in store.manifests()?.into_iter().filter(|&id| id > kept) {
         remove(store, store.layout.manifest(id))?;
     }
@@ -68,9 +69,10 @@ fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError
     }
 }
 
-/// Removes the files that none of the snapshots `kept` needs: those of older generations, and those of this generation before the step
-/// `before`. With `before` absent, this generation has written nothing yet.
-fn collect(
+/// Removes the files that no snapshot in `kept` needs, if they belong to an older generation, or to this generation and a step before
+/// `before`. `None` means that this generation has written nothing yet. If a manifest in `kept` cannot be read, removes only temporary
+/// manifests. Returns one [`Damage`] for each snapshot whose parts were removed.
+fn remove_unneeded(
     store: &SnapshotStore,
     kept: &[SnapshotId],
     before: Option<Step>,
@@ -115,8 +117,8 @@ fn ids(names: &[String], step: Step) -> impl Iterator<Item = SnapshotId> {
         .map(move |generation| SnapshotId { generation, step })
 }
 
-/// Returns the folders that hold the parts of snapshots. Returns `None` if a manifest cannot be read, because the folders that it needs are
-/// then unknown.
+/// Returns the folders that hold the parts of the snapshots `kept`. Returns `None` if a manifest cannot be read, because the folders that
+/// it needs are then unknown.
 fn needed(store: &SnapshotStore, kept: &[SnapshotId]) -> Option<BTreeSet<PathBuf>> {
     let mut needed: BTreeSet<_> = kept.iter().map(|&id| store.layout.folder(id)).collect();
     for &id in kept {

@@ -1,4 +1,4 @@
-//! Owners: threads or virtual owners that hold a value and run requests on it in order.
+//! Services: threads, or their equivalents in virtual time, that own a value and run requests on it in order.
 
 use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, TryRecvError};
@@ -7,18 +7,18 @@ use std::thread::{self, JoinHandle};
 use super::panicked::{CallError, Panicked, WakeOnDrop};
 use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
-type OwnerCommand<T> = Box<dyn FnOnce(&mut T) + Send>;
+type ServiceCommand<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A thread that owns a value and runs requests on it in order. Dropping the handle waits until the thread has finished all pending
 /// requests.
 ///
 /// Meant for values that are bound to a thread or must not be shared, such as a model with its optimizer, or a device.
-pub struct OwnerThread<T> {
-    commands: Option<mpsc::Sender<OwnerCommand<T>>>,
+pub struct ServiceThread<T> {
+    commands: Option<mpsc::Sender<ServiceCommand<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<T: 'static> OwnerThread<T> {
+impl<T: 'static> ServiceThread<T> {
     /// Starts the thread `name`, which constructs the value itself, and waits until the value exists.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl<T: 'static> OwnerThread<T> {
         name: &str,
         make: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let (commands, inbox) = mpsc::channel::<OwnerCommand<T>>();
+        let (commands, inbox) = mpsc::channel::<ServiceCommand<T>>();
         let (ready, made) = mpsc::sync_channel(1);
         let body = move || match make() {
             Ok(mut value) => {
@@ -43,7 +43,7 @@ impl<T: 'static> OwnerThread<T> {
             .name(name.to_owned())
             .spawn(body)
             .expect("the system starts a thread");
-        made.recv().expect("the value of an owner thread is made without a panic")?;
+        made.recv().expect("the value of a service thread is created without a panic")?;
         Ok(Self { commands: Some(commands), thread: Some(thread) })
     }
 
@@ -55,7 +55,7 @@ impl<T: 'static> OwnerThread<T> {
     ) -> Reply<R> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let pending = PendingReply { sender, _wake: WakeOnDrop(Some(wake)) };
-        let command: OwnerCommand<T> = Box::new(move |value| {
+        let command: ServiceCommand<T> = Box::new(move |value| {
             let pending = pending;
             drop(pending.sender.send(work(value)));
         });
@@ -67,7 +67,7 @@ impl<T: 'static> OwnerThread<T> {
     }
 }
 
-impl<T> Drop for OwnerThread<T> {
+impl<T> Drop for ServiceThread<T> {
     fn drop(&mut self) {
         // Without a sender the thread's loop ends after the pending commands.
         self.commands = None;
@@ -78,25 +78,27 @@ impl<T> Drop for OwnerThread<T> {
     }
 }
 
-/// An owner of a value that runs requests on it in order: a thread, or the worker itself in virtual time.
-pub enum Owner<T> {
+/// A service that owns a value and runs requests on it in order: a thread, or the worker itself in virtual time.
+pub enum Service<T> {
     /// Requests run on a thread of their own.
-    Thread(OwnerThread<T>),
-    /// Requests run immediately. The reply becomes readable when as much virtual time has passed as the work [spent](VirtualClock::spend).
-    Virtual(VirtualOwner<T>),
+    Thread(ServiceThread<T>),
+    /// Requests run immediately. The reply becomes readable after as much virtual time as the work [spent](VirtualClock::spend). This time
+    /// is counted from the request or, if the reply to an earlier request is not readable yet, from the time at which that reply becomes
+    /// readable.
+    Virtual(VirtualService<T>),
 }
 
-/// An owner in virtual time; see [`Owner::Virtual`].
-pub struct VirtualOwner<T> {
+/// A service in virtual time; see [`Service::Virtual`].
+pub struct VirtualService<T> {
     value: RefCell<T>,
     clock: VirtualClock,
     busy_until: Cell<Nanos>,
 }
 
-impl<T: 'static> Owner<T> {
-    /// Creates an owner of `value` in virtual time.
+impl<T: 'static> Service<T> {
+    /// Creates a service that owns `value` in virtual time.
     pub fn in_virtual_time(clock: VirtualClock, value: T) -> Self {
-        Self::Virtual(VirtualOwner {
+        Self::Virtual(VirtualService {
             value: RefCell::new(value),
             clock,
             busy_until: Cell::default(),
@@ -111,74 +113,76 @@ impl<T: 'static> Owner<T> {
     ) -> Reply<R> {
         match self {
             Self::Thread(thread) => thread.call(wake, work),
-            Self::Virtual(owner) => owner.call(wake, work),
+            Self::Virtual(service) => service.call(wake, work),
         }
     }
 }
 
-impl<T: 'static> VirtualOwner<T> {
+impl<T: 'static> VirtualService<T> {
     fn call<R: Send + 'static>(
         &self,
         wake: impl Fn() + Send + Sync + 'static,
         work: impl FnOnce(&mut T) -> R,
     ) -> Reply<R> {
-        // A request that arrives while the owner is busy starts when the owner becomes free.
+        // A request that arrives while the service is busy starts when the service becomes free.
         self.clock.spend(self.busy_until.get().since(self.clock.now()));
-        let answer = work(&mut self.value.borrow_mut());
-        // On this thread `now` includes the time spent, so `ready` is the end of the work. The reset hides it from later readers.
+        let reply = work(&mut self.value.borrow_mut());
+        // `now` includes the time spent on this thread, so `ready` is the end of the work. Reset the time spent, so that later calls of
+        // `now` do not include it.
         let ready = self.clock.now();
         self.clock.take_spent();
         self.busy_until.set(ready);
         let alarm = self.clock.alarm(wake);
         alarm.set(ready);
-        Reply::Later {
+        Reply::Virtual {
             clock: self.clock.clone(),
             ready,
-            answer: Cell::new(Some(answer)),
+            reply: Cell::new(Some(reply)),
             _alarm: alarm,
         }
     }
 }
 
-/// The obligations of a command. The fields are dropped in this order, whether the command ran, unwound or was never run. The wake-up
-/// therefore comes when the reply, or its absence, can be read.
+/// The sender of a reply and the wake-up that must follow the reply. The fields are dropped in this order, whether the command ran,
+/// panicked or was dropped without running. The operator is therefore woken only when it can read the reply or the disconnection.
 struct PendingReply<R, F: FnOnce()> {
     sender: mpsc::SyncSender<R>,
     _wake: WakeOnDrop<F>,
 }
 
-/// The pending reply of an [`Owner`].
+/// The pending reply of a [`Service`].
 pub enum Reply<R> {
     /// The reply arrives from a thread.
     Thread(mpsc::Receiver<R>),
     /// The reply is known but not readable before its time.
-    Later {
+    Virtual {
         /// The clock that decides when the reply is readable.
         clock: VirtualClock,
         /// The time at which the reply becomes readable.
         ready: Nanos,
         /// The reply, until it is read.
-        answer: Cell<Option<R>>,
+        reply: Cell<Option<R>>,
         #[doc(hidden)]
         _alarm: Alarm,
     },
 }
 
 impl<R> Reply<R> {
-    /// Returns the reply if it is ready.
+    /// Returns the reply, or [`Panicked`] if the thread panicked; `None` while the reply is not ready. Do not call this again after it has
+    /// returned a reply.
     #[must_use]
     pub fn poll(&self) -> Option<Result<R, Panicked>> {
         match self {
             Self::Thread(receiver) => match receiver.try_recv() {
-                Ok(answer) => Some(Ok(answer)),
+                Ok(reply) => Some(Ok(reply)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => Some(Err(Panicked)),
             },
-            Self::Later { clock, ready, answer, .. } => {
+            Self::Virtual { clock, ready, reply, .. } => {
                 if clock.now() < *ready {
                     None
                 } else {
-                    answer.take().map(Ok)
+                    reply.take().map(Ok)
                 }
             }
         }
@@ -187,17 +191,17 @@ impl<R> Reply<R> {
     /// Waits for the reply. In virtual time, returns it immediately, even before its time.
     ///
     /// # Errors
-    /// If the thread panicked.
+    /// [`Panicked`] if the thread panicked, or the reply was already read.
     pub fn wait(self) -> Result<R, Panicked> {
         match self {
             Self::Thread(receiver) => receiver.recv().map_err(|_| Panicked),
-            Self::Later { answer, .. } => answer.take().ok_or(Panicked),
+            Self::Virtual { reply, .. } => reply.take().ok_or(Panicked),
         }
     }
 }
 
 impl<R, E> Reply<Result<R, E>> {
-    /// Returns the result if it is ready; a panic of the thread is an error, too.
+    /// Returns the result, or `None` while it is not ready. A panic of the thread is returned as [`CallError::Panicked`].
     #[must_use]
     pub fn poll_outcome(&self) -> Option<Result<R, CallError<E>>> {
         self.poll().map(outcome)
@@ -212,6 +216,6 @@ impl<R, E> Reply<Result<R, E>> {
     }
 }
 
-fn outcome<R, E>(answer: Result<Result<R, E>, Panicked>) -> Result<R, CallError<E>> {
-    answer?.map_err(CallError::Failed)
+fn outcome<R, E>(reply: Result<Result<R, E>, Panicked>) -> Result<R, CallError<E>> {
+    reply?.map_err(CallError::Failed)
 }

@@ -11,7 +11,7 @@ use super::live::{LivePlacement, LiveRun, TrainerThreads};
 use crate::recipe::choice::option_error;
 use crate::recipe::error::RecipeError;
 
-/// Returns the policy of a program in its initial state.
+/// A function that returns the policy of a program in its initial state.
 pub(super) type MakePolicy =
     Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 
@@ -24,13 +24,13 @@ pub(crate) struct PlacementKeys {
 
 /// A placement policy of a program, whose options have been read.
 #[derive(Clone)]
-pub struct OwnPlacement {
+pub struct CustomPlacement {
     pub(super) name: String,
     pub(super) keys: PlacementKeys,
     pub(super) make: MakePolicy,
 }
 
-impl OwnPlacement {
+impl CustomPlacement {
     /// Returns the name of the policy.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -52,20 +52,20 @@ impl OwnPlacement {
     }
 }
 
-impl fmt::Debug for OwnPlacement {
+impl fmt::Debug for CustomPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnPlacement").field(&self.name).finish()
+        f.debug_tuple("CustomPlacement").field(&self.name).finish()
     }
 }
 
-impl PartialEq for OwnPlacement {
+impl PartialEq for CustomPlacement {
     /// Compares the names.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl LivePlacement for OwnPlacement {
+impl LivePlacement for CustomPlacement {
     fn policy(&self, run: LiveRun) -> Result<Option<Box<dyn PlacementPolicy>>, RecipeError> {
         Self::policy(self, run.context).map(Some)
     }

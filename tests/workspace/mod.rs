@@ -15,22 +15,22 @@ use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::Value;
 
-pub(crate) struct Workplace {
+pub(crate) struct TestWorkspace {
     folder: tempfile::TempDir,
 }
 
 /// The longest time that a test waits for anything. It only ends tests that would hang.
-const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Waits until `is_done` returns `true`.
 ///
 /// # Panics
 ///
-/// Panics, naming `what`, if that does not happen within [`LONGEST_WAIT`].
+/// Panics, naming `what`, if that does not happen within [`MAX_WAIT`].
 pub(crate) fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
     let clock = WallClock::start();
     while !is_done() {
-        assert!(Duration::from_nanos(clock.now().0) < LONGEST_WAIT, "waited in vain until {what}");
+        assert!(Duration::from_nanos(clock.now().0) < MAX_WAIT, "waited in vain until {what}");
         thread::park_timeout(Duration::from_millis(1));
     }
 }
@@ -62,30 +62,30 @@ device = "cpu"
 default_local_dir = "run"
 "#;
 
-impl Workplace {
+impl TestWorkspace {
     pub(crate) fn new(recipe: &str) -> Self {
         Self::with_rows(recipe, 96)
     }
 
-    /// Creates a workplace with this many rows of data.
+    /// Creates a workspace with this many rows of data.
     pub(crate) fn with_rows(recipe: &str, rows: u64) -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let chain = generate::ChainConfig { rows, validation_rows: 4, ..Default::default() };
-        generate::generate(&chain, &place.path("data"), WriteOptions::default()).expect("data");
-        fresh_model(&place.path("model"));
-        fs::write(place.path("recipe.toml"), recipe).expect("written");
-        place
+        generate::generate(&chain, &workspace.path("data"), WriteOptions::default()).expect("data");
+        fresh_model(&workspace.path("model"));
+        fs::write(workspace.path("recipe.toml"), recipe).expect("written");
+        workspace
     }
 
-    /// Creates a workplace whose model is fine-tuned with the recipe, on data with this many rows.
+    /// Creates a workspace whose model is fine-tuned with the recipe, on data with this many rows.
     pub(crate) fn warm(recipe: &str, rows: usize, validation_rows: usize) -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let [rows, validation_rows] = [rows, validation_rows].map(|rows| rows.to_string());
         let sizes = ["--rows", &rows, "--validation-rows", &validation_rows];
-        place.ok(&[&["data", "generate", "--output", "data"][..], &sizes].concat());
-        place.write("recipe.toml", recipe);
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
+        workspace.ok(&[&["data", "generate", "--output", "data"][..], &sizes].concat());
+        workspace.write("recipe.toml", recipe);
+        workspace.ok(&["sft", "--config", "recipe.toml"]);
+        workspace
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -100,7 +100,7 @@ impl Workplace {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
         command.args(args);
-        self.here(&mut command);
+        self.prepare(&mut command);
         command
     }
 
@@ -117,24 +117,24 @@ impl Workplace {
     }
 
     /// Runs a command that must fail with exit status 2, and returns its error.
-    pub(crate) fn refused(&self, args: &[&str]) -> String {
+    pub(crate) fn run_refused(&self, args: &[&str]) -> String {
         let end = self.run(args);
         assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
         end.err
     }
 
     /// Returns a command that runs `rollpacker train` with the recipe.
-    pub(crate) fn training(&self, args: &[&str]) -> Command {
+    pub(crate) fn train_command(&self, args: &[&str]) -> Command {
         self.command(&[&["train", "--config", "recipe.toml"], args].concat())
     }
 
-    pub(crate) fn ended(&self, args: &[&str]) -> ProcessEnd {
-        ProcessEnd::of(self.training(args).spawn().expect("the program starts"))
+    pub(crate) fn train_to_end(&self, args: &[&str]) -> ProcessEnd {
+        ProcessEnd::of(self.train_command(args).spawn().expect("the program starts"))
     }
 
     /// Trains, and asserts that the run succeeds.
-    pub(crate) fn trained(&self, args: &[&str]) -> ProcessEnd {
-        let end = self.ended(args);
+    pub(crate) fn train_ok(&self, args: &[&str]) -> ProcessEnd {
+        let end = self.train_to_end(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         self.assert_metrics_are_in_the_table();
         end
@@ -154,7 +154,7 @@ impl Workplace {
     }
 
     /// Sets the folder of a command, and captures its output.
-    pub(crate) fn here(&self, command: &mut Command) {
+    pub(crate) fn prepare(&self, command: &mut Command) {
         command.current_dir(self.folder.path()).env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     }
@@ -174,12 +174,12 @@ pub(crate) struct ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// Waits for the end of a process. One that has not ended after [`LONGEST_WAIT`] is killed, so its test fails and shows its output.
+    /// Waits for the end of a process. One that has not ended after [`MAX_WAIT`] is killed, so its test fails and shows its output.
     pub(crate) fn of(child: Child) -> Self {
         let id = child.id().to_string();
         let (ended, end) = mpsc::channel::<()>();
         let guard = thread::spawn(move || {
-            if end.recv_timeout(LONGEST_WAIT) == Err(RecvTimeoutError::Timeout) {
+            if end.recv_timeout(MAX_WAIT) == Err(RecvTimeoutError::Timeout) {
                 drop(Command::new("kill").args(["-KILL", &id]).status());
             }
         });

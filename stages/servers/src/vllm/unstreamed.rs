@@ -4,27 +4,27 @@ use super::VllmClient;
 use super::client::score_request;
 use super::protocol::{GenerateRequest, GenerateResponse, path};
 use crate::http::ServerError;
-use crate::server::{Finish, Piece};
+use crate::server::{Finish, TokenChunk};
 
 /// A complete response.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct WholeResponse {
-    pub(crate) sampled: Piece,
+pub(crate) struct CompleteResponse {
+    pub(crate) sampled: TokenChunk,
     pub(crate) finish: Finish,
 }
 
 impl VllmClient {
     /// Makes a call without `stream`, and returns the responses in the order of their indices. The request must ask for log-probabilities.
-    pub(crate) async fn whole(
+    pub(crate) async fn generate_unstreamed(
         &self,
         request: &GenerateRequest,
-    ) -> Result<Vec<WholeResponse>, ServerError> {
+    ) -> Result<Vec<CompleteResponse>, ServerError> {
         let answer = self.endpoint().post(path::GENERATE, request, self.call_limit()).await?;
         self.responses(answer)
     }
 
-    /// Checks that the server takes a prompt of token ids, and returns its log-probabilities and those of a sampled token. `tokens` has at
-    /// least 2.
+    /// Checks that the server accepts the prompt `tokens`, returns the log-probability of each of these tokens after the first, and samples
+    /// one token with a log-probability. `tokens` must have at least 2 entries.
     pub(crate) async fn check_tokens(&self, tokens: &[i32], salt: &str) -> Result<(), ServerError> {
         let mut request = score_request(tokens, salt);
         request.sampling_params.logprobs = Some(0);
@@ -33,17 +33,21 @@ impl VllmClient {
         self.scores(&answer, tokens)?;
         let found: Vec<_> = self.responses(answer)?.into_iter().map(|one| one.sampled).collect();
         match &found[..] {
-            [Piece { tokens, .. }] if tokens.len() == 1 => Ok(()),
+            [TokenChunk { tokens, .. }] if tokens.len() == 1 => Ok(()),
             _ => {
                 let found = format_args!("{found:?}");
-                Err(self.endpoint().garbage(path::GENERATE, "one response of one token", found))
+                Err(self.endpoint().invalid_answer(
+                    path::GENERATE,
+                    "one response of one token",
+                    found,
+                ))
             }
         }
     }
 
-    fn responses(&self, answer: GenerateResponse) -> Result<Vec<WholeResponse>, ServerError> {
+    fn responses(&self, answer: GenerateResponse) -> Result<Vec<CompleteResponse>, ServerError> {
         let wrong = |expected: &str, found: &dyn std::fmt::Display| {
-            self.endpoint().garbage(path::GENERATE, expected, found)
+            self.endpoint().invalid_answer(path::GENERATE, expected, found)
         };
         let mut choices = answer.choices;
         choices.sort_by_key(|choice| choice.index);
@@ -54,7 +58,7 @@ impl VllmClient {
             let sampled = self.tokens(choice)?;
             let outcome = self.outcome(choice)?;
             let finish = outcome.ok_or_else(|| wrong("a finish reason", &"none"))?.finish;
-            Ok(WholeResponse { sampled, finish })
+            Ok(CompleteResponse { sampled, finish })
         });
         let responses = responses.collect::<Result<Vec<_>, ServerError>>()?;
         let sampled: u64 = responses.iter().map(|one| one.sampled.tokens.len() as u64).sum();

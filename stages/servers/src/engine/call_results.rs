@@ -1,4 +1,4 @@
-//! Tokens and ends of calls.
+//! The handling of received tokens and of calls that end.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use tokio::time::Instant;
 
 use super::coordinator::Coordinator;
 use super::member::MemberState;
-use crate::http::{Reaction, ServerError};
-use crate::server::{Finish, Outcome, Piece};
+use crate::http::{RetryHint, ServerError};
+use crate::server::{Finish, Outcome, TokenChunk};
 
-/// The number of calls in a row that may fail without a token before the response is given up.
-const MOST_FAILED_ATTEMPTS: u32 = 10;
+/// The number of failed calls in a row, for one response and without a new token, at which the engine fails.
+const MAX_FAILED_ATTEMPTS: u32 = 10;
 
 impl Coordinator {
-    /// Adds tokens to a response.
-    pub(super) fn add(&mut self, id: SampleId, number: u64, piece: Piece) {
+    /// Adds tokens to the running call of a response. Tokens of an earlier call are ignored.
+    pub(super) fn add_tokens(&mut self, id: SampleId, number: u64, chunk: TokenChunk) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         let Some(call) = response.call.as_mut().filter(|call| call.number == number) else {
             return;
         };
-        let (server, tokens) = (call.server, piece.tokens.len());
-        call.add(piece);
-        response.moved(self.clock.now());
+        let (server, tokens) = (call.server, chunk.tokens.len());
+        call.add(chunk);
+        response.record_token_time(self.clock.now());
         self.members[server].load += tokens as u64;
         self.output.shared.count_work(tokens);
     }
 
-    pub(super) fn call_ended(
+    pub(super) fn on_call_end(
         &mut self,
         id: SampleId,
         number: u64,
@@ -40,10 +40,10 @@ impl Coordinator {
             return;
         };
         match result {
-            Ok(outcome) if self.is_unproven(server, id, &outcome) => {
-                self.members[server].unproven.push((id, number, outcome));
+            Ok(outcome) if self.is_unverified(server, id, &outcome) => {
+                self.members[server].unverified.push((id, number, outcome));
             }
-            Ok(outcome) => self.settle(id, server, &outcome),
+            Ok(outcome) => self.call_succeeded(id, server, &outcome),
             Err(error) => self.call_failed(id, server, &error),
         }
         // A server that drains can load once its last response has ended.
@@ -53,8 +53,8 @@ impl Coordinator {
         self.dispatch();
     }
 
-    /// Returns `true` if a response has tokens of weights that the canary has not proven yet.
-    fn is_unproven(&self, server: usize, id: SampleId, outcome: &Outcome) -> bool {
+    /// Returns `true` if a response has tokens of weights for which the canary has not passed yet.
+    fn is_unverified(&self, server: usize, id: SampleId, outcome: &Outcome) -> bool {
         let call = self.responses.get(&id).and_then(|response| response.call.as_ref());
         let own = call.map(|call| call.version.0.to_string());
         let labels = outcome.labels.iter().flatten();
@@ -62,19 +62,20 @@ impl Coordinator {
             && labels.into_iter().any(|(label, _)| Some(label) != own.as_ref())
     }
 
-    /// Settles the responses that ended before the canary had passed.
-    pub(super) fn settle_unproven(&mut self, server: usize) {
-        for (id, number, outcome) in std::mem::take(&mut self.members[server].unproven) {
+    /// Completes the calls that ended before the canary had passed.
+    pub(super) fn complete_unverified(&mut self, server: usize) {
+        for (id, number, outcome) in std::mem::take(&mut self.members[server].unverified) {
             let call = self.responses.get(&id).and_then(|response| response.call.as_ref());
             if call.is_some_and(|call| call.number == number) {
-                self.settle(id, server, &outcome);
+                self.call_succeeded(id, server, &outcome);
             }
         }
     }
 
-    /// Ends a call that the server ended.
-    fn settle(&mut self, id: SampleId, server: usize, outcome: &Outcome) {
-        self.leave(id, server);
+    /// Handles a call that ended without an error: keeps its tokens, and reports the response or continues it. If the server reports a
+    /// wrong version, discards the tokens and takes the server out of rotation.
+    fn call_succeeded(&mut self, id: SampleId, server: usize, outcome: &Outcome) {
+        self.remove_running(id, server);
         let newest = self.latest.as_ref().map(|(_, delivery)| delivery.policy.version);
         let Some(response) = self.responses.get_mut(&id) else { return };
         let Some(version) = response.call.as_ref().map(|call| call.version) else { return };
@@ -98,19 +99,19 @@ impl Coordinator {
                 discarded == 0
             }
         };
-        self.members[server].breaker.succeeded();
-        self.end(id, outcome.finish, is_whole);
+        self.members[server].breaker.record_success();
+        self.finish_or_requeue(id, outcome.finish, is_whole);
     }
 
-    /// Reports a response or continues it elsewhere.
-    fn end(&mut self, id: SampleId, finish: Finish, is_whole: bool) {
+    /// Reports a response that is complete or aborted, or queues it to be continued.
+    fn finish_or_requeue(&mut self, id: SampleId, finish: Finish, is_whole: bool) {
         let is_aborted = self.responses.get(&id).is_some_and(|response| response.is_aborted);
         match finish {
             Finish::Stop if is_whole => self.finish(id, FinishReason::Stop),
             Finish::Length if is_whole => self.finish(id, FinishReason::Length),
             _ if is_aborted => self.finish(id, FinishReason::Abort),
             // A pause for new weights ended the call.
-            _ => self.wait(id),
+            _ => self.requeue(id),
         }
     }
 
@@ -119,34 +120,36 @@ impl Coordinator {
         let name = self.members[server].server.name();
         // The label proves that the server does not have the delivered weights.
         self.members[server].policy = None;
-        self.suspect(server, format!("{name}: wrong weight version: {found}"));
+        self.mark_suspect(server, format!("{name}: wrong weight version: {found}"));
         self.retry(id, server, "wrong weight version");
     }
 
-    /// Ends a call that failed.
+    /// Handles a call that failed: keeps the tokens whose version is certain, or none if the answer is invalid. Then continues or ends the
+    /// response, or fails the engine if the call would fail on every server.
     fn call_failed(&mut self, id: SampleId, server: usize, error: &ServerError) {
-        self.leave(id, server);
+        self.remove_running(id, server);
         let Some(response) = self.responses.get_mut(&id) else { return };
         let (kept, discarded) = match error {
-            ServerError::Garbage { .. } => (0, response.discard()),
+            ServerError::InvalidAnswer { .. } => (0, response.discard()),
             _ => response.keep_certain(),
         };
         response.failed_attempts = if kept == 0 { response.failed_attempts } else { 0 };
         self.count_discarded(discarded);
-        match error.reaction() {
-            Reaction::Elsewhere => {
-                self.suspect(server, error.to_string());
+        match error.retry_hint() {
+            RetryHint::OtherServer => {
+                self.mark_suspect(server, error.to_string());
                 self.retry(id, server, &error.to_string());
             }
-            Reaction::Later => self.later(id, server, error),
-            Reaction::Never => self.fail(RolloutError::Engine {
+            RetryHint::Later => self.retry_later(id, server, error),
+            RetryHint::Never => self.fail(RolloutError::Engine {
                 instance: u32::try_from(server).unwrap_or(u32::MAX),
                 reason: format!("{id}: {error}"),
             }),
         }
     }
 
-    /// Continues a response, or fails the engine after too many failed calls in a row.
+    /// Queues a response after a failed call, or fails the engine after too many failed calls in a row. A response that the caller aborted
+    /// ends instead.
     fn retry(&mut self, id: SampleId, server: usize, reason: &str) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {
@@ -154,9 +157,9 @@ impl Coordinator {
         }
         response.failed_attempts += 1;
         let failed_attempts = response.failed_attempts;
-        self.output.shared.measurements.change(|reading| reading.moved_responses += 1);
-        if failed_attempts < MOST_FAILED_ATTEMPTS {
-            return self.wait(id);
+        self.output.shared.measurements.update(|reading| reading.moved_responses += 1);
+        if failed_attempts < MAX_FAILED_ATTEMPTS {
+            return self.requeue(id);
         }
         self.fail(RolloutError::Engine {
             instance: u32::try_from(server).unwrap_or(u32::MAX),
@@ -166,74 +169,76 @@ impl Coordinator {
         });
     }
 
-    /// Delays a response and further calls to its busy server, by the time that the server states or else by a growing time.
-    fn later(&mut self, id: SampleId, server: usize, error: &ServerError) {
+    /// Queues a response again and delays further calls to its busy server, by the time that the server states or else by a growing time. A
+    /// response that the caller aborted ends instead.
+    fn retry_later(&mut self, id: SampleId, server: usize, error: &ServerError) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {
             return self.finish(id, FinishReason::Abort);
         }
-        response.busy += 1;
-        let delay = error.retry_after().unwrap_or_else(|| busy_delay(response.busy));
+        response.busy_refusals += 1;
+        let delay = error.retry_after().unwrap_or_else(|| busy_delay(response.busy_refusals));
         let time = Instant::now() + delay;
         self.members[server].not_before = Some(time);
-        self.output.shared.measurements.change(|reading| reading.server_errors += 1);
+        self.output.shared.measurements.update(|reading| reading.server_errors += 1);
         tracing::debug!(%error, ?delay, "an inference server is busy");
-        self.wait(id);
+        self.requeue(id);
     }
 
-    /// Puts a response back into the queue.
-    fn wait(&mut self, id: SampleId) {
-        // Responses that were launched earlier go on first.
+    /// Puts a response at the front of the queue.
+    fn requeue(&mut self, id: SampleId) {
+        // Responses that have been started come before those that have not.
         self.waiting.push_front(id);
     }
 
-    /// Removes a response from the running responses of its server.
-    fn leave(&mut self, id: SampleId, server: usize) {
+    /// Removes a response from the running responses of a server, and its tokens from the load of the server.
+    fn remove_running(&mut self, id: SampleId, server: usize) {
         let member = &mut self.members[server];
         member.running.remove(&id);
-        let tokens = self.responses.get(&id).map_or(0, |response| response.tokens());
+        let tokens = self.responses.get(&id).map_or(0, |response| response.total_tokens());
         member.load = member.load.saturating_sub(tokens);
     }
 
-    /// Drops a call and keeps the tokens that are certain.
-    pub(super) fn drop_call(&mut self, id: SampleId) {
+    /// Cancels a call and keeps the tokens whose policy version is certain.
+    pub(super) fn cancel_call(&mut self, id: SampleId) {
         let call = self.responses.get(&id).and_then(|response| response.call.as_ref());
         let Some((server, task)) = call.map(|call| (call.server, call.task.clone())) else {
             return;
         };
         task.abort();
-        self.leave(id, server);
+        self.remove_running(id, server);
         let kept = self.responses.get_mut(&id).map(|response| response.keep_certain());
         self.count_discarded(kept.map_or(0, |(_, discarded)| discarded));
     }
 
-    /// Takes all responses from a server. Those that the caller aborted end.
-    pub(super) fn evict(&mut self, server: usize) {
-        self.members[server].unproven.clear();
+    /// Cancels all calls to a server. Responses that the caller aborted end; the others are queued again.
+    pub(super) fn cancel_calls(&mut self, server: usize) {
+        self.members[server].unverified.clear();
         for id in self.members[server].running.clone() {
-            self.drop_call(id);
-            self.output.shared.measurements.change(|reading| reading.moved_responses += 1);
+            self.cancel_call(id);
+            self.output.shared.measurements.update(|reading| reading.moved_responses += 1);
             match self.responses.get(&id).is_some_and(|response| response.is_aborted) {
                 true => self.finish(id, FinishReason::Abort),
-                false => self.wait(id),
+                false => self.requeue(id),
             }
         }
     }
 
     fn count_discarded(&self, tokens: usize) {
         let tokens = tokens as u64;
-        self.output.shared.measurements.change(|reading| reading.discarded_tokens += tokens);
+        self.output.shared.measurements.update(|reading| reading.discarded_tokens += tokens);
     }
 }
 
-/// Returns the time to wait before the `times`-th call to a busy server.
+/// Returns the delay after the `times`-th refusal of a response by a busy server. The delay starts at about 0.1 s and doubles with each
+/// refusal, up to about 10 s.
 fn busy_delay(times: u32) -> Duration {
-    const LONGEST: Duration = Duration::from_secs(10);
+    const MAX_DELAY: Duration = Duration::from_secs(10);
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(LONGEST)
+        .with_max_delay(MAX_DELAY)
         .without_max_times()
         .with_jitter()
         .build();
-    delays.nth(times.saturating_sub(1) as usize).unwrap_or(LONGEST)
+    delays.nth(times.saturating_sub(1) as usize).unwrap_or(MAX_DELAY)
 }

@@ -11,9 +11,9 @@ from rollpacker_pytest_shim import Skipped
 from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
 
 # After this number of timeouts, the remaining cases are skipped.
-PATIENCE = 3
+MAX_TIMEOUTS = 3
 # The total time of all runs that judge cases again, as a multiple of a case's limit.
-SPARE = 10
+RECHECK_FACTOR = 10
 # Memory reserved for the cleanup after the checker has run out of memory.
 RESERVE_BYTES = 8 << 20
 # The total number of characters of all messages. Messages beyond it are truncated to the second number.
@@ -54,7 +54,7 @@ def describe_end(end):
     return "runtime_error", "the solution exited with code %s before its tests were over" % code
 
 
-class Bench:
+class CaseRunner:
     """Runs cases one by one, each within its time limit, and records their results."""
 
     def __init__(self, session, job, progress):
@@ -64,40 +64,40 @@ class Bench:
         self.cases = []
         # The indexes of cases that passed only because the solution claimed an equality, and of those that passed without calling the
         # solution.
-        self.vouched, self.unasked = set(), set()
+        self.passed_by_claim, self.passed_without_requests = set(), set()
         # `undecided`: the tests did something that a copy cannot reproduce. `dropped`: the number of cases that do not depend on the
         # solution. `skipped`: the number of tests that skipped themselves.
         self.undecided, self.dropped, self.skipped = False, 0, 0
         # The remaining seconds for judging cases again.
-        self.spare = SPARE * max(float(seconds) for seconds in self.seconds)
-        self.hopeless = None
+        self.recheck_seconds = RECHECK_FACTOR * max(float(seconds) for seconds in self.seconds)
+        self.fatal_result = None
         self.timeouts = self.characters = 0
         # This reserves address space, which is what the limit counts. Its pages are never touched.
         self.reserve = mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.clock = session.clock
 
-    def allowed(self):
+    def time_limit(self):
         return float(self.seconds[min(len(self.cases), len(self.seconds) - 1)])
 
     def case(self, body):
         """Runs one case. `body` raises an error if the case fails. If all further cases would fail in the same way, they are not run."""
         if self.stop and any(case["outcome"] != "passed" for case in self.cases):
             return
-        if self.hopeless:
-            self.add(self.hopeless[0], 0.0, self.hopeless[1])
+        if self.fatal_result:
+            self.add(self.fatal_result[0], 0.0, self.fatal_result[1])
             return
-        peer, allowed = self.session.peer, self.allowed()
-        peer.vouched, asked, peer.calls_before = False, peer.asked, peer.calls
+        peer, allowed = self.session.peer, self.time_limit()
+        peer.decided_by_claim, asked, peer.calls_before = False, peer.asked, peer.calls
         self.progress.begin(allowed)
         try:
             outcome, message = self.attempt(body, allowed)
         except Skipped:
             self.skipped += 1
             return
-        if outcome == "passed" and peer.vouched:
-            self.vouched.add(len(self.cases))
+        if outcome == "passed" and peer.decided_by_claim:
+            self.passed_by_claim.add(len(self.cases))
         if outcome == "passed" and peer.asked == asked:
-            self.unasked.add(len(self.cases))
+            self.passed_without_requests.add(len(self.cases))
         self.add(outcome, self.clock.charged(), message)
 
     def add(self, outcome, seconds, message):
@@ -107,16 +107,16 @@ class Bench:
         self.cases.append(case)
         self.progress.case(case)
 
-    def whole(self, body):
+    def run_uncounted(self, body):
         """Runs code that belongs to no case. If it fails, returns the result that all cases get."""
-        allowed = self.allowed()
+        allowed = self.time_limit()
         self.progress.begin(allowed)
         outcome, message = self.attempt(body, allowed)
         return None if outcome == "passed" else (outcome, self.clock.charged(), message)
 
     def attempt(self, body, allowed):
         """Runs `body` and returns its outcome and message. A `Stop` counts even if the test caught it and continued."""
-        found = self.within(allowed, lambda: body(allowed))
+        found = self.run_within(allowed, lambda: body(allowed))
         if isinstance(found, (BrokenTests, Skipped)):
             raise found
         if found is None:
@@ -127,16 +127,16 @@ class Bench:
         outcome, message = self.explain(found, allowed)
         self.session.peer.muted = False
         self.timeouts += outcome == "timeout"
-        if self.session.importing or outcome == "compile_error" or self.reserve is None or self.timeouts == PATIENCE:
-            self.hopeless = outcome, message
+        if self.session.importing or outcome == "compile_error" or self.reserve is None or self.timeouts == MAX_TIMEOUTS:
+            self.fatal_result = outcome, message
         return outcome, message
 
-    def within(self, seconds, body):
+    def run_within(self, seconds, body):
         """Runs `body` for at most this number of seconds. Returns the error that ended it early."""
         wire.Stop.raised = found = None
         self.clock.begin(seconds)
         try:
-            signal.signal(signal.SIGALRM, self.look)
+            signal.signal(signal.SIGALRM, self.on_alarm)
             signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
             try:
                 body()
@@ -150,7 +150,7 @@ class Bench:
             found = error
         return wire.Stop.raised or found
 
-    def look(self, _signal, _frame):
+    def on_alarm(self, _signal, _frame):
         """Handles the alarm at the time limit of a case. The case continues for as long as it was kept waiting for a processor."""
         left = self.clock.left()
         if not left:

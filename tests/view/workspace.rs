@@ -21,17 +21,17 @@ use rollpacker::operators::report::recorded_fields;
 use serde_json::{Value, json};
 
 /// The longest time that a test waits for an answer. It only ends tests that would hang.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A temporary folder.
-pub(crate) struct Place(tempfile::TempDir);
+pub(crate) struct TestWorkspace(tempfile::TempDir);
 
-impl Place {
+impl TestWorkspace {
     /// Creates a folder with a run of this many steps.
     pub(crate) fn with_run(name: &str, steps: u64) -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
-        place.run(name, steps);
-        place
+        let workspace = Self(tempfile::tempdir().expect("a folder"));
+        workspace.run(name, steps);
+        workspace
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -78,7 +78,7 @@ impl Place {
     }
 
     /// Returns the error of a folder that the program refuses.
-    pub(crate) fn refused(&self, folder: &str) -> String {
+    pub(crate) fn run_refused(&self, folder: &str) -> String {
         let end = self.command(folder).output().expect("the program starts");
         assert_eq!(end.status.code(), Some(2), "{end:?}");
         String::from_utf8_lossy(&end.stderr).into_owned()
@@ -226,7 +226,7 @@ impl Server {
 
     fn send(&self, host: &str, method: &str, path: &str, connection: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("connected");
-        stream.set_read_timeout(Some(LONGEST_WAIT)).expect("set");
+        stream.set_read_timeout(Some(MAX_WAIT)).expect("set");
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("sent");

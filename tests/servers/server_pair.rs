@@ -1,11 +1,11 @@
-//! A workplace with two servers, each behind a proxy.
+//! A workspace with two servers, each behind a proxy.
 
 use std::process::Child;
 
 use super::outcome::Outcome;
 use super::peer::Peer;
 use super::proxy::Proxy;
-use super::workplace::{ProcessEnd, Workplace, wait_until};
+use super::workspace::{ProcessEnd, TestWorkspace, wait_until};
 
 /// The number of prompts in the data.
 pub(crate) const ROWS: u64 = 16;
@@ -52,18 +52,18 @@ threads = 1
 device = "cpu"
 "#;
 
-/// A workplace and its servers.
-pub(crate) struct World {
-    pub(crate) place: Workplace,
+/// A workspace and its servers.
+pub(crate) struct ServerPair {
+    pub(crate) workspace: TestWorkspace,
     pub(crate) proxies: [Proxy; 2],
 }
 
-impl World {
+impl ServerPair {
     pub(crate) fn new() -> Self {
-        let place = Workplace::with_rows(RECIPE, ROWS);
-        let peers = [Peer::start(&place), Peer::start(&place)];
+        let workspace = TestWorkspace::with_rows(RECIPE, ROWS);
+        let peers = [Peer::start(&workspace), Peer::start(&workspace)];
         let proxies = peers.map(|peer| Proxy::start(peer.ready()));
-        Self { place, proxies }
+        Self { workspace, proxies }
     }
 
     /// Starts a run over both servers, in the folder `run`.
@@ -71,28 +71,28 @@ impl World {
         let urls = self.proxies.each_ref().map(Proxy::url);
         let servers = format!("rollout.servers={urls:?}");
         let args = ["--out", "run", "rollout.engine=vllm", &servers];
-        Run(Some(self.place.training(&[&args[..], more].concat()).spawn().unwrap()))
+        Run(Some(self.workspace.train_command(&[&args[..], more].concat()).spawn().unwrap()))
     }
 
     /// Trains over both servers.
-    pub(crate) fn trained(&self, more: &[&str]) -> Outcome {
-        self.ended(self.spawn(more))
+    pub(crate) fn train(&self, more: &[&str]) -> Outcome {
+        self.finish(self.spawn(more))
     }
 
     /// Trains over both servers, and also returns the text on standard error.
-    pub(crate) fn trained_and_printed(&self, more: &[&str]) -> (Outcome, String) {
-        self.ended_and_printed(self.spawn(more))
+    pub(crate) fn train_with_stderr(&self, more: &[&str]) -> (Outcome, String) {
+        self.finish_with_stderr(self.spawn(more))
     }
 
     /// Waits for the end of a run that must succeed. Each prompt of the data was trained once, four in each step, and nothing was lost.
-    pub(crate) fn ended(&self, run: Run) -> Outcome {
-        self.ended_and_printed(run).0
+    pub(crate) fn finish(&self, run: Run) -> Outcome {
+        self.finish_with_stderr(run).0
     }
 
-    fn ended_and_printed(&self, run: Run) -> (Outcome, String) {
+    fn finish_with_stderr(&self, run: Run) -> (Outcome, String) {
         let end = run.end();
         assert_eq!(end.code, Some(0), "{end:?}");
-        let outcome = Outcome::read(&self.place.path("run"));
+        let outcome = Outcome::read(&self.workspace.path("run"));
         assert_full(&outcome);
         (outcome, end.err)
     }

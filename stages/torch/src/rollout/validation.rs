@@ -4,7 +4,8 @@ use rollpacker_dataflow::step::SampleId;
 
 use super::{Partial, Request, RolloutError};
 
-/// Checks that the prompt and its longest response fit into `token_limit` tokens, and that resumed responses can continue.
+/// Checks that the prompt has a token, that prompt and longest response together have at most `token_limit` tokens, and that resumed
+/// responses can continue.
 pub(super) fn check(
     request: &Request,
     token_limit: usize,
@@ -30,7 +31,7 @@ fn check_samples(request: &Request) -> Result<(), RolloutError> {
     for Partial { sample, .. } in &request.resumed {
         if !free.contains(sample) {
             let expected = format!("one of {}..{}, ascending", free.start, free.end);
-            return Err(defect(request, *sample, "sample", expected, sample.to_string()));
+            return Err(resume_error(request, *sample, "sample", expected, sample.to_string()));
         }
         free.start = sample + 1;
     }
@@ -43,7 +44,8 @@ fn check_partial(
     max_new_tokens: u32,
 ) -> Result<(), RolloutError> {
     let Partial { sample, response_length, response_ids, logprobs, token_versions, .. } = partial;
-    let wrong = |field, expected, found| Err(defect(request, *sample, field, expected, found));
+    let wrong =
+        |field, expected, found| Err(resume_error(request, *sample, field, expected, found));
     if *response_length >= max_new_tokens {
         let expected = format!("fewer than the {max_new_tokens} tokens of the longest response");
         return wrong("response_length", expected, response_length.to_string());
@@ -61,7 +63,7 @@ fn check_partial(
     Ok(())
 }
 
-fn defect(
+fn resume_error(
     request: &Request,
     sample: u32,
     field: &'static str,
@@ -92,7 +94,7 @@ mod tests {
         }
     }
 
-    fn refused(resumed: Vec<Partial>) -> Option<String> {
+    fn validation_error(resumed: Vec<Partial>) -> Option<String> {
         let request = Request {
             step: Step(2),
             prompt: PromptId(5),
@@ -105,14 +107,14 @@ mod tests {
 
     #[test]
     fn partials_of_the_requested_samples_are_accepted() {
-        assert_eq!(refused(vec![]), None);
-        assert_eq!(refused(vec![partial(1, 7), partial(3, 0)]), None);
+        assert_eq!(validation_error(vec![]), None);
+        assert_eq!(validation_error(vec![partial(1, 7), partial(3, 0)]), None);
     }
 
     #[test]
     fn a_partial_that_cannot_be_resumed_is_named() {
         let check = |resumed, expected: &str| {
-            assert_eq!(refused(resumed).as_deref(), Some(expected));
+            assert_eq!(validation_error(resumed).as_deref(), Some(expected));
         };
         check(
             vec![partial(0, 2)],

@@ -1,7 +1,8 @@
-//! Numbers for people.
+//! Formats numbers for people.
 
-/// Formats a number in at most eight characters, with three to six significant digits.
-pub(crate) fn figure(value: f64) -> String {
+/// Formats a number for a column of eight characters: with three decimals below 100, as an integer below a million, and with two
+/// significant digits and an exponent below 0.001 and from a million.
+pub(crate) fn format_number(value: f64) -> String {
     let size = value.abs();
     match size {
         0.0 => "0".to_owned(),
@@ -26,8 +27,8 @@ mod tests {
             (2.5e-7, "2.5e-7"),
             (-3.2e9, "-3.2e9"),
         ] {
-            assert_eq!(figure(value), text);
-            assert!(figure(value).len() <= 8);
+            assert_eq!(format_number(value), text);
+            assert!(format_number(value).len() <= 8);
         }
     }
 }

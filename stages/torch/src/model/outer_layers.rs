@@ -10,21 +10,22 @@ use super::matrix::PackedMatrix;
 
 /// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct OuterLayers {
     /// `[vocab, hidden]`
     embedding: Tensor,
     norm: Norm,
     /// `[vocab, hidden]`; absent if tied to the embedding.
     head: Option<Tensor>,
-    /// The weight of the head, packed for inference.
+    /// The weight of the head, packed for inference; `None` to multiply by the weight itself.
     packed_head: Option<Arc<PackedMatrix>>,
-    /// The id whose lookups contribute no gradient to the embedding, or -1; PyTorch's `padding_idx`.
+    /// The id of the padding token, whose lookups contribute no gradient to the embedding; -1 if there is none. PyTorch calls it
+    /// `padding_idx`.
     padding: i64,
-    /// `[head_dim]`, radians per position, negative in the first half.
+    /// Frequencies of the rotary embedding, `[head_dim]`, in radians per position; negative in the first half.
     frequencies: Tensor,
 }
 
-impl Ends {
+impl OuterLayers {
     /// Allocates the parameters without initializing them.
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
         let matrix =
@@ -39,7 +40,7 @@ impl Ends {
         })
     }
 
-    /// Returns ends over the same memory, whose tensors are those that `handle` returns.
+    /// Returns the same parts over the same memory; `handle` creates their tensors.
     pub(crate) fn share(&self, handle: Handle) -> Self {
         Self {
             embedding: handle(&self.embedding),
@@ -52,20 +53,20 @@ impl Ends {
     }
 
     /// Returns the parameters before the layers, by name.
-    pub(crate) fn before(&self) -> [(&'static str, &Tensor); 1] {
+    pub(crate) fn input_parameters(&self) -> [(&'static str, &Tensor); 1] {
         [("model.embed_tokens.weight", &self.embedding)]
     }
 
     /// Returns the parameters after the layers, by name.
-    pub(crate) fn after(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+    pub(crate) fn output_parameters(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let head = self.head.as_ref().map(|head| ("lm_head.weight", head));
         std::iter::once(("model.norm.weight", self.norm.weight())).chain(head)
     }
 
     /// Maps ids `[n]` and positions `[n]` to the inputs of the layers: embeddings `[n, hidden]` and the rotation of each token.
     ///
-    /// As in transformers, the lookup of the padding token has no gradient. A tied head still trains that row.
-    pub(crate) fn enter(
+    /// As in transformers, the lookup of the padding token has no gradient. A tied head still trains the row of the padding token.
+    pub(crate) fn embed(
         &self,
         ids: &Tensor,
         positions: &Tensor,
@@ -75,7 +76,7 @@ impl Ends {
     }
 
     /// Applies the final norm to the output of the layers. Input and output are `[n, hidden]`.
-    pub(crate) fn leave(&self, x: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn apply_norm(&self, x: &Tensor) -> Result<Tensor, TchError> {
         self.norm.forward(x)
     }
 
@@ -92,13 +93,14 @@ impl Ends {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Sets the packed form of the [`head`](Self::head), or removes it.
+    /// Sets the packed form of the [`head`](Self::head); `None` removes the packed form.
     pub(crate) fn set_packed(&mut self, packed: Option<Arc<PackedMatrix>>) {
         self.packed_head = packed;
     }
 }
 
-/// Returns the frequencies twice, negated in the first half. The sign does not change the cosine, and negates the sine.
+/// Returns the frequencies of the rotary embedding twice, negated in the first half. This keeps the cosines and negates the sines, as a
+/// rotation requires for the first half.
 fn signed_frequencies(config: &ModelConfig) -> Result<Tensor, TchError> {
     let frequencies = config.rope.frequencies(config.head_dim);
     let signed: Vec<f32> = frequencies

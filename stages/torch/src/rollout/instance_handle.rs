@@ -1,4 +1,4 @@
-//! The engine's side of an instance: its thread, and the commands sent to it.
+//! The engine's handle to an instance: its thread, and the commands sent to it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ use super::counters::Counters;
 use super::generator::{Capacity, Generator};
 use super::instance::{Instance, InstanceCommand, Report, ReportSender};
 use super::invariance;
-use super::iterations::Busy;
+use super::iterations::BusyFlag;
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::passes::Passes;
-use super::race::{Progress, SharesInFlight};
+use super::race::{BatchesInFlight, Progress};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
@@ -29,19 +29,20 @@ use crate::model::matrix::SharedPacking;
 use crate::model::vectorized::Instructions;
 
 /// The engine's handle to an instance.
-pub(super) struct Owner {
-    /// Closed to end the thread. Wakers hold weak references and upgrade them only while sending, so no other owner keeps the channel open.
+pub(super) struct InstanceHandle {
+    /// The channel of commands; `None` once it is closed, which ends the thread. Wakers hold weak references and upgrade them only while
+    /// sending, so no other handle keeps the channel open.
     commands: Option<Arc<Sender<InstanceCommand>>>,
     thread: Option<InstanceThread>,
     pub(super) counters: Arc<Counters>,
     progress: Arc<Progress>,
-    in_flight: SharesInFlight,
+    in_flight: BatchesInFlight,
 }
 
 /// The thread of an instance.
 ///
 /// A thread keeps its kernel threads until it ends. When the number of the instance's devices changes, the thread therefore starts another
-/// one, which runs the instance from then on, and ends.
+/// thread, which runs the instance from then on, and ends.
 struct InstanceThread(JoinHandle<Option<InstanceThread>>);
 
 /// The data that all instances share.
@@ -56,7 +57,7 @@ pub(super) struct InstanceContext {
     pub(super) passes: Option<Passes>,
 }
 
-impl Owner {
+impl InstanceHandle {
     /// Sends a command. If the instance has ended, the command is discarded: the reason is in an event that has not been polled yet.
     pub(super) fn send(&self, command: InstanceCommand) {
         if let Some(commands) = &self.commands {
@@ -64,20 +65,20 @@ impl Owner {
         }
     }
 
-    /// Sends a share of responses to generate.
-    pub(super) fn give(&mut self, share: Vec<Sequence>) {
-        self.in_flight.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
-        self.send(InstanceCommand::Generate(share));
+    /// Sends a batch of responses to generate.
+    pub(super) fn send_batch(&mut self, batch: Vec<Sequence>) {
+        self.in_flight.send(batch.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
+        self.send(InstanceCommand::Generate(batch));
     }
 
-    /// Returns a floor: all responses that the instance has, and all that are in transit to it, end later.
+    /// Returns a floor: a tick before the end of all responses that the instance has, and of all that are in transit to it.
     pub(super) fn floor(&mut self) -> Tick {
         self.in_flight.floor(self.progress.read())
     }
 
-    /// Returns a floor for the responses in transit, as of the last call of [`floor`](Self::floor) and the shares sent since.
-    pub(super) fn floor_on_the_way(&self) -> Tick {
-        self.in_flight.not_taken()
+    /// Returns a tick before the end of the responses that were in transit at the last call of [`floor`](Self::floor), or were sent since.
+    pub(super) fn in_flight_floor(&self) -> Tick {
+        self.in_flight.pending_floor()
     }
 
     /// Returns a waker that makes the thread check for work of its colocated models.
@@ -85,7 +86,7 @@ impl Owner {
         let commands = self.commands.as_ref().map(Arc::downgrade).unwrap_or_default();
         Arc::new(move || {
             if let Some(commands) = commands.upgrade() {
-                let _gone = commands.send(InstanceCommand::Look);
+                let _gone = commands.send(InstanceCommand::CheckWorkloads);
             }
         })
     }
@@ -111,32 +112,32 @@ impl InstanceContext {
         number: u32,
         decoder: Decoder,
         token_limit: usize,
-    ) -> Result<Owner, TorchEngineError> {
-        let (mut owner, instance) = self.owned(number, decoder, token_limit)?;
+    ) -> Result<InstanceHandle, TorchEngineError> {
+        let (mut handle, instance) = self.instance_with_handle(number, decoder, token_limit)?;
         let thread = InstanceThread::start(instance, self.config.threads_per_instance)
             .map_err(|error| TorchEngineError::Thread { instance: number, error })?;
-        owner.thread = Some(thread);
-        Ok(owner)
+        handle.thread = Some(thread);
+        Ok(handle)
     }
 
-    /// Creates an instance without a thread, and its owner.
-    pub(super) fn owned(
+    /// Creates an instance without a thread, and its handle.
+    pub(super) fn instance_with_handle(
         &self,
         number: u32,
         decoder: Decoder,
         token_limit: usize,
-    ) -> Result<(Owner, Instance), TchError> {
+    ) -> Result<(InstanceHandle, Instance), TchError> {
         let (commands, received) = channel();
         let counters = Arc::new(Counters::default());
         let instance = self.instance(number, decoder, token_limit, &counters, received)?;
-        let owner = Owner {
+        let handle = InstanceHandle {
             commands: Some(Arc::new(commands)),
             thread: None,
             counters,
             progress: Arc::clone(&instance.progress),
-            in_flight: SharesInFlight::default(),
+            in_flight: BatchesInFlight::default(),
         };
-        Ok((owner, instance))
+        Ok((handle, instance))
     }
 
     pub(super) fn instance(
@@ -163,11 +164,11 @@ impl InstanceContext {
             counters: Arc::clone(counters),
             commands,
             reports: self.reports.clone(),
-            busy: Busy::new(&self.busy),
+            busy: BusyFlag::new(&self.busy),
             workloads: Vec::new(),
             deterministic: self.passes.is_some(),
             progress: Arc::default(),
-            shares: 0,
+            batches: 0,
             backlog: Backlog::default(),
         })
     }
@@ -177,7 +178,7 @@ impl InstanceThread {
     /// Starts a thread that runs `instance` with `device_threads` threads for each of its devices.
     fn start(instance: Instance, device_threads: usize) -> std::io::Result<Self> {
         let (number, reports) = (instance.number, instance.reports.clone());
-        let work = move || match outcome(instance, device_threads) {
+        let work = move || match run_instance(instance, device_threads) {
             Ok(ended) => {
                 let failed = |error| {
                     let reason = format!("cannot start a thread: {error}");
@@ -195,7 +196,8 @@ impl InstanceThread {
     }
 }
 
-/// Packs the weights of the decoders in a precision, once if they are equal.
+/// Packs the weights of the decoders in the precision `dtype`. Decoders with the same weights as the first decoder share its packed
+/// weights.
 pub(super) fn pack(decoders: &mut [Decoder], dtype: Precision) -> Result<(), TorchEngineError> {
     decoders.iter_mut().for_each(|decoder| decoder.set_precision(dtype));
     let Some((first, others)) = decoders.split_first_mut() else { return Ok(()) };
@@ -209,8 +211,9 @@ pub(super) fn pack(decoders: &mut [Decoder], dtype: Precision) -> Result<(), Tor
     Ok(())
 }
 
-/// Returns the passes for instances of `config`, tested with `decoder` on a thread like theirs; `None` without deterministic generation.
-pub(super) fn passes(
+/// Returns the passes for instances of `config`, tested with `decoder` on a thread with as many kernel threads as an instance has. Returns
+/// `None` if generation is not deterministic.
+pub(super) fn select_passes(
     config: &TorchEngineConfig,
     decoder: &mut Decoder,
 ) -> Result<Option<Passes>, TorchEngineError> {
@@ -219,9 +222,9 @@ pub(super) fn passes(
     }
     let passes = std::thread::scope(|scope| {
         let tried = scope.spawn(|| {
-            let _threads = KernelThreads::of_this_thread(config.threads_per_instance)
+            let _threads = KernelThreads::for_this_thread(config.threads_per_instance)
                 .map_err(|error| TorchEngineError::Thread { instance: 0, error })?;
-            invariance::passes(decoder).map_err(TorchEngineError::from)
+            invariance::select_passes(decoder).map_err(TorchEngineError::from)
         });
         tried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
@@ -229,16 +232,20 @@ pub(super) fn passes(
     Ok(Some(passes))
 }
 
-/// Runs an instance with `device_threads` threads for each of its devices. Returns it if the number of its devices changes. A panic is
-/// converted to an error, so that callers do not wait for a thread that has ended.
-fn outcome(instance: Instance, device_threads: usize) -> Result<Option<Instance>, RolloutError> {
+/// Runs an instance with `device_threads` threads for each of its devices. Returns the instance if the number of its devices changes, and
+/// `None` if the engine was dropped or has failed. A panic is converted to an error, so that callers do not wait for a thread that has
+/// ended.
+fn run_instance(
+    instance: Instance,
+    device_threads: usize,
+) -> Result<Option<Instance>, RolloutError> {
     let number = instance.number;
     let threads = threads(instance.devices, device_threads, instance.deterministic);
     let failed = |reason: String| RolloutError::Engine { instance: number, reason };
     let run = || {
-        let _threads = KernelThreads::of_this_thread(threads)
+        let _threads = KernelThreads::for_this_thread(threads)
             .map_err(|error| failed(format!("cannot start its threads: {error}")))?;
-        instance.run().map_err(|fault| fault.of(number))
+        instance.run().map_err(|error| error.into_rollout_error(number))
     };
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(ended) => ended,
@@ -255,7 +262,7 @@ pub(super) fn threads(devices: u32, device_threads: usize, deterministic: bool) 
     if is_fixed { device_threads } else { device_threads.saturating_mul(devices as usize) }
 }
 
-/// Returns the message of a panic.
+/// Returns the message of a panic, or `without a message` if the payload is not a text.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

@@ -1,4 +1,4 @@
-//! The progress of a server, which distinguishes a response that waits from one that is lost.
+//! The progress of a server, by which a client distinguishes a response that waits from a response that is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,37 +8,38 @@ use tokio::time::Instant;
 use super::call::Limits;
 use crate::http::{Events, ServerError};
 
-/// The time of a server's last token.
+/// Detects whether a server has stalled, from the time of its last token.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct StallDetector {
     start: Instant,
-    /// Milliseconds from `start`.
+    /// The time of the last progress, in milliseconds from `start`.
     last: AtomicU64,
     /// `true` while the server is paused for a load, when no token is due.
     paused: AtomicBool,
     stall: Duration,
 }
 
-impl Pulse {
+impl StallDetector {
     pub(crate) fn new(limits: Limits) -> Self {
         let (last, paused) = (AtomicU64::new(0), AtomicBool::new(false));
         Self { start: Instant::now(), last, paused, stall: limits.stall }
     }
 
-    /// Records progress.
-    pub(crate) fn beat(&self) {
+    /// Records that the server made progress now.
+    pub(crate) fn record_progress(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Sets whether tokens are due.
+    /// Records that the server is paused, so that no token is due, or has resumed. Either counts as progress.
     pub(crate) fn set_paused(&self, paused: bool) {
-        self.beat();
+        self.record_progress();
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Returns the next event of a response. An error if neither the response nor the server made progress for the limit.
-    pub(crate) async fn next(
+    /// Returns the next event of a response; `None` after the last one. Fails if the response had no event for the stall limit and the
+    /// server made no progress either, or if the response alone had none for ten times the limit. Pauses do not count.
+    pub(crate) async fn next_event(
         &self,
         path: &str,
         events: &mut Events,
@@ -47,20 +48,20 @@ impl Pulse {
         loop {
             match tokio::time::timeout(self.stall, events.next()).await {
                 Ok(event) => {
-                    self.beat();
+                    self.record_progress();
                     return event;
                 }
                 Err(_) if self.is_paused() => silent = Duration::ZERO,
                 Err(_) => silent += self.stall,
             }
-            if self.is_dead(silent) {
-                return Err(events.endpoint().stalled(path, silent));
+            if self.is_stalled(silent) {
+                return Err(events.endpoint().stall_error(path, silent));
             }
         }
     }
 
-    /// Returns the longest time without a token.
-    pub(crate) fn stall(&self) -> Duration {
+    /// Returns the maximum time without a token (see [`Limits::stall`]).
+    pub(crate) fn stall_limit(&self) -> Duration {
         self.stall
     }
 
@@ -68,8 +69,8 @@ impl Pulse {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if a response that was silent for so long is lost.
-    fn is_dead(&self, silent: Duration) -> bool {
+    /// Returns `true` if a response that had no event for the time `silent` is lost.
+    fn is_stalled(&self, silent: Duration) -> bool {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         let moves = self.start.elapsed().saturating_sub(last) < self.stall;
         silent >= self.stall * if moves { 10 } else { 1 }
