@@ -216,11 +216,12 @@ impl Coordinator {
         self.members[server].unverified.clear();
         for id in self.members[server].running.clone() {
             self.cancel_call(id);
-            self.output.shared.measurements.update(|reading| reading.moved_responses += 1);
-            match self.responses.get(&id).is_some_and(|response| response.is_aborted) {
-                true => self.finish(id, FinishReason::Abort),
-                false => self.requeue(id),
+            if self.responses.get(&id).is_some_and(|response| response.is_aborted) {
+                self.finish(id, FinishReason::Abort);
+                continue;
             }
+            self.output.shared.measurements.update(|reading| reading.moved_responses += 1);
+            self.requeue(id);
         }
     }
 
