@@ -168,11 +168,16 @@ impl Verifier {
     /// # Errors
     /// If `options` is not an object, or has an unknown key or a value of the wrong type.
     pub fn with(&self, options: &serde_json::Value) -> Result<Self, OptionsError> {
+        // Otherwise, an array would be read as the values of all fields.
+        let Some(keys) = options.as_object().map(serde_json::Map::keys) else {
+            let found = format!("expected an object of options, found {options}");
+            return Err(OptionsError(serde::de::Error::custom(found)));
+        };
         let mut all = serde_json::to_value(self).map_err(OptionsError)?;
         let own = Self::deserialize(options).map_err(OptionsError)?;
         let own = serde_json::to_value(own).map_err(OptionsError)?;
-        if let (Some(all), Some(options)) = (all.as_object_mut(), options.as_object()) {
-            for key in options.keys() {
+        if let Some(all) = all.as_object_mut() {
+            for key in keys {
                 let key = renamed(key);
                 all.insert(key.to_owned(), own[key].clone());
             }

@@ -26,7 +26,7 @@ const PREFIXES: &[&str] = &[
 /// Returns the command at the start of a run of letters: the first entry of `PREFIXES` with which the run begins. Returns the whole run if
 /// there is no such entry, or if the run is `cdots`, `circle`, `pmod` or `pmb`, which are commands that begin like another command.
 pub(super) fn known_prefix(word: &str) -> &str {
-    if ["cdots", "pmod", "pmb"].contains(&word) {
+    if ["cdots", "circle", "pmod", "pmb"].contains(&word) {
         return word;
     }
     PREFIXES.iter().find(|prefix| word.starts_with(**prefix)).unwrap_or(&word)

@@ -88,10 +88,12 @@ impl Reward for Math {
         let correct = match sample.extra()?.remove("math") {
             None => self.0.is_correct(&sample.response, truth),
             Some(options) => {
-                let verifier = self.0.with(&options).map_err(|error| {
-                    RewardError::fatal(format_args!("field `extra_info.math`: {error}"))
-                })?;
-                verifier.is_correct(&sample.response, truth)
+                let invalid = |reason: &dyn std::fmt::Display| {
+                    RewardError::fatal(format_args!("field `extra_info.math`: {reason}"))
+                };
+                let verifier = self.0.with(&options).map_err(|error| invalid(&error))?;
+                let math = Self(verifier).checked().map_err(|error| invalid(&error))?;
+                math.0.is_correct(&sample.response, truth)
             }
         };
         Ok(correct.into())

@@ -43,7 +43,8 @@ pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
         .map(|run| candidate(text, run, priority))
         .collect();
     if let Some(begin) = boxes::begin(text) {
-        let end = text.rfind('}').map_or(text.len(), |end| end + 1).max(begin);
+        let last_brace = text.rfind('}').filter(|brace| *brace > begin);
+        let end = last_brace.map_or(text.len(), |brace| brace + 1);
         let content = Content::Boxes(text[begin..end].to_owned());
         found.push(Candidate { priority, span: (begin, end), content });
     }

@@ -9,6 +9,7 @@ fn marked_answers_count_and_the_last_marker_wins() {
             ("1234", "so #### 1,234"),
             ("\\frac{1}{2}", "\\boxed{\\frac{1}{2}}"),
             ("8", "\\boxed{7} no, \\boxed{8}"),
+            ("7", "x^{2}, so \\boxed 7"),
             ("42", "<answer> 42. </answer>"),
             ("18.0", "Answer: $18$\nThanks"),
             ("4", "A:3 then #### 4"),
@@ -24,6 +25,16 @@ fn marked_answers_count_and_the_last_marker_wins() {
     let marked = Verifier { last_number: false, ..Verifier::default() };
     assert!(!marked.is_correct("so there are 3 apples and 5.", "5"));
     assert!(marked.is_correct("A:5", "5"));
+}
+
+#[test]
+fn options_are_an_object() {
+    let with = |options: &str| Verifier::default().with(&serde_json::from_str(options).unwrap());
+    assert_eq!(with(r#"{"precision": 2}"#).unwrap().precision, 2);
+    for options in ["[2]", "[]", "2", "null", "\"precision\""] {
+        let error = with(options).unwrap_err().to_string();
+        assert!(error.contains("an object of options") && error.ends_with(options), "{error}");
+    }
 }
 
 #[test]
@@ -49,6 +60,7 @@ fn numbers() {
             ("$|-3|$", "3"),
             ("$\\lfloor 2.7 \\rfloor$", "2"),
             ("$45^\\circ$", "45 degrees"),
+            ("$45^\\circle$", "45"),
             ("$12\\text{ cm}^2$", "12"),
             ("$\\$4.50$", "4.5"),
             ("$2^{10}$", "1024"),
