@@ -103,7 +103,7 @@ fn schedule(recipe: &Recipe) -> String {
     let (prompts, responses) = recipe.launched;
     match (prompts, responses) == (recipe.data.train_batch_size, recipe.rollout.n) {
         true => name.to_owned(),
-        false => format!("{name}, short rounds launch {prompts} prompts x {responses} responses"),
+        false => format!("{name}, rounds launch up to {prompts} prompts x {responses} responses"),
     }
 }
 

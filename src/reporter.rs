@@ -419,7 +419,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> String {
     if launched != (p0, r0) {
         let _ = writeln!(
             text,
-            "a short round launches    {} prompts x {} responses = {} responses",
+            "a round launches up to    {} prompts x {} responses = {} responses",
             launched.0,
             launched.1,
             launched.0 * launched.1 as usize

@@ -117,7 +117,7 @@ fn a_run_prints_a_banner_and_a_summary() {
     for line in [
         "  run folder  run",
         "  data        data/train.parquet: 96 prompts; validation: data/validation.parquet: 4 prompts",
-        "  schedule    tail_batching, short rounds launch 6 prompts x 6 responses",
+        "  schedule    tail_batching, rounds launch up to 6 prompts x 6 responses",
     ] {
         assert!(lines.contains(&line), "{line}: {}", end.out);
     }

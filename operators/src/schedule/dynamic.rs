@@ -125,6 +125,10 @@ impl RoundPolicy for Dynamic {
         self.stock.pool.take_one(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
     }
 
+    fn round_size(&self) -> Option<(usize, u32)> {
+        Some((self.config.launched(), self.config.responses))
+    }
+
     fn next(&self) -> NextAction<RoundShare> {
         self.stock.next(&self.rounds, self.config.launched(), self.config.prompts)
     }

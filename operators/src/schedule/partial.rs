@@ -124,6 +124,10 @@ impl RoundPolicy for Partial {
         true
     }
 
+    fn round_size(&self) -> Option<(usize, u32)> {
+        Some((self.launched, self.config.responses))
+    }
+
     fn next(&self) -> NextAction<RoundShare> {
         self.stock.next(&self.rounds, self.launched, self.config.prompts)
     }

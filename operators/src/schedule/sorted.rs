@@ -163,6 +163,11 @@ impl RoundPolicy for Sorted {
         self.config.mode == Mode::Partial
     }
 
+    fn round_size(&self) -> Option<(usize, u32)> {
+        let loads = 1 + usize::from(self.config.carry_over);
+        Some((self.config.load().saturating_mul(loads), self.config.responses))
+    }
+
     fn next(&self) -> NextAction<UpcomingLoads> {
         if self.rounds.remaining() == 0 {
             return NextAction::Finish;

@@ -385,6 +385,15 @@ mod law {
             prop_assert_eq!(result.is_err(), fails, "{:?}", result);
         }
 
+        /// `contract` derives the maximum from the options. A filter may launch more prompts, to replace rejected ones.
+        #[test]
+        fn the_stated_size_of_a_round_is_the_maximum(case in cases(&ALL)) {
+            let (contract, size) = (case.contract(), case.schedule().round_size());
+            let (prompts, samples) = size.unwrap_or((case.prompts, case.responses));
+            prop_assert_eq!(samples, contract.samples);
+            prop_assert!(prompts <= contract.max && (contract.filters || prompts == contract.max));
+        }
+
         /// Events that break the contract do not cause a panic.
         #[test]
         fn any_order_of_events_causes_no_panic(case in cases(&ALL), seed: u64) {
