@@ -74,18 +74,22 @@ impl Messages {
     }
 }
 
+/// The column whose texts must be JSON messages. A text of another column may be the prompt itself.
+const JSON_COLUMN: &str = "messages";
+
 /// Returns `true` for blank text. The first byte is a fast path that decides nearly every text.
 fn is_blank(text: &str) -> bool {
     !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
-/// Converts a text column to messages, and returns the defects of its rows. A text that is a JSON array of messages is parsed; any other
-/// text becomes one user message. If any text begins with `[`, the rows are converted by [`MessagesBuilder::push_text`].
+/// Converts a text column to messages, and returns the defects of its rows. Each row is converted as by [`MessagesBuilder::push_text`]. If
+/// every text is a user message, the column is not copied.
 pub(crate) fn text_messages(
     text: &StringArray,
     column: &Arc<str>,
 ) -> (Messages, Vec<(u32, RowDefect)>) {
-    if text.iter().flatten().any(|text| text.trim_start().starts_with('[')) {
+    let is_plain = |text: &str| !text.trim_start().starts_with('[');
+    if &**column == JSON_COLUMN || !text.iter().flatten().all(is_plain) {
         return parsed_messages(text, column);
     }
     let messages = Messages {
@@ -144,8 +148,8 @@ impl MessagesBuilder {
         Ok(())
     }
 
-    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message. In a column named `messages`, text
-    /// that is not a JSON array is rejected and adds an empty row.
+    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message. In a column named `messages`, any
+    /// other text is rejected and adds an empty row.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
@@ -153,7 +157,8 @@ impl MessagesBuilder {
         };
         match parsed {
             Ok(messages) if messages.iter().all(is_message) => self.push_messages(&messages),
-            Err(found) if &*self.column == "messages" => {
+            other if &*self.column == JSON_COLUMN => {
+                let found = other.err().unwrap_or_else(|| "an array of other values".to_owned());
                 return self.refuse("a JSON array of messages", found);
             }
             _ => {

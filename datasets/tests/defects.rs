@@ -220,6 +220,23 @@ fn rows_that_cannot_be_used() {
             "messages.jsonl: row 1: column `messages`: expected a JSON array of messages, found EOF while parsing a string at line 1 column 7"
         ],
     );
+    for (name, text, found) in
+        [("plain", "x", "text"), ("numbers", "[1, 2]", "an array of other values")]
+    {
+        let message = r#"[{"role": "user", "content": "x"}]"#;
+        let column: ArrayRef = Arc::new(StringArray::from(vec![text, message]));
+        let alone: ArrayRef = Arc::new(StringArray::from(vec![text]));
+        let lines = [json!({"messages": text})];
+        for file in [
+            folder.columns(&format!("{name}.parquet"), vec![("messages", column)]),
+            folder.columns(&format!("{name}_alone.parquet"), vec![("messages", alone)]),
+            folder.lines(&format!("{name}.jsonl"), &lines),
+        ] {
+            let error = first_error(&folder, DatasetConfig::of([file]));
+            let expected = "row 0: column `messages`: expected a JSON array of messages, found";
+            assert!(error.ends_with(&format!("{expected} {found}")), "{error}");
+        }
+    }
     let lines = [json!({"prompt": "x"}), json!({"prompt": {"a": 1}})];
     check(
         &folder,
