@@ -29,7 +29,8 @@ pub(super) fn decimal(digits: &str) -> Option<Rational> {
     checked(Rational::new(numerator, ten_to(fraction.len())))
 }
 
-/// Parses a repeating decimal, such as `0.1` with the period `6`, without sign and exponent.
+/// Parses a repeating decimal, such as `0.1` with the period `6`, without sign and exponent. Returns `None` if [`decimal`] rejects the
+/// digits or the period.
 pub(super) fn repeating(digits: &str, period: &str) -> Option<Rational> {
     let first = decimal(digits)?;
     let places = digits.split_once('.').map_or(0, |(_, fraction)| fraction.len());
@@ -54,13 +55,18 @@ pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left * right)
 }
 
-/// Returns the power with an integer exponent. Returns `None` for any other exponent and for zero to a power that is not positive.
+/// Returns the power with an integer exponent. Returns `None` for any other exponent, for zero to a power that is not positive, and if the
+/// bits of the base times the exponent exceed [`MAX_BITS`] and the base is not 1 or -1.
 pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     if !exponent.is_integer() {
         return None;
     }
     if base.is_one() || exponent.is_zero() {
         return (!base.is_zero()).then(Rational::one);
+    }
+    if (-base).is_one() {
+        let is_odd = exponent.numer().bit(0);
+        return Some(if is_odd { base.clone() } else { Rational::one() });
     }
     let exponent = exponent.to_i32()?;
     if base.is_zero() {
