@@ -101,13 +101,17 @@ impl RawRecipe {
     fn check_threads(&self) -> Result<(), RecipeError> {
         let (rollout, workers) = (&self.rollout, self.trainer.workers);
         let of_engines = rollout.instances as usize * rollout.threads_per_instance;
-        let lent = if self.placement.kind == "fixed" { 0 } else { of_engines };
-        let all = workers * (of_engines + self.actor.threads.unwrap_or(1).max(lent));
+        let own = self.actor.threads.unwrap_or(1);
+        let (trainer, of_trainer) = match self.placement.kind.as_str() {
+            "fixed" => (own, "actor.threads"),
+            _ => (own.max(of_engines), "the larger of that product and actor.threads"),
+        };
+        let all = workers * (of_engines + trainer);
         if all <= limits::MAX_TOTAL_THREADS {
             return Ok(());
         }
         let expected = format!(
-            "at most {} threads of trainer.workers * (rollout.instances * rollout.threads_per_instance + actor.threads)",
+            "at most {} threads of trainer.workers * (rollout.instances * rollout.threads_per_instance + {of_trainer})",
             limits::MAX_TOTAL_THREADS
         );
         Err(out_of_bounds("rollout.threads_per_instance", expected, format!("{all} threads")))

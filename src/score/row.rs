@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 pub(super) type JsonObject = Map<String, Value>;
 
-/// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has.
+/// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has. For the response
+/// and the group, the first row that needs the column determines its name for all rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScoreColumns {
     /// The response: a text, or messages of which the last counts. Usual names: `response`, `solution_str`, `completion`, `output`,
@@ -167,7 +168,7 @@ impl ScoreColumns {
             Some(Value::String(text)) => {
                 let info: JsonObject = serde_json::from_str(text).map_err(|error| {
                     RowError::input(format_args!(
-                        "column `extra_info`: expected a JSON object, found {error}"
+                        "column `extra_info`: expected a JSON object: {error}"
                     ))
                 })?;
                 extra.extend(info);

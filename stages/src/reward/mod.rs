@@ -105,7 +105,7 @@ impl Sample {
     /// Returns the reference answer.
     ///
     /// # Errors
-    /// [`RewardError::missing`] if the dataset row has no reference answer.
+    /// Returns [`RewardError::missing`] if the dataset row has no reference answer.
     pub fn truth(&self) -> Result<&str, RewardError> {
         let missing = || RewardError::missing("ground_truth", &self.data_source);
         self.ground_truth.as_deref().ok_or_else(missing)
@@ -118,9 +118,7 @@ impl Sample {
     pub fn extra(&self) -> Result<serde_json::Map<String, serde_json::Value>, RewardError> {
         let Some(text) = self.extra_info.as_deref() else { return Ok(serde_json::Map::new()) };
         serde_json::from_str(text).map_err(|error| {
-            RewardError::fatal(format_args!(
-                "field `extra_info`: expected a JSON object, found {error}"
-            ))
+            RewardError::fatal(format_args!("field `extra_info`: expected a JSON object: {error}"))
         })
     }
 }
@@ -207,7 +205,7 @@ impl<R: Reward> DynReward for R {
 pub struct SharedReward(Arc<dyn DynReward>);
 
 impl SharedReward {
-    /// Shares a reward.
+    /// Puts a reward behind a shared pointer.
     #[must_use]
     pub fn new(reward: impl Reward) -> Self {
         Self(Arc::new(reward))

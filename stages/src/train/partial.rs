@@ -37,7 +37,7 @@ pub struct Total {
     pub sample: u32,
     /// The name of the quantity, defined by the trainer.
     pub name: String,
-    /// The sum.
+    /// The sum over the responses of the unit.
     pub value: f64,
 }
 
@@ -73,7 +73,7 @@ pub enum PartialError {
     #[error("responses were accumulated after the last partial of the step was taken")]
     NotTaken,
     /// A unit was received twice, so its place in the order of additions is undefined.
-    #[error("received the responses of {prompt} from sample {sample} on twice")]
+    #[error("received the responses of {prompt}, beginning with sample {sample}, twice")]
     Repeated {
         /// The prompt.
         prompt: PromptId,
@@ -92,7 +92,7 @@ impl HasOrigin for PartialError {
 }
 
 impl Default for Numbers {
-    /// Creates an empty vector.
+    /// Creates an empty vector of floating-point numbers.
     fn default() -> Self {
         Self::Float(Vec::new())
     }
@@ -192,7 +192,7 @@ impl Partial {
     /// Adds the partial of another replica. All replicas must add partials in the same order.
     ///
     /// # Errors
-    /// See [`Numbers::add`].
+    /// Returns the errors of [`Numbers::add`].
     pub fn add(&mut self, other: Self) -> Result<(), PartialError> {
         self.gradient.add(other.gradient)?;
         self.totals.extend(other.totals);

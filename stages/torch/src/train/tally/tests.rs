@@ -50,7 +50,7 @@ fn sums_are_in_the_order_of_units_through_any_replicas() {
 fn repeated_and_foreign_sums_are_refused() {
     let mut tallies = Tallies::default();
     tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap();
-    let expect = "received the responses of p7 from sample 3 on twice";
+    let expect = "received the responses of p7, beginning with sample 3, twice";
     let again = tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap_err();
     assert_eq!(again.to_string(), expect);
     let totals = tallies.totals("policy");

@@ -421,7 +421,7 @@ fn foreign_and_repeated_partials_are_refused() {
     let replica_split = uneven();
     trainer.accumulate(Step(0), &replica_split.whole()).unwrap();
     let again = trainer.accumulate(Step(0), &replica_split.calls(1)[0]).unwrap_err().to_string();
-    assert_eq!(again, "received the responses of p2 from sample 0 on twice");
+    assert_eq!(again, "received the responses of p2, beginning with sample 0, twice");
     let mut refused = |numbers| {
         let partial = Partial { gradient: numbers, totals: Vec::new() };
         trainer.put_sum(Step(0), partial).unwrap_err().to_string()
