@@ -197,7 +197,7 @@ impl App {
         self
     }
 
-    /// Adds an advantage estimator, which `algorithm.adv_estimator` can name.
+    /// Adds an advantage estimator, which `algorithm.adv_estimator` can name. Its options are the keys of `[algorithm.adv_options]`.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn advantage<O: DeserializeOwned, E: Into<Estimator>>(
@@ -210,7 +210,7 @@ impl App {
         self
     }
 
-    /// Adds a policy loss, which `actor.policy_loss.loss_mode` can name.
+    /// Adds a policy loss, which `actor.policy_loss.loss_mode` can name. Its options are the other keys of `[actor.policy_loss]`.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn policy_loss<O: DeserializeOwned, L: PolicyLoss + 'static>(
@@ -223,7 +223,8 @@ impl App {
         self
     }
 
-    /// Adds an estimator of a KL divergence, which `actor.kl_loss_type` and `algorithm.kl_penalty` can name.
+    /// Adds an estimator of a KL divergence, which `actor.kl_loss_type` and `algorithm.kl_penalty` can name. A recipe cannot set its
+    /// options.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn kl_estimator<O: DeserializeOwned, K: KlEstimator + 'static>(

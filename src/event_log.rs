@@ -1,4 +1,4 @@
-//! TensorBoard's event file of a run, written while the run trains.
+//! A writer that adds the metrics of each step to the TensorBoard event file in the run folder while the run trains.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -12,7 +12,7 @@ use crate::run_files::events;
 use crate::run_folder::RecordError;
 use crate::show::RunRecord;
 
-/// An event file with the metrics of a run so far.
+/// The TensorBoard event file in a run folder, with the metrics that the run has reported so far.
 pub(crate) struct EventLog {
     path: PathBuf,
     events: EventWriter<BufWriter<File>>,

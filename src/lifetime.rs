@@ -29,8 +29,8 @@ impl EndReason {
     /// Returns the reason why a run with the stop handle `stop` ended after `updates` updates. `wanted` is the total number of updates;
     /// `None` if it is unknown.
     ///
-    /// A run that made all its updates is finished, even if a stop was requested before. A run that ended without a requested stop is
-    /// finished, too: its prompts are exhausted.
+    /// A run that made all its updates, or whose schedule has nothing left to do, is finished, even if a stop was requested before. A run
+    /// that ended without a requested stop is finished, too: its prompts are exhausted.
     #[must_use]
     pub fn of(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {
@@ -80,7 +80,8 @@ impl WallTime {
         Self { clock, limit, rounds, pace: Mutex::default() }
     }
 
-    /// Returns `true` if there is time for another round. Call this whenever a round can open: the calls also measure the rounds.
+    /// Returns `true` if there is time for another round, and always at the first call. Call this whenever a round can open: the calls also
+    /// measure the rounds.
     pub fn allows(&self, _step: Step) -> bool {
         let now = self.clock.now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,8 @@ pub enum DriftError {
     /// The file cannot be read or written.
     #[error(transparent)]
     File(#[from] ProfileError),
-    /// The rows of the file are not a valid profile.
+    /// The rows of the file are not a valid profile, an option of the monitor is out of its range, or the time of a cell could not be
+    /// replaced.
     #[error("{path}: {reason}")]
     Rows {
         /// The path of the profile.
@@ -60,7 +61,8 @@ impl ProfileMonitor {
         &self.profile
     }
 
-    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics.
+    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics. If a cell cannot be
+    /// renewed, [`finish`](Self::finish) returns the error.
     ///
     /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a
     /// moving mean over steps. It is absent until a cell is compared. `profile/drifted_cells` is the number of cells renewed in this step.

@@ -127,7 +127,7 @@ impl OverlongPrompts {
     }
 }
 
-/// Reads and tokenizes the prompts of a run, and leaves out prompts that are too long.
+/// Reads and tokenizes the prompts of a run, and leaves out or cuts prompts that are too long.
 pub struct PromptReader {
     /// The dataset.
     pub dataset: Dataset,
@@ -150,7 +150,8 @@ impl PromptReader {
     /// `last`.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used. The message names the file and the row.
+    /// If the dataset cannot be read or lacks the row of `last`, a prompt cannot be used, or every prompt of an epoch is too long. The
+    /// error of a prompt names the file and the row.
     pub fn emit(
         &self,
         epochs: u32,
@@ -172,7 +173,7 @@ impl PromptReader {
     /// Returns all prompts of one epoch that are not too long, for validation.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used.
+    /// If the dataset cannot be read, a prompt cannot be used, or every prompt is too long.
     pub fn read_all(&self) -> Result<Vec<PromptRow>, PromptError> {
         self.rows(1, None)?.collect()
     }
@@ -180,7 +181,7 @@ impl PromptReader {
     /// Returns the first `max` tokens of the prompts, concatenated in order, or all tokens if the dataset has fewer.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used.
+    /// If the dataset cannot be read, a prompt cannot be used, or every prompt is too long.
     pub fn first_tokens(&self, max: usize) -> Result<Vec<i32>, PromptError> {
         let mut tokens = Vec::with_capacity(max);
         for prompt in self.first_prompts(max)? {
@@ -193,10 +194,11 @@ impl PromptReader {
         Ok(tokens)
     }
 
-    /// Returns the tokens of each of the first `max` prompts.
+    /// Returns the tokens of each of the first `max` prompts that are not left out because of their length.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used.
+    /// If the dataset cannot be read. The iterator returns the error of a prompt that cannot be used, and an error if every prompt is too
+    /// long.
     pub(crate) fn first_prompts(
         &self,
         max: usize,

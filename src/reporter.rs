@@ -98,7 +98,8 @@ pub struct RunSummary {
     pub discarded_tokens: usize,
 }
 
-/// Mean scores on held-out prompts; null if there was no validation.
+/// The numbers of held-out prompts and the mean scores on them. A score is null if there was no validation at that time, or if errors
+/// exclude all of its responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Validation {
     /// The number of validation prompts.
@@ -392,7 +393,7 @@ fn shutdown_grace(recipe: &Recipe) -> Duration {
     watch.map_or(max, |watch| Duration::from_nanos(watch.after.0).clamp(min, max))
 }
 
-/// Returns the expected number of steps, assuming that no prompts are left out.
+/// Returns the expected number of steps, at most `trainer.total_training_steps`, assuming that no prompts are left out.
 pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
     let (data, run) = (&recipe.data, &recipe.run);
     let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(run.total_epochs);

@@ -71,7 +71,7 @@ impl RecordError {
     }
 }
 
-/// The files that a run writes into its folder from its start.
+/// The files that every run writes into its folder.
 const RECORD_FILES: [&str; 3] = [RECIPE, METRICS, SUMMARY];
 /// The folders with one file per step.
 const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_FOLDER];
@@ -152,7 +152,7 @@ impl RunFolder {
     /// writes its responses.
     ///
     /// # Errors
-    /// If a file cannot be written, or the path holds something that is not a regular file.
+    /// If a file cannot be written or removed, or the path of a record holds something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
         check_record_paths(folder)?;
         remove_step_files(folder, None)?;
@@ -178,10 +178,12 @@ impl RunFolder {
         Err(RecordError::Short { path, expected, found })
     }
 
-    /// Continues in the folder of an earlier run. Removes everything written after `extent`.
+    /// Continues in the folder of an earlier run. Removes the records written after `extent`, the summary and the event file, and writes
+    /// the recipe.
     ///
     /// # Errors
-    /// If the metrics file is shorter than `extent`, in which case nothing is removed, or if a file cannot be written.
+    /// If the path of a record holds something that is not a regular file, the metrics file is missing or shorter than `extent`, or a file
+    /// cannot be written or removed. In the first two cases, nothing is removed.
     pub fn resume(
         folder: &Path,
         recipe: &str,
@@ -257,7 +259,8 @@ impl RunFolder {
         self.write_metrics(report.step.0 + 1, round, time, metrics)
     }
 
-    /// Writes metrics that do not belong to a training step, such as the metrics of the validation before the first step.
+    /// Adds a line to `metrics.jsonl`, and its metrics to the event file if the run writes one. Call [`step`](Self::step) for the metrics
+    /// of a training step, and this function for other metrics, such as the metrics of the validation before the first step.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -15,7 +15,7 @@ pub struct RunResult {
     pub last: Option<Metrics>,
     /// The numbers of validation prompts.
     pub validation_prompts: ValidationPrompts,
-    /// The number of prompts left out because of their length.
+    /// The number of training prompts left out because of their length, counted once per epoch.
     pub overlong_prompts: u64,
     /// The number of prompts that the curriculum skipped; `None` without a curriculum.
     pub skipped: Option<SkippedCounts>,
@@ -23,7 +23,7 @@ pub struct RunResult {
     pub ended: EndReason,
 }
 
-/// The numbers of prompts that a curriculum skipped, counted once per epoch.
+/// The numbers of prompts that a curriculum skipped. A prompt counts once for each epoch in which it is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SkippedCounts {
     /// The number of prompts skipped as too easy.

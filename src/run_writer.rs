@@ -77,10 +77,10 @@ impl RunWriter {
         move || saved.wait_outcome().map_err(io::Error::other)
     }
 
-    /// Waits until all records are written, and writes `summary.json`.
+    /// Waits until all records are written, and writes `summary.json` if no record has failed.
     ///
     /// # Errors
-    /// The first error of any record.
+    /// If a record or the summary could not be written. Returns the first error.
     pub(crate) fn finish(
         &mut self,
         summary: impl Serialize + Send + 'static,

@@ -58,7 +58,7 @@ pub struct RunSnapshots {
     pub restored: Option<RestoredSnapshot>,
     /// The generation of the store, which the other processes need to join it.
     generation: Option<Generation>,
-    /// Messages for the user: which snapshots were skipped, and why.
+    /// Messages for the user: the snapshots that cannot be used, with the reasons, and a note if there is no snapshot to resume from.
     pub notes: Vec<String>,
 }
 

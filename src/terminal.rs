@@ -2,7 +2,8 @@
 //!
 //! All text for the terminal is printed by this module. Text from other sources, such as server responses, dataset strings and file names,
 //! may contain control sequences that move the cursor or change earlier output. These are escaped, and secrets are redacted. A closed
-//! standard output or standard error, as `head` leaves it, is not an error: the run continues.
+//! standard output or standard error, as `head` leaves it, is not an error: the run continues. Only [`JsonRows`] returns the error of a
+//! closed standard output.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -52,7 +53,7 @@ pub fn json_line(message: &str, fields: Map<String, Value>) -> String {
 ///
 /// # Errors
 ///
-/// If it cannot be written, unless the reader has closed the stream.
+/// If the line cannot be written, unless the reader has closed the stream.
 pub fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
 }
@@ -61,20 +62,21 @@ pub fn print_line(line: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If it cannot be written, unless the reader has closed the stream.
+/// If the text cannot be written, unless the reader has closed the stream.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     let written = output.write_all(clean(text).as_bytes()).and_then(|()| output.flush());
     unless_closed(written)
 }
 
-/// Prints a line on standard error. Write errors are ignored, because there is no place left to report them.
+/// Prints a line on standard error, as a JSON line if [`use_json_lines`] was called. Write errors are ignored, because there is no place
+/// left to report them.
 pub fn warn(line: &str) {
     let line = if is_json() { json_line(line, Map::new()) } else { line.to_owned() };
     drop(io::stderr().write_all(clean(&format!("{line}\n")).as_bytes()));
 }
 
-/// Prints an error and its causes on standard error.
+/// Prints an error and its causes on standard error, as a JSON line if [`use_json_lines`] was called.
 pub fn error(error: &anyhow::Error) {
     warn(&format!("error: {}", with_causes(error)));
 }

@@ -12,7 +12,7 @@ pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::R
 }
 
 /// Returns the metrics of a validation that sampled `samples` responses to each prompt, and of a validation that decoded one response to
-/// each prompt greedily.
+/// each prompt greedily. A mean score is left out if errors exclude all of its responses.
 pub(crate) fn metrics(
     sampled: &ValidationResult,
     samples: u32,

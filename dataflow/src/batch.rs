@@ -145,7 +145,7 @@ impl Batch {
     /// Returns a column of lists or of [shared lists](crate::shared_list).
     ///
     /// # Panics
-    /// If there is no such list column.
+    /// If there is no list column of this name whose items have the type `T`.
     #[must_use]
     pub fn lists<T: ArrowPrimitiveType>(&self, column: &str) -> Lists<'_, T> {
         let array = self.column(column);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The maximum amount that a producer may have handed over and its consumer not yet released, in rows, tokens or bytes. Clones share the
+/// A limit on the amount, in rows, tokens or bytes, that a producer has handed over and its consumer has not released. Clones share the
 /// budget.
 ///
 /// Counting messages would not bound memory: one message may hold a row or a million. A producer thread blocks in

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Converts from seconds, rounded to the nearest nanosecond; negative values become 0.
+    /// Converts from seconds, rounded to the nearest nanosecond. Negative values and NaN become 0; values that are too large become the
+    /// maximum.
     #[must_use]
     pub fn from_secs_f64(seconds: f64) -> Self {
         Self((seconds * 1e9).round() as u64)
@@ -91,8 +92,8 @@ impl WallClock {
     }
 }
 
-/// Returns the system's time in seconds since 1970, for records that are compared with the records of other programs. The time may jump;
-/// measure durations with a [`Clock`].
+/// Returns the system's time in seconds since 1970, for records that are compared with the records of other programs. The result is 0 if
+/// the system's time lies before 1970. The time may jump; measure durations with a [`Clock`].
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "no clock of a run has the date")]
 pub fn unix_seconds() -> f64 {
@@ -135,7 +136,7 @@ impl fmt::Debug for AlarmQueue {
 }
 
 impl VirtualClock {
-    /// Advances the clock to `now`; never moves it backwards.
+    /// Advances the clock to `now`; never moves it backwards. Rings no alarms.
     pub fn advance_to(&self, now: Nanos) {
         self.now.fetch_max(now.0, Ordering::AcqRel);
     }
@@ -229,7 +230,8 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Sets the alarm to ring once at `at`, which replaces an earlier setting. If `at` has passed, it rings at the next advance.
+    /// Sets the alarm to ring once at `at`, which replaces an earlier setting. If `at` has passed, the alarm rings at the next
+    /// [`advance`](VirtualClock::advance).
     pub fn set(&self, at: Nanos) {
         self.clock.lock().set(self.id, Some(at));
     }

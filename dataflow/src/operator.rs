@@ -212,7 +212,8 @@ impl<'scope> Operator<'scope> {
         watchdog::count_progress(count);
     }
 
-    /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step. Returns `stream`.
+    /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step. Does nothing if no
+    /// subscriber receives spans. Returns `stream`.
     #[must_use]
     pub fn end_spans_by(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {
         if telemetry::is_traced() {

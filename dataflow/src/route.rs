@@ -36,7 +36,8 @@ pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> 
     DistributorPact(move |_peers| ToWorker { column })
 }
 
-/// Moves rows to the workers that `pact` selects: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the name of the operator.
+/// Moves rows to the workers that `pact` selects: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the name of the operator. On a
+/// single worker, returns the stream unchanged.
 #[must_use]
 pub fn exchange<'scope>(
     name: &'static str,

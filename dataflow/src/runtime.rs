@@ -17,7 +17,7 @@ use crate::watchdog::{self, Watchdog};
 /// `build` connects the graph's error streams to the given [`Faults`] by [`crate::fault::raise`].
 ///
 /// # Errors
-/// The first fault that was raised. The graph is torn down, and everything its operators own is dropped.
+/// If a fault is raised. The first fault is returned. The graph is torn down, and all values that its operators own are dropped.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
     run_with(
         single_worker_allocator(),
@@ -34,7 +34,7 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
 /// Like [`run`], under an optional watchdog.
 ///
 /// # Errors
-/// The first fault that was raised, or the fault of the watchdog if the watchdog ends the run.
+/// If a fault is raised, or the watchdog ends the run.
 pub fn run_watched<R>(
     watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
@@ -56,7 +56,7 @@ pub fn run_watched<R>(
 /// The graph may wait for nothing but `clock`: no thread and no tokio runtime.
 ///
 /// # Errors
-/// The first fault that was raised, or a fault that reports a stall: no alarm is set, and the graph has not ended.
+/// If a fault is raised, or the run stalls: no alarm is set, and the graph has not ended.
 pub fn run_virtual<R>(
     clock: &VirtualClock,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,

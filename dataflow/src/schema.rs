@@ -21,9 +21,9 @@ pub mod column {
     pub const EPOCH: &str = "epoch";
     /// `UInt64`: the row of the dataset, counted over its files in order, from 0.
     pub const ROW: &str = "row";
-    /// `Utf8`: the source of the prompt, by which rewards are routed.
+    /// `Utf8`: the source of the prompt, by which rewards are routed. Nullable in [requests](super::REQUESTS) and responses.
     pub const DATA_SOURCE: &str = "data_source";
-    /// `Utf8`: the kind of task, to which the quotas of a schedule apply.
+    /// `Utf8`: the kind of task, to which the quotas of a schedule apply; the data source if the row of the dataset names none.
     pub const DOMAIN: &str = "domain";
     /// `Utf8`: the prompt as chat messages, a JSON array of `{role, content}`.
     pub const MESSAGES: &str = "messages";
@@ -175,7 +175,7 @@ pub mod column {
     pub const FIXED: &str = "fixed";
     /// `List<Float64>`: floating-point numbers; empty if the chunk holds fixed-point numbers.
     pub const FLOATS: &str = "floats";
-    /// `Utf8`: the description of an error.
+    /// `Utf8`: the description of an error; null in a part of a snapshot without an error.
     pub const MESSAGE: &str = "message";
 }
 
@@ -199,7 +199,8 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Requests of the schedule to the rollout, in order. A request concerns `samples` responses of a prompt, starting at `sample`. `action` 0
 /// launches them, 1 aborts them, and 2 pauses them: it stops them and keeps their tokens for a later launch. In lockstep mode, `action` 3
-/// reports that `tick` has passed: responses that ended by then may be emitted, and the requests that follow apply at that tick.
+/// reports that `tick` has passed: responses that ended by then may be emitted, and the requests that follow apply at that tick. Only
+/// launches carry the prompt: in the other rows, `prompt_ids` is empty, and `data_source` and `row` are null.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),

@@ -153,7 +153,7 @@ impl fmt::Display for PromptId {
 pub struct SampleId {
     /// The step in which the response was launched.
     pub step: Step,
-    /// The prompt.
+    /// The prompt that the response answers.
     pub prompt: PromptId,
     /// The index of the response among the responses to the prompt, from 0.
     pub sample: u32,

@@ -41,7 +41,7 @@ pub struct Meter {
 /// The counts of a [`Meter`] since the operator was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterReading {
-    /// The operator.
+    /// The name of the operator.
     pub operator: &'static str,
     /// The number of rows received.
     pub rows_in: u64,

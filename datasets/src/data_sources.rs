@@ -10,9 +10,9 @@ use crate::error::DatasetError;
 /// The first row of a data source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstRow {
-    /// The data source.
+    /// The name of the data source.
     pub data_source: String,
-    /// The file.
+    /// The file that contains the row.
     pub file: PathBuf,
     /// The row of the file, from 0.
     pub row: u64,
@@ -23,7 +23,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// At the first row that cannot be used, and if a file cannot be read.
+    /// If a row cannot be used, or a file cannot be read. The search ends at the first such error.
     pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
         let mut seen = SourceIndex::default();
         for (file, ranges) in self.rows_by_file() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DefectKind {
-    /// A file that cannot be opened: absent, truncated, or of another format.
+    /// A file that cannot be opened or read: for example, a file that is absent, truncated, a pipe, or of another format.
     UnreadableFile,
     /// A file without rows.
     NoRows,

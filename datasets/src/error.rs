@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ::parquet::errors::ParquetError;
 
-/// An error of a dataset. Rows count from 0 within their file, so row 0 of a JSONL file is its first line.
+/// An error of a dataset. Rows count from 0 within their file, so row 0 of a JSONL file is its first line that is not blank.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// The configuration names no file.

@@ -27,8 +27,8 @@ impl PromptFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, can be read only once, is neither Parquet nor JSONL, or is damaged, or if a column is absent or has
-    /// the wrong type.
+    /// If the file cannot be opened, can be read only once, is neither Parquet nor JSONL, is damaged, or is a JSONL file without rows, or
+    /// if a column is absent or has the wrong type.
     pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
         check_reopens(path)?;
         let path: Arc<Path> = path.into();

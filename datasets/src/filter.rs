@@ -14,7 +14,7 @@ use crate::prompts::Prompts;
 pub struct FilterStats {
     /// The number of excluded prompts.
     pub prompts: u64,
-    /// The length of the longest excluded prompt, in the unit of the measure.
+    /// The length of the longest excluded prompt, in the unit of the measure; 0 if no prompt is excluded.
     pub longest: usize,
     /// The number of excluded prompts of each `data_source`.
     pub by_data_source: BTreeMap<String, u64>,
@@ -45,7 +45,8 @@ struct FilteredEpoch {
 impl Prompts {
     /// Excludes prompts longer than `limit` and counts them in [`LengthFilter::stats`]. `measure` returns the length in any unit, usually
     /// tokens after the chat template, and a second value that is returned with the prompt, so that it need not be tokenized twice. An
-    /// epoch of which every prompt is excluded returns [`DatasetError::AllFiltered`]. (verl: `data.filter_overlong_prompts`)
+    /// epoch of which every prompt is excluded returns [`DatasetError::AllFiltered`], unless the filter began within the epoch or has
+    /// returned another error in it. (verl: `data.filter_overlong_prompts`)
     pub fn filter_by_length<T, M: FnMut(&Prompt) -> (usize, T)>(
         self,
         limit: usize,

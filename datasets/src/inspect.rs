@@ -73,11 +73,12 @@ pub struct Percentiles {
     pub mean: f64,
 }
 
-/// Reads all rows and summarizes them. `samples` is the number of prompts to include.
+/// Reads all rows, regardless of `max_samples`, and summarizes them. `samples` is the number of prompts to include.
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds, or a file cannot be opened or decoded. Bad rows are counted and are no error.
+/// If a setting is out of bounds, a path or glob is invalid or matches no file, or a file cannot be opened or decoded. Bad rows are counted
+/// and are no error.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
     let mut count =

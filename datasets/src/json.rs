@@ -21,8 +21,9 @@ fn widen(narrow: f32) -> f64 {
     narrow.to_string().parse().unwrap_or_else(|_| f64::from(narrow))
 }
 
-/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents.
-/// Binary values become hexadecimal text. Dates, times, decimals and all other types become text as Arrow displays them.
+/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents;
+/// infinite floats and NaN become null. Binary values become hexadecimal text. Dates, times, decimals and all other types become text as
+/// Arrow displays them.
 #[derive(Clone, Debug)]
 pub(crate) enum JsonColumn {
     Null,

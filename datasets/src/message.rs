@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Message {
     /// The role, such as `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// The text.
+    /// The text of the message.
     pub content: String,
 }
 
@@ -16,7 +16,7 @@ pub struct Message {
 pub struct MessageRef<'a> {
     /// The role, such as `system`, `user`, `assistant` or `tool`.
     pub role: &'a str,
-    /// The text.
+    /// The text of the message.
     pub content: &'a str,
 }
 

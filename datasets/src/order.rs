@@ -26,7 +26,8 @@ pub struct Cursor {
     pub epoch: u32,
     /// The number of rows of the epoch that were returned or found bad.
     pub offset: u64,
-    /// The digest of the dataset and order that the cursor belongs to, checked on resuming. A cursor made by hand may omit it.
+    /// The digest of the dataset and order that the cursor belongs to, checked on resuming. With `None`, as in a cursor made by hand, only
+    /// the offset is checked.
     #[serde(default)]
     pub fingerprint: Option<u64>,
 }

@@ -17,9 +17,10 @@ pub struct PromptRow {
     pub row: u64,
     /// The epoch in which the prompt was read, from 0.
     pub epoch: u32,
-    /// The source of the prompt, by which rewards are routed.
+    /// The source of the prompt, by which rewards are routed; [`default_data_source`](crate::DatasetConfig::default_data_source) if the row
+    /// names none.
     pub data_source: String,
-    /// The kind of task, to which the quotas of a schedule apply.
+    /// The kind of task, to which the quotas of a schedule apply; the data source if the row names none.
     pub domain: String,
     /// The chat messages; at least one, not all blank.
     pub messages: Vec<Message>,
@@ -31,8 +32,8 @@ pub struct PromptRow {
 
 /// A prompt as read: a handle to the decoded columns, cheap to clone and to send.
 ///
-/// It keeps the batch of rows that it was decoded with in memory, at most about 4 MiB or one row. Convert it to a [`PromptRow`] to keep a
-/// prompt for long.
+/// The handle keeps the whole batch of rows with which the prompt was decoded in memory: at most about 4 MiB, or one row if that is larger.
+/// Convert it to a [`PromptRow`] to keep a prompt for long.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) chunk: Arc<Chunk>,
@@ -65,14 +66,15 @@ impl Prompt {
         self.chunk.rows[self.at()]
     }
 
-    /// Returns the source of the prompt, by which rewards are routed.
+    /// Returns the source of the prompt, by which rewards are routed. If the row names none, returns
+    /// [`default_data_source`](crate::DatasetConfig::default_data_source).
     #[must_use]
     #[inline]
     pub fn data_source(&self) -> &str {
         self.chunk.data_source(self.at())
     }
 
-    /// Returns the kind of task, to which the quotas of a schedule apply.
+    /// Returns the kind of task, to which the quotas of a schedule apply. If the row names none, returns the data source.
     #[must_use]
     #[inline]
     pub fn domain(&self) -> &str {
@@ -98,7 +100,8 @@ impl Prompt {
         self.chunk.ground_truth.as_ref()?.plain(self.at())
     }
 
-    /// Returns `extra_info` and the configured extra columns as a JSON object.
+    /// Returns `extra_info` and the configured extra columns as a JSON object. A name that both have may occur twice; the field of
+    /// `extra_info` is then the last one.
     #[must_use]
     pub fn extra_info_json(&self) -> String {
         self.chunk.extra.text(self.at())

@@ -42,11 +42,11 @@ impl Records {
         })
     }
 
-    /// Checks that a file can be read several times.
+    /// Checks that a file can be read several times. A folder passes: opening it as a file fails later.
     ///
     /// # Errors
     ///
-    /// [`DatasetError::ReadOnce`] for a pipe or a device, [`DatasetError::Io`] if the file cannot be examined.
+    /// If the file is a pipe, a socket or a device ([`DatasetError::ReadOnce`]), or cannot be examined ([`DatasetError::Io`]).
     pub fn check_reopens(path: &Path) -> Result<(), DatasetError> {
         check_reopens(path)
     }

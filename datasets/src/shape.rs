@@ -24,7 +24,7 @@ pub enum Shape {
     Float,
     /// `Utf8`: text as it is, other values as JSON.
     Text,
-    /// `List`.
+    /// `List` of items of one shape.
     List(Box<Shape>),
     /// `Struct`, with its fields in the order of their first occurrence.
     Struct(Vec<(String, Shape)>),
@@ -54,7 +54,7 @@ impl Shape {
         Self::Struct(object.iter().map(|(name, value)| (name.clone(), Self::of(value))).collect())
     }
 
-    /// Returns the shape that fits the values of both shapes.
+    /// Returns the shape that fits the values of both shapes: [`Text`](Self::Text) if they have no common type.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         match (self, other) {

@@ -41,7 +41,7 @@ pub struct Defect {
     pub expected: String,
     /// The number of occurrences.
     pub count: u64,
-    /// The locations of the first occurrences.
+    /// The locations of the first occurrences, as many as were requested.
     pub first: Vec<DefectLocation>,
 }
 
@@ -50,7 +50,7 @@ pub struct Defect {
 pub struct Validation {
     /// The number of files checked.
     pub files: u64,
-    /// The number of rows checked.
+    /// The number of rows in all files that could be opened.
     pub rows: u64,
     /// The number of defects that prevent rows from being used for training.
     pub errors: u64,
@@ -60,11 +60,12 @@ pub struct Validation {
     pub defects: Vec<Defect>,
 }
 
-/// Checks every row. `first` is the number of locations to report for each defect.
+/// Checks every row, regardless of `max_samples`. `first` is the number of locations to report for each defect.
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds or the configuration names no existing file. All other errors are part of the report.
+/// If a setting is out of bounds, a path or glob is invalid or matches no file, or a folder on the way cannot be read. All other errors are
+/// part of the report.
 pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, DatasetError> {
     config.check()?;
     let mut check = Validator { first, files: config.paths()?, ..Validator::default() };

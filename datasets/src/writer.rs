@@ -86,7 +86,8 @@ impl PromptWriter {
         Ok(Self { path, writer, layout, held, written: 0 })
     }
 
-    /// Writes a prompt without its `row` and `epoch`.
+    /// Adds a prompt without its `row` and `epoch`. Prompts are converted and written in batches of 1,024, so an error may concern an
+    /// earlier prompt.
     ///
     /// # Errors
     ///

@@ -49,7 +49,7 @@ pub struct Gradients<'scope> {
 /// ```
 pub trait GradientExt<'scope> {
     /// Passes complete groups to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups that arrive
-    /// while the trainer is busy are passed with a later call.
+    /// while the trainer is busy are passed with a later call. If a call fails, the run ends with an error.
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope>;
 }
 

@@ -48,7 +48,7 @@ impl Groups<'_> {
     }
 
     /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must go through
-    /// [`infer`](crate::InferenceExt::infer) afterwards.
+    /// [`infer`](crate::InferenceExt::infer) afterwards; otherwise no penalty is subtracted.
     #[must_use]
     pub fn with_kl_penalty(self, controller: KlController) -> Self {
         Self { reward_kl: Some(controller), ..self }

@@ -18,8 +18,9 @@ const MAX_ERROR: f64 = 0.2;
 pub enum KlControl {
     /// The coefficient is constant.
     Fixed,
-    /// The coefficient rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2). A step
-    /// multiplies it by `1 + error * responses / horizon`, with the relative error `kl / target_kl - 1` clipped to [-0.2, 0.2].
+    /// The coefficient rises while the divergence is above a target, and falls while the divergence is below the target (Ziegler et al.
+    /// 2019, section 2.2). A step multiplies the coefficient by `1 + error * responses / horizon`, with the relative error
+    /// `kl / target_kl - 1` clipped to [-0.2, 0.2].
     Adaptive {
         /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,

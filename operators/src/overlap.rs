@@ -20,7 +20,7 @@ pub enum Scoring {
 pub enum GroupDelivery {
     /// Groups are passed as they become complete.
     Streamed {
-        /// The maximum number of groups per call. `None` passes all groups that are waiting.
+        /// The maximum number of groups per call; 0 counts as 1. `None` passes all groups that are waiting.
         max_groups: Option<usize>,
     },
     /// The first call for a step passes the groups of the step that are complete at that time. The other groups are passed when the step is

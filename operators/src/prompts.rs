@@ -26,13 +26,13 @@ pub struct PromptRow {
     /// The number of tokens of the prompt: the length of `prompt_ids`, except in simulations, where `prompt_ids` only identifies the
     /// prompt.
     pub prompt_length: u32,
-    /// The data source. It selects the reward.
+    /// The data source, which selects the reward.
     pub data_source: String,
     /// The prompt as chat messages, in JSON.
     pub messages: String,
     /// The reference answer. A structured answer is JSON. `None` if the dataset row has no answer.
     pub ground_truth: Option<String>,
-    /// All other columns of the dataset, as a JSON object.
+    /// All other columns of the dataset, as a JSON object; `None` if there are none to pass on.
     pub extra_info: Option<String>,
 }
 

@@ -87,6 +87,9 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If `make` fails.
+    ///
+    /// # Panics
+    /// If the system cannot start the thread, or `make` panics.
     pub fn spawn<E: Send + 'static>(
         clock: Arc<dyn Clock>,
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
@@ -208,7 +211,8 @@ impl TrainerThread {
         self.service.call(wake, move |timed| timed.accumulate(step, &groups))
     }
 
-    /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step.
+    /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step. The reply is an error if the
+    /// update fails or the version of the new policy is not the number of the next step.
     pub(crate) fn update(
         &self,
         step: Step,

@@ -71,7 +71,8 @@ pub struct Updates<'scope> {
 /// assert_eq!(gradients.iter().collect::<Vec<_>>(), [4, 4, 4], "responses per update");
 /// ```
 pub trait UpdateExt<'scope> {
-    /// Updates the policy once per step, in the order of steps, including steps without admitted groups.
+    /// Updates the policy once per step, in the order of steps, including steps without admitted groups. If an update fails, the run ends
+    /// with an error.
     fn update(self) -> Updates<'scope>;
 }
 

@@ -37,9 +37,9 @@ pub struct ValidationResult {
     pub score: Option<f64>,
     /// Mean score per data source. A source whose responses are all excluded is missing.
     pub by_source: BTreeMap<String, f64>,
-    /// Mean response length, in tokens.
+    /// Mean response length, in tokens; 0 if there are no responses.
     pub mean_length: f64,
-    /// Length of the longest response, in tokens.
+    /// Length of the longest response, in tokens; 0 if there are no responses.
     pub longest: usize,
     /// The number of responses whose reward failed. Depending on `on_error` of the route, they count as 0 or are excluded.
     pub reward_errors: usize,
@@ -306,7 +306,8 @@ pub type ValidatorThread = ServiceThread<ValidatePolicy>;
 /// ```
 pub trait ValidateExt {
     /// Validates each policy whose version is a multiple of `every` before passing it on, so that the next round waits for the result. If
-    /// `every` is 0, no policy is validated. A failed validation ends the run.
+    /// `every` is 0, no policy is validated. A failed validation ends the run. With several workers, each worker validates its own
+    /// policies, so `every` should be 0 on all workers but one.
     #[must_use]
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }

@@ -182,7 +182,8 @@ impl WriteArgs {
     }
 }
 
-/// Runs a subcommand. The exit status is 0 if the input has no errors, and 2 otherwise; the reason is on standard error.
+/// Runs a subcommand. The exit status is 0 if the input has no errors, and 2 otherwise. The errors are printed on standard error. With
+/// `--json`, the defects of rows are printed in the JSON object instead.
 ///
 /// # Errors
 ///

@@ -16,7 +16,8 @@ use crate::terminal;
 
 /// Export a run to TensorBoard or Perfetto.
 ///
-/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not a run folder.
+/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the run folder or the selected steps cannot
+/// be read, or an output file cannot be created.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("formats").required(true).multiple(true))]
 pub(crate) struct ExportArgs {

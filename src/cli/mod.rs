@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: its commands, their arguments and their exit statuses.
 
 mod data;
 mod export;
@@ -162,10 +162,11 @@ pub(crate) fn failed(origin: Origin) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints the help and ends the process, or prints the reason why the command line cannot be used and returns [`BAD_INPUT`].
+/// Prints the help, or the reason why the command line cannot be used, and ends the process. Returns [`BAD_INPUT`] only if the message
+/// contains control sequences or secrets.
 ///
 /// An argument quoted in the message may contain control sequences, because a shell expands file names into arguments. Such a message is
-/// printed through [`terminal`], which escapes them.
+/// printed through [`terminal`], which escapes control sequences and redacts secrets.
 fn report_usage_error(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if terminal::clean(&text) == text {

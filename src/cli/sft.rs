@@ -160,7 +160,8 @@ impl SftRun {
     ///
     /// # Errors
     ///
-    /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
+    /// If the device, the alphabet or the data cannot be used, a row has no demonstration, has an unknown character or is too long, or
+    /// there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
         let device = resolve_device(recipe.device).map_err(RecipeError::from)?;
         let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);

@@ -12,7 +12,8 @@ use crate::terminal;
 
 /// Show a run: its settings, curves, findings on why it does not learn, and some of its responses.
 ///
-/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not a run folder.
+/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not a run folder, a file
+/// cannot be read, or the step or the prompt has no responses.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// Folder of the run.

@@ -17,8 +17,8 @@ const CANARY_TOKENS: usize = 48;
 /// The minimum number of different tokens of the canary's text, which has 30 different characters.
 const MIN_DISTINCT: usize = 12;
 
-/// Returns the tokens of the canary, which servers and the program both score: at least 2, and at most the smaller of `max` and 48. They
-/// encode a fixed text, or are spread over the vocabulary if the tokenizer cannot represent the text.
+/// Returns the tokens of the canary, which servers and the program both score: at most the smaller of `max` and 48, but at least 2. The
+/// tokens encode a fixed text, or are spread over the vocabulary if the tokenizer cannot represent the text.
 #[must_use]
 pub fn canary_tokens(tokenizer: &Tokenizer, max: usize) -> Vec<i32> {
     let max = max.min(CANARY_TOKENS);

@@ -30,7 +30,7 @@ pub(super) enum Content {
     Summary(Summary),
 }
 
-/// Scalars.
+/// The scalars of an event.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Summary {
     #[prost(message, repeated, tag = "1")]
@@ -45,7 +45,7 @@ pub(super) struct ScalarValue {
     /// Optional, because a 0 would not be written otherwise, and TensorBoard leaves out values that are absent.
     #[prost(float, optional, tag = "2")]
     pub(super) simple_value: Option<f32>,
-    /// Needed in the first event of a tag only.
+    /// The description of the tag. TensorBoard needs it only in the first event of the tag.
     #[prost(message, optional, tag = "9")]
     pub(super) metadata: Option<SummaryMetadata>,
 }

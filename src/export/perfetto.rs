@@ -107,7 +107,7 @@ fn continuations(run: &RunRecord, range: StepRange) -> Result<Continuations, Rea
     Ok(continuations)
 }
 
-/// Reads the responses of a step; none if the run wrote no rollouts.
+/// Reads the responses of a step. Returns an empty list if the step has no file of rollouts.
 fn responses(run: &RunRecord, step: u64) -> Result<Vec<TimelineResponse>, ReadError> {
     let path = run_files::rollouts(&run.folder, step);
     match path.try_exists() {

@@ -54,7 +54,7 @@ pub(crate) struct EventWriter<W> {
     /// The metrics that the file has so far.
     described: BTreeSet<String>,
     scalars: usize,
-    /// The sum of the times of the steps, in seconds: the time of lines that record none.
+    /// The sum of the durations of the steps so far, in seconds. It replaces the time of a line that records none.
     elapsed_s: f64,
 }
 
@@ -64,7 +64,8 @@ impl<W: Write> EventWriter<W> {
         Self { out, is_begun: false, described: BTreeSet::new(), scalars: 0, elapsed_s: 0.0 }
     }
 
-    /// Writes lines of `metrics.jsonl`.
+    /// Writes lines of `metrics.jsonl`. Values that are not numbers are left out. A line without a time gets the sum of the durations of
+    /// the steps so far.
     pub(crate) fn write_all(&mut self, lines: &[StepMetrics]) -> io::Result<()> {
         lines.iter().try_for_each(|line| {
             self.elapsed_s += line.get("perf/time_per_step").unwrap_or(0.0);
@@ -75,7 +76,8 @@ impl<W: Write> EventWriter<W> {
         })
     }
 
-    /// Writes the metrics of a step, reported at `time` in seconds since 1970. The values are finite.
+    /// Writes the metrics of a step, reported at `time` in seconds since 1970. The first call also writes the head of the file. The values
+    /// must be finite.
     pub(crate) fn write<'a>(
         &mut self,
         step: u64,

@@ -37,7 +37,7 @@ pub(crate) struct Finding {
 pub(super) struct Rule {
     /// The metric that the value is derived from.
     metric: &'static str,
-    /// Returns the value that is judged.
+    /// Returns the value that is judged; `None` if the run has no such value or another rule judges it.
     value: fn(&Recent<'_>) -> Option<f64>,
     /// The bound from which the value is a problem.
     bound: f64,

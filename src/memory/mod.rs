@@ -50,7 +50,7 @@ pub struct OutOfMemory {
     pub needed: u64,
     /// The available memory.
     pub available: Available,
-    /// The largest parts, at most three, in descending order of size.
+    /// The largest parts, at most three, in descending order of size. Parts below 1 % of `needed` are left out.
     pub largest: Vec<MemoryPart>,
 }
 
@@ -111,7 +111,7 @@ fn list(parts: &[MemoryPart]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-/// A number of bytes, printed in the largest unit in which it is at least 1.
+/// A number of bytes, printed in the largest unit from MiB to EiB in which it is at least 1, or else in bytes.
 pub(crate) struct ByteSize(pub(crate) u64);
 
 impl fmt::Display for ByteSize {

@@ -196,7 +196,7 @@ impl TrainingMemory<'_> {
         ((prompts as u64).min(self.prompts.saturating_mul(epochs)), responses.into())
     }
 
-    /// Returns the maximum number of steps of the run.
+    /// Returns the number of steps with a full batch, at most `trainer.total_training_steps`.
     fn steps(&self) -> u64 {
         let (data, run) = (&self.recipe.data, &self.recipe.run);
         let prompts = self.prompts.saturating_mul(run.total_epochs.into());

@@ -11,8 +11,8 @@ use super::context::PlacementContext;
 use super::live::LiveRun;
 use crate::profile_monitor::ProfileMonitor;
 
-/// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile. Without a profile, decode times are
-/// infinite.
+/// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile. Decode times that the profile does not
+/// determine are infinite, and all decode times are infinite without a profile.
 ///
 /// The policy observes the responses of all workers, but places the instances of one worker. An instance of the policy therefore stands for
 /// one instance of each worker. Training times are unknown; the triggers that a recipe can choose do not compare them.

@@ -33,8 +33,8 @@ pub(super) struct StepTable {
 }
 
 impl StepTable {
-    /// Returns the row of a step for a terminal of `width` characters. The head of the table precedes every [`ROWS`]-th row, and each row
-    /// at which the number of shown columns has changed.
+    /// Returns the row of a step for a terminal of `width` characters. The head of the table precedes the first row, and is repeated after
+    /// [`ROWS`] rows and when the number of shown columns changes.
     pub(super) fn row(
         &mut self,
         width: usize,
@@ -55,7 +55,8 @@ impl StepTable {
     }
 }
 
-/// Returns a line with the step and the first `columns` cells. The name of the round is cut to the width of its column.
+/// Returns a line with the step and the first `columns` further columns: the round, and then `cells`. The name of the round is cut to the
+/// width of its column.
 fn line(columns: usize, step: &str, round: &str, cells: impl Iterator<Item = String>) -> String {
     let round: String = round.chars().take(WIDTH - 1).collect();
     let cells = std::iter::once(round).chain(cells).take(columns);

@@ -47,7 +47,7 @@ pub(crate) const MAX_TOTAL_THREADS: usize = 1 << 14;
 /// squares.
 const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 
-/// Removes values at any depth of a table that contain a number outside of `MAGNITUDE`, and returns their errors. Such numbers could become
+/// Removes values at any depth of a table that contain a float outside of `MAGNITUDE`, and returns their errors. Such floats could become
 /// infinite, imprecise or 0 in a float32 tensor.
 ///
 /// Numbers that are not finite are accepted here, because some keys give them a meaning. The checks of the other keys reject them. `range`
@@ -76,7 +76,7 @@ pub(super) fn remove_extremes(
     errors
 }
 
-/// Returns the first number in a value whose absolute value is outside of `MAGNITUDE`, except 0 and numbers that are not finite.
+/// Returns the first float in a value whose absolute value is outside of `MAGNITUDE`, except 0 and floats that are not finite.
 fn extreme(value: &Value) -> Option<f64> {
     let (min, max) = MAGNITUDE;
     match value {

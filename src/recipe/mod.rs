@@ -112,7 +112,7 @@ pub struct Recipe {
     pub scoring: Scoring,
     /// The time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
     pub gradient: GroupDelivery,
-    /// The rewards.
+    /// The rewards, and which data sources they score: the section `[reward]`.
     pub reward: Reward,
     /// The KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     pub reward_kl: Option<KlController>,
@@ -155,8 +155,8 @@ impl RawRecipe {
     /// Converts the settings and checks that they fit each other. The settings must have no [wrong values](Self::wrong_values).
     ///
     /// # Errors
-    /// With the conflicts between settings, at most one for each check. Conflicts that involve the schedule or the placement are only
-    /// reported if both can be built.
+    /// If settings conflict, with at most one error for each check, or if `trainer.stall_timeout` or `trainer.max_wall_time` is not a valid
+    /// duration. Conflicts that involve the schedule or the placement are only reported if both can be built.
     fn resolve(self) -> Result<Recipe, RecipeError> {
         let mut errors = self.conflicts();
         let placement = or_default(self.live_placement().map(Some), &mut errors);
@@ -310,8 +310,8 @@ impl Recipe {
     /// Reads a recipe, applies `overrides`, each of the form `section.key=value`, and validates it.
     ///
     /// # Errors
-    /// If the file cannot be read or is not valid TOML, an override is not of this form, a key does not exist, a value has the wrong type
-    /// or is out of its bounds, or two settings conflict.
+    /// If the file cannot be read or is not valid TOML, an override is not of this form, a key does not exist or is set under two names, a
+    /// value has the wrong type or is out of its bounds, or two settings conflict.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
@@ -333,7 +333,8 @@ impl Recipe {
     }
 
     /// Validates the settings of a table, which may name entries of `names`. `change` then changes the section `[trainer]`. The errors of
-    /// the table are reported together with `errors`, which were found before.
+    /// the table are reported together with `errors`, which were found before. Errors of `names.others` in a section that already has an
+    /// error are left out.
     pub(crate) fn from_settings(
         settings: toml::Table,
         errors: Vec<RecipeError>,
@@ -352,7 +353,7 @@ impl Recipe {
         raw.resolve()
     }
 
-    /// Replaces the schedule, and everything that is resolved from it.
+    /// Replaces the schedule and the fields that are resolved from it. Changes nothing if the recipe with this schedule is not valid.
     #[cfg(feature = "torch")]
     pub(crate) fn set_schedule(
         &mut self,
@@ -366,7 +367,8 @@ impl Recipe {
         Ok(())
     }
 
-    /// Replaces the placement by `kind`, one of `placements`, and everything that is resolved from it.
+    /// Replaces the placement by `kind`, one of `placements`, without options, and replaces the fields that are resolved from it. Changes
+    /// nothing if the recipe with this placement is not valid.
     #[cfg(feature = "torch")]
     pub(crate) fn set_placement(
         &mut self,

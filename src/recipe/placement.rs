@@ -33,7 +33,7 @@ impl RawRecipe {
     }
 
     /// Returns the number of threads of the trainer. For a placement that lends instances, it is the number of threads while no instance is
-    /// lent.
+    /// lent: `actor.threads`, or 1 if the recipe does not set it.
     ///
     /// With `fixed`, the default is the number of cores divided by the number of workers. The trainer then shares the cores with the
     /// engine, and has all of them after the last response. With `time_sharing`, `planner` and `separate_pools`, the trainer always
@@ -87,7 +87,8 @@ impl RawRecipe {
 }
 
 impl raw::Placement {
-    /// Returns the errors of this section alone: an unknown name, keys that the placement does not have, and values of a wrong type.
+    /// Returns the errors of this section alone: keys that no placement has, and an unknown name. If the name is known, also keys that this
+    /// placement does not have, values of a wrong type and numbers that are not finite.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
         let catalog = self.placements.built_in();
         let all = catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();

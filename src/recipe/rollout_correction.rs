@@ -121,7 +121,8 @@ impl RawRecipe {
         Err(out_of_bounds(key, expected, true))
     }
 
-    /// Returns the rejection rules in the order of `rollout_rs`. Returns no rules if `rollout_rs` is not set.
+    /// Returns the rejection rules in the order of `rollout_rs`. Returns no rules if `rollout_rs` is not set. Rejects unknown and repeated
+    /// rules, and bounds that do not fit the rules.
     pub(super) fn rollout_rs(&self) -> Result<Vec<RolloutRs>, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let key = "algorithm.rollout_correction.rollout_rs";

@@ -226,8 +226,8 @@ impl ScheduleSection {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// If there is no schedule of that name, the schedule does not have one of the keys, or a value has the wrong type or is out of its
-    /// bounds.
+    /// If there is no schedule of that name, the schedule does not have one of the keys, a required option is missing, a value has the
+    /// wrong type or is out of its bounds, or two options conflict.
     pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
         reject(self.errors())?;
         let made = make(&self.schedules.catalog, &self.keyed_choice(size))?;
@@ -280,7 +280,8 @@ impl ScheduleSection {
         KeyedChoice { choice, section: "schedule", ..KeyedChoice::of("schedule.name", &self.name) }
     }
 
-    /// Returns the errors that depend on this section only: an unknown name, unknown keys, numbers out of bounds and wrong types.
+    /// Returns the errors that depend on this section only: the error of an unknown name alone, or otherwise the errors of unknown keys,
+    /// numbers out of bounds, wrong types and missing options.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
         if let Err(unknown) = self.check_name() {
             return vec![unknown];

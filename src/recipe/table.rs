@@ -14,8 +14,8 @@ use super::value::{NULL, read_rest, value_of};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {
-    /// Returns the settings by their dotted names, formatted as TOML. Defaults are filled in. Optional settings without a value and
-    /// credentials are omitted.
+    /// Returns the settings by their dotted names, formatted as TOML. Defaults are filled in, credentials are redacted, and optional
+    /// settings without a value are omitted.
     #[must_use]
     pub fn settings(&self) -> BTreeMap<String, String> {
         self.raw.settings()
@@ -120,7 +120,8 @@ pub(crate) fn read_table(path: &Path) -> Result<Table, RecipeError> {
 /// Deserializes a table.
 ///
 /// # Errors
-/// With all keys that do not exist, and all values that have a wrong type.
+/// If a key does not exist or is set under two names, or if a value has a wrong type or is too large or too small for float32. The error
+/// lists all such keys and values.
 pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeError> {
     let (read, errors) = read_valid(table, Vec::new())?;
     reject(errors)?;
@@ -131,7 +132,7 @@ pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeErr
 /// unknown keys, numbers that are too large or too small for float32, and values of a wrong type.
 ///
 /// # Errors
-/// With all errors, if one of them concerns no single key.
+/// If one of the errors concerns no single key. The returned error then contains all errors.
 pub(super) fn read_valid<T: keys::Sections>(
     mut table: Table,
     mut errors: Vec<RecipeError>,
@@ -173,8 +174,9 @@ pub(crate) fn override_key<T: keys::Sections>(
 
 /// Applies one override, `section.key=value`, to a table.
 ///
-/// The value is parsed as TOML and falls back to a plain string. `null` unsets the key. Overriding `schedule.name` drops the previous
-/// schedule's keys.
+/// The value is parsed as TOML and falls back to a plain string. `null` unsets the key. Sections that do not exist are created. Overriding
+/// `schedule.name` drops the keys of the previous schedule that the new schedule does not have. Returns an error if the text is not of this
+/// form, or if a part of the key before the last one is not a table.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;

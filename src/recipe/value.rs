@@ -24,7 +24,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
 /// reason.
 ///
 /// # Errors
-/// The path and the reason of an error that concerns no single key.
+/// If an error concerns no single key, returns its path and its reason.
 pub(super) fn read_rest<T: DeserializeOwned>(
     table: Table,
     mut wrong: impl FnMut(String, &Value, String),
@@ -56,8 +56,8 @@ fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> 
 /// The value of an override that unsets its key. TOML has no null.
 pub(crate) const NULL: &str = "null";
 
-/// Reads the value of an override: TOML, Hydra's `True`, `False` and `None` in any case, Hydra's lists without quotes, numbers such as
-/// `.5`, or otherwise a string.
+/// Reads the value of an override: TOML, Hydra's `True` and `False` in any case, Hydra's lists without quotes, numbers such as `.5`, or
+/// otherwise a string. For Hydra's `null`, `None` and `~`, returns the string [`NULL`].
 pub(crate) fn value_of(text: &str) -> Value {
     let parsed = format!("value = {text}").parse::<Table>();
     // A text of several lines may parse as a document with several keys. Such a text is taken as a string, so that no line is lost.

@@ -39,9 +39,9 @@ pub(crate) struct Key {
     pub(crate) kind: String,
     /// The unit of the value; empty if it has none.
     pub(crate) unit: &'static str,
-    /// The default as TOML, or in words.
+    /// The default as TOML, or in words; `None` if the key has no default.
     pub(crate) default: Option<String>,
-    /// The range or the choices, in words.
+    /// The range or the choices, in words; `None` if none is known.
     pub(crate) range: Option<String>,
     /// The meaning, in sentences.
     pub(crate) meaning: String,
@@ -103,7 +103,7 @@ fn collect<T: Sections>(
     into.extend(inner);
 }
 
-/// Returns a section whose keys depend on a name in it.
+/// Returns a section whose keys depend on a name in it; `None` for other sections.
 fn selected_by_name<T: Sections>(
     path: &str,
     about: &str,

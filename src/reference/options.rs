@@ -42,7 +42,7 @@ impl Entries<'_> {
         })
     }
 
-    /// Returns the summaries of the entries that the key `path`, or the name in the section `path`, may select.
+    /// Returns the summaries of the entries that the key `path`, or the name in the section `path`, may select. Empty for other keys.
     pub(super) fn summaries(&self, path: &str) -> String {
         match path {
             "schedule" => summaries(self.schedules.list()),

@@ -7,7 +7,7 @@ use super::{Key, SectionKeys};
 /// Returns the sections with the keys whose names begin with `prefix`.
 ///
 /// # Errors
-/// The names that the prefix may stand for, if no key begins with it.
+/// If no key begins with `prefix`. The error lists the names that the prefix may stand for, and is empty if no name is similar.
 pub(crate) fn matching(
     sections: Vec<SectionKeys>,
     prefix: &str,

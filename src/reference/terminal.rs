@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::{Key, SectionKeys};
 use crate::wrap::wrap;
 
-/// Returns the keys as text with lines of at most `width` characters, or of any length if `width` is `None`.
+/// Returns the keys as text. Lines are broken to at most `width` characters where words are short enough, and not at all if `width` is
+/// `None`.
 pub(crate) fn text(sections: &[SectionKeys], width: Option<usize>) -> String {
     let mut text = String::new();
     for section in sections {

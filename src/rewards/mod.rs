@@ -40,7 +40,8 @@ const MAX_SLOTS: u64 = 1024;
 /// A reward that several routes name is built once; its limits apply across all of these routes.
 ///
 /// # Errors
-/// If a route names an unknown reward, or an option is unknown, has the wrong type or is out of its bounds. The message names the key.
+/// If a route names an unknown reward, its rewards cannot be combined, or a weight is not finite; if an option is unknown, has the wrong
+/// type or is out of its bounds; or if a reward cannot be built. The message names the key.
 pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeError> {
     reject(errors(section, registry))?;
     let named = section.make_all(registry)?;

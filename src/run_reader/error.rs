@@ -37,7 +37,7 @@ impl ReadError {
         move |reason| Self::File { path: path.clone(), reason: reason.to_string() }
     }
 
-    /// Returns the error for a folder without `metrics.jsonl`.
+    /// Returns the error for a path that is not a folder with `metrics.jsonl`.
     pub(crate) fn no_run(folder: &Path) -> Self {
         let found = if folder.is_dir() { "it has none" } else { "it is no folder" }.to_owned();
         Self::NoRun { folder: folder.to_owned(), found }

@@ -22,7 +22,7 @@ const VALIDATION: &str = "validation";
 pub(crate) struct StepMetrics {
     /// The number of the step from 1; 0 for the validation before the first step.
     pub(crate) step: u64,
-    /// The kind of the round.
+    /// The kind of the round, or `validation` for a validation that does not belong to a step. Empty if the line names no kind.
     #[serde(default)]
     pub(crate) round: String,
     /// The time of the report, in seconds since 1970; `None` in files of earlier versions.
@@ -85,7 +85,8 @@ impl MetricsFile {
         Self { path: folder.join(METRICS), identity: None, offset: 0, lines: 0 }
     }
 
-    /// Reads the lines that were added since the previous call.
+    /// Reads the lines that were added since the previous call. If the run has replaced the file since then, clears `sink` and reads all
+    /// lines.
     ///
     /// A last line without a line break is left to a later call: the run is writing it, or was killed while it wrote it.
     ///

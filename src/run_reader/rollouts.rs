@@ -49,7 +49,7 @@ impl Rollouts {
     /// Reads columns of the responses of a prompt.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// If the file cannot be read, or has no column with the ids of prompts.
     pub(crate) fn of_prompt(
         folder: &Path,
         step: u64,
@@ -84,7 +84,7 @@ impl Rollouts {
         Ok(Self { path, rows })
     }
 
-    /// Returns the file.
+    /// Returns the path of the Parquet file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -97,7 +97,7 @@ impl Rollouts {
     /// Returns a column of numbers.
     ///
     /// # Errors
-    /// If the file has no such column, or the column has another type. The functions below fail in the same cases.
+    /// If the file has no such column, or the column has another type. `texts`, `flags` and `list` return errors in the same cases.
     pub(crate) fn numbers<T: ArrowPrimitiveType>(
         &self,
         name: &str,
@@ -115,7 +115,7 @@ impl Rollouts {
         self.column(name)?.as_boolean_opt().ok_or_else(|| self.column_error(name))
     }
 
-    /// Returns the list of a response; `None` if it is null.
+    /// Returns the list of a response in a column of lists; `None` if the list is null.
     pub(crate) fn list<T: ArrowPrimitiveType>(
         &self,
         name: &str,
@@ -156,7 +156,8 @@ pub(crate) fn number<T: ArrowPrimitiveType>(
     numbers.is_valid(row).then(|| numbers.value(row))
 }
 
-/// Formats messages as `role: content` lines; text that is no list of messages stays as it is.
+/// Formats a JSON list of messages as `role: content` lines. A missing role is `?`, and a content that is not a string is printed as JSON.
+/// Returns text that is no JSON list unchanged.
 pub(crate) fn dialogue(messages: &str) -> String {
     let Ok(Value::Array(list)) = serde_json::from_str(messages) else {
         return messages.to_owned();

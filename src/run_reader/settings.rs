@@ -45,7 +45,8 @@ pub(crate) fn summary(folder: &Path) -> Result<Option<Value>, ReadError> {
     serde_json::from_str(&text).map(Some).map_err(|error| ReadError::file(&path)(&error))
 }
 
-/// Reads the settings of the recipe that describe the run, by their dotted names. Empty if the recipe does not exist.
+/// Reads the settings of the recipe that describe the run, by their dotted names. Settings that the recipe does not contain are left out.
+/// Returns an empty map if the recipe does not exist.
 ///
 /// # Errors
 /// If the recipe exists and cannot be read or parsed.
@@ -61,7 +62,7 @@ pub(crate) fn settings(folder: &Path) -> Result<BTreeMap<String, String>, ReadEr
     Ok(SETTINGS.iter().filter_map(|name| setting(name)).collect())
 }
 
-/// Formats a value without the quotes of strings.
+/// Formats a value: strings without quotes, and the values of an array separated by commas.
 fn display_value(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),

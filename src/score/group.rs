@@ -56,7 +56,8 @@ impl PendingGroups {
 
 /// Adds the scores of the group reward to the per-sample scores of the rows.
 ///
-/// A row without a score leaves all rows of the group without a score, because a group reward compares responses with each other.
+/// A row without a score leaves all rows of the group without a score, because a group reward compares responses with each other. An error
+/// of the group reward also leaves all rows without a score.
 pub(super) async fn score(
     router: Router,
     members: Vec<GroupRow>,

@@ -1,7 +1,7 @@
 //! Scores the rows of a file without training, for example to try a reward.
 //!
 //! Rows are read, scored and written in order with bounded concurrency, so that memory does not grow with the file. An error affects only
-//! the row in which it occurs.
+//! the row in which it occurs, or all rows of its group.
 //!
 //! If a reward scores whole groups, a column identifies the group of each row. The file is then read twice: the first pass counts the rows
 //! of each group. A group is scored once its last row is scored, and its rows are written after that.
@@ -34,7 +34,7 @@ pub struct Scoring {
     pub router: Router,
     /// The columns of the file.
     pub columns: ScoreColumns,
-    /// Maximum number of rows scored at once.
+    /// Maximum number of rows scored at once; 0 counts as 1.
     pub concurrency: usize,
     /// Time limits of test cases.
     pub limits: Limits,
@@ -54,7 +54,8 @@ impl Scoring {
     ///
     /// # Errors
     /// If the file cannot be read or changes while it is read, the first row has no column for the response, no column identifies the
-    /// groups of a reward that scores whole groups, a group column is named without such a reward, or a line cannot be written.
+    /// groups of a reward that scores whole groups, a group column is named without such a reward, the task of a reward panics, or a line
+    /// cannot be written.
     pub async fn run(
         mut self,
         input: &Path,

@@ -27,7 +27,7 @@ pub struct ScoreSummary {
     pub scored: u64,
     /// The mean score; `None` without any scores.
     pub mean: Option<f64>,
-    /// The rows and the mean score of each data source.
+    /// The rows and the mean score of each data source. Rows whose data source is unknown are left out.
     pub by_data_source: BTreeMap<String, SourceSummary>,
     /// The means of the score components, each over the rows that have the component.
     pub components: BTreeMap<String, f64>,

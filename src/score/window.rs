@@ -54,7 +54,7 @@ impl Window {
         !self.running.is_empty()
     }
 
-    /// Returns the number of the next row.
+    /// Returns the number of the next row to admit, from 0.
     pub(super) fn next_row(&self) -> u64 {
         self.admitted
     }

@@ -10,7 +10,8 @@ use crate::prompts::OverlongPrompts;
 use crate::recipe::Recipe;
 
 impl SharedInputs {
-    /// Returns the inputs of the training engine, including the recorded lengths to replay and the judges to host.
+    /// Returns the inputs of the training engine, including the recorded lengths to replay, the judges to host and, for an engine other
+    /// than the torch engine, example tokens.
     pub(super) fn training_engine(&self) -> anyhow::Result<EngineContext> {
         let lengths = self.recipe.rollout.replay_lengths.as_deref();
         let replay = lengths.map(Lengths::read).transpose()?;

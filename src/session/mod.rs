@@ -61,10 +61,10 @@ impl SharedInputs {
     /// Creates the session of one worker.
     ///
     /// Judges that share an engine use the engine of the first worker of the process. Only the first worker of the cluster monitors the
-    /// profile. If the machine has several devices, the workers of a process use them in turn.
+    /// profile. Unless the recipe names a CUDA device, the CUDA devices are assigned to the workers of a process round-robin.
     ///
     /// # Errors
-    /// If the recipe's profile cannot be read.
+    /// If the recipe's profile cannot be read, is not valid, or lacks decode times that a predictive planner compares.
     pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
         let runs_judges = handle.local_index() == 0;
         let stages = WorkerResources {
@@ -84,7 +84,8 @@ impl Session {
     /// Opens the datasets, the model folder, the tokenizer, the rewards and the device.
     ///
     /// # Errors
-    /// If any of them cannot be used. The message names the file and the field.
+    /// If any of these inputs, the profile, or a name or an option in the recipe cannot be used, or the run needs more memory than is
+    /// available. The message names the file or the key.
     pub fn open(recipe: Recipe) -> anyhow::Result<Self> {
         Self::open_with(recipe, &Registry::builtin())
     }
@@ -92,7 +93,7 @@ impl Session {
     /// Opens a session like [`Session::open`], with the rewards of `registry`.
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// Returns the errors of [`Session::open`].
     pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
         let catalogs = Catalogs { rewards: registry.clone(), ..Catalogs::default() };
         Self::open_with_catalogs(recipe, &catalogs)
@@ -101,7 +102,7 @@ impl Session {
     /// Opens a session like [`Session::open`], with the entries of `catalogs`.
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// Returns the errors of [`Session::open`].
     pub fn open_with_catalogs(recipe: Recipe, catalogs: &Catalogs) -> anyhow::Result<Self> {
         Self::of(SharedInputs::open(recipe, catalogs)?, true)
     }
@@ -222,14 +223,14 @@ impl Session {
     /// Returns a digest of the prompts and their order.
     ///
     /// # Errors
-    /// If the dataset cannot be read.
+    /// If the dataset cannot be read or has no fingerprint.
     pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
         let cursor = self.inputs.train_data.prompts(Cursor::default())?.cursor();
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
     /// Checks that all rows can be used, that every data source has a reward, that at least one validation prompt is short enough, and that
-    /// recorded lengths can be read. Reads all rows in use.
+    /// recorded lengths can be read. Reads all rows in use. Does nothing if a worker of this process has already completed the check.
     ///
     /// # Errors
     /// If a row cannot be used, a data source has no reward, all validation prompts are too long, or a file cannot be read. The message

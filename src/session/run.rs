@@ -31,13 +31,15 @@ use std::rc::Rc;
 const MAX_ROUNDS_AHEAD: usize = 4;
 
 impl Session {
-    /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
+    /// Trains to the end of the recipe, until a requested stop, or until the next step may exceed `trainer.max_wall_time`, and writes the
+    /// model to `folder`.
     ///
-    /// First [checks the data](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first
-    /// step to `on_warm_start`.
+    /// First [checks the data](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first step,
+    /// if the recipe requires it, to `on_warm_start`.
     ///
     /// # Errors
-    /// The first fault of any stage. The message names the operator, the step and the response.
+    /// If the data or a setting cannot be used, a stage fails, no prompt could be trained on, or the profile or the model cannot be
+    /// written. The message of a stage's fault names the operator, the step and the response.
     pub fn train(
         self,
         stop: &Stop,
@@ -59,7 +61,7 @@ impl Session {
     /// because it will be resumed and the process may have little time left.
     ///
     /// # Errors
-    /// As [`Session::train`], for any worker.
+    /// Returns the errors of [`Session::train`], for any worker.
     pub fn train_worker(
         self,
         handle: Option<WorkerHandle>,

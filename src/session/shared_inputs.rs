@@ -235,7 +235,8 @@ pub(super) fn max_weight_versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }
 
-/// Returns the device of a worker. If `choice` is not a specific device, the workers use the CUDA devices in turn.
+/// Returns the device of a worker. Unless `choice` names a CUDA device, the CUDA devices are assigned to the workers round-robin. A device
+/// other than a CUDA device is the device of every worker.
 pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !matches!(choice, DeviceChoice::Cuda(_)) => {
@@ -276,7 +277,7 @@ fn reward_threads(recipe: &Recipe) -> anyhow::Result<Runtime> {
     threads.build().context("cannot start the threads of the rewards")
 }
 
-/// Rejects prompt and response lengths that exceed the model's maximum context.
+/// Rejects a recipe whose maximum prompt length and maximum response length together exceed the model's maximum context.
 pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
     let data = &recipe.data;
     let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);

@@ -23,7 +23,7 @@ const METRICS: [&str; 15] = [
     "perf/time_per_step",
 ];
 
-/// The number of characters of a curve.
+/// The maximum number of characters of a sparkline.
 const WIDTH: usize = 30;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -40,8 +40,8 @@ pub(crate) struct MetricCurve {
     pub(crate) min: f64,
     /// The largest finite value.
     pub(crate) max: f64,
-    /// The values in the order of the steps, one character each. If there are more than 30 values, each character shows the mean of several
-    /// values.
+    /// The finite values in the order of the steps, one character each. If there are more than 30 values, each character shows the mean of
+    /// several values.
     pub(crate) sparkline: String,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct RunReport {
     pub(crate) findings: Vec<Finding>,
     /// The step of `responses`; `None` if the run wrote no rollouts.
     pub(crate) response_step: Option<u64>,
-    /// Responses of one step.
+    /// The selected responses of `response_step`; empty if the run wrote no rollouts.
     pub(crate) responses: Vec<ShownResponse>,
 }
 

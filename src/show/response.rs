@@ -35,7 +35,7 @@ pub(crate) struct ShownResponse {
     pub(crate) data_source: Option<String>,
     /// The messages of the prompt, each with its role.
     pub(crate) prompt: Option<String>,
-    /// The reference answer.
+    /// The reference answer; `None` if the prompt has none.
     pub(crate) ground_truth: Option<String>,
     /// The text of the response.
     pub(crate) text: String,
@@ -47,9 +47,9 @@ pub(crate) struct ShownResponse {
     pub(crate) score: Option<f64>,
     /// The mean advantage of the tokens; `None` if the response has no advantages.
     pub(crate) advantage: Option<f64>,
-    /// The components of the score, as JSON.
+    /// The components of the score, as JSON; `None` if there are none.
     pub(crate) components: Option<String>,
-    /// The labels of the reward, as JSON.
+    /// The labels of the reward, as JSON; `None` if there are none.
     pub(crate) labels: Option<String>,
     /// The error of the reward, if scoring failed.
     pub(crate) reward_error: Option<String>,

@@ -68,7 +68,8 @@ impl RawJob {
     /// Checks that every setting is within its bounds; schedules and length models check their own.
     ///
     /// # Errors
-    /// For all settings that are out of their own range, or otherwise for the first setting that conflicts with another setting.
+    /// If settings are out of their own ranges, returns an error for each of them. Otherwise, if a setting conflicts with another, returns
+    /// the first such error.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         reject(range::errors(RANGES, self).collect())?;
         self.check_groups()?;

@@ -13,7 +13,8 @@ pub struct LowHigh {
     pub high: f64,
 }
 
-/// The means of the figures of a configuration at both ends of the interval of correlations that a trace allows.
+/// The means of the figures of a configuration at both ends of the interval of correlations that a trace allows. A figure is `None` unless
+/// it is known at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrelationEnds {
     /// The mean duration of a step in seconds.

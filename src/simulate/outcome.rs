@@ -21,7 +21,7 @@ use crate::timeline::continuations::Continuations;
 /// The number of rounds by kind and by the instances that they began with.
 pub type RoundCounts = BTreeMap<(RoundKind, Instances), u64>;
 
-/// The outcome of a run with one seed.
+/// The outcome of a run with one seed, without the steps of the warm-up. Only `gantt` may show a step of the warm-up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOutcome {
     /// The steps after the warm-up, in order.

@@ -9,7 +9,7 @@ use super::raw::{Cluster, RawJob};
 use crate::recipe::keys::is_known;
 use crate::recipe::{self, RawRecipe, RecipeError};
 
-/// Reads the TOML file of a job and applies `overrides`.
+/// Reads the TOML file of a job and applies `overrides`. Rejects a file with a key that only recipes have.
 pub(super) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
     let mut table = recipe::read_table(path)?;
     reject_recipe(&table)?;

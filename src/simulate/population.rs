@@ -21,7 +21,7 @@ use crate::recipe::value::read_value;
 /// Returns the length model of a run with `seed`.
 ///
 /// # Errors
-/// If a key of `[lengths]` is out of its bounds.
+/// If a key of `[lengths]` is invalid, or if the trace has no responses.
 pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
     let Some(recording) = &job.trace else { return Ok(drawing_model(job, seed)?) };
     let domain = largest(&job.raw.tasks).to_owned();
@@ -45,7 +45,7 @@ pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result
 /// Checks the keys of `[lengths]` without building the model of a trace. A trace that was read is always valid.
 ///
 /// # Errors
-/// If a key of `[lengths]` is out of its bounds.
+/// If a key of `[lengths]` has a wrong type or is out of its bounds, or if the domains do not match the kinds of tasks.
 pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
     drawing_model(job, job.raw.sim.seed).map(drop)
 }

@@ -26,7 +26,7 @@ pub struct Profiled {
 /// Prompts are as long as responses may be, because a preempted response is prefilled again together with the tokens that it already has.
 ///
 /// # Errors
-/// If the model fits at no size.
+/// If the model fits at no size, or a measurement fails.
 pub fn measure(job: &Job, budget: Option<f64>) -> anyhow::Result<Profiled> {
     let (cost, clock) = (job.cost(), VirtualClock::default());
     let grids = grids(job, &cost)?;
@@ -42,7 +42,8 @@ pub fn measure(job: &Job, budget: Option<f64>) -> anyhow::Result<Profiled> {
     Ok(Profiled { rows, points, seconds: clock.now().as_secs_f64() })
 }
 
-/// Returns a grid for each tensor-parallel size, ascending.
+/// Returns a grid for each tensor-parallel size that divides the GPUs of the cluster and at which the model fits, ascending. Returns an
+/// error if the model fits at no size.
 fn grids(job: &Job, cost: &Cost) -> anyhow::Result<Vec<Grid>> {
     let gpus = job.raw.cluster.gpus;
     let sizes = doublings(1, job.hardware.devices_per_server.min(gpus));

@@ -53,7 +53,7 @@ section! {
 }
 
 section! {
-    /// The `[cluster]` section.
+    /// The section `[cluster]`: the devices of the job, and the controllers that serve them.
     Cluster {
         /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another device: `name`, `flops` (dense bf16 peak
         /// in FLOP/s), `memory_bandwidth` (bytes/s), `memory` (bytes), `interconnect_bandwidth` (bytes/s per device in one direction) and
@@ -71,7 +71,7 @@ section! {
 }
 
 section! {
-    /// The `[model]` section.
+    /// The section `[model]`: the trained model, by name or by shape.
     Model {
         /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Default: `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
@@ -82,7 +82,7 @@ section! {
 }
 
 section! {
-    /// The `[rollout]` section.
+    /// The section `[rollout]`: the size of a group, the engine instances, and how they receive requests.
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. At least 1. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
@@ -106,7 +106,7 @@ section! {
 }
 
 section! {
-    /// The `[training]` section.
+    /// The section `[training]`: the layout of a copy of the trained model over GPUs, and the size of micro-batches.
     Training {
         /// The number of GPUs of a tensor-parallel group. At least 1. Default: 2.
         tensor_parallel: u32 = 2,
@@ -132,7 +132,7 @@ impl Training {
 }
 
 section! {
-    /// The `[data]` section.
+    /// The section `[data]`: the prompts of an epoch and of a step, and the maximum response length.
     Data {
         /// The number of prompts of an epoch. At least 1. Default: 16 times the prompts of all steps, which is more than a run reads.
         prompts: Option<u64> = None,
@@ -150,7 +150,7 @@ section! {
 }
 
 section! {
-    /// The `[lengths]` section.
+    /// The section `[lengths]`: the source and the distributions of response lengths and prompt lengths.
     Lengths {
         /// The source of lengths: `paper`, `two_mode`, `empirical` or `trace`. Default: `paper`.
         source: Source = Source::Paper,
@@ -214,7 +214,8 @@ section! {
 }
 
 section! {
-    /// `[pipeline]`: keys that are left out default to what the authors of the schedule do; see [`super::job`].
+    /// The section `[pipeline]`: the overlap of the stages, and the assignment of GPUs. Keys that are left out default to what the authors
+    /// of the schedule do; see [`super::job`].
     Pipeline {
         /// The time of scoring, as in recipes: `streamed` or `after_rollout`. Default: `after_rollout` for `sync`, `streamed` for all other
         /// schedules.
@@ -272,7 +273,7 @@ section! {
 }
 
 section! {
-    /// The `[planner]` section.
+    /// The section `[planner]`: the rule that chooses the tensor parallelism of the rollout.
     Planner {
         /// The rule that chooses the tensor parallelism: `fixed`, `paper` or `predictive`. Default: `fixed`.
         rule: PlannerRule = PlannerRule::Fixed,
@@ -280,7 +281,7 @@ section! {
 }
 
 section! {
-    /// The `[sim]` section.
+    /// The section `[sim]`: the steps and the seeds that are simulated.
     Sim {
         /// The number of measured steps. From 1 to 1,000,000. Default: 40.
         steps: u64 = 40,
@@ -337,7 +338,7 @@ choice! {
 choice! {
     /// The source of response lengths.
     Source {
-        /// RollPacker's Fig. 2a.
+        /// The length distributions of the three kinds of tasks in Fig. 2a of the RollPacker paper.
         Paper,
         /// Two log-normal modes per domain.
         TwoMode,

@@ -33,7 +33,7 @@ impl Job {
     /// Reads and checks a job that may name one of `schedules` or one of `placements`.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// In the same cases as [`read`](Self::read).
     pub fn read_with(
         path: &Path,
         overrides: &[String],
@@ -47,10 +47,11 @@ impl Job {
         Self::resolve(raw, None)
     }
 
-    /// Checks a job. It reads the trace that the job names, unless the caller passes one that was read before.
+    /// Checks a job, and resolves its names and defaults. Reads the trace that the job names unless the caller passes one that was read
+    /// before. Ignores `trace` if `lengths.source` is not `trace`.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// In the same cases as [`read`](Self::read).
     pub fn resolve(raw: RawJob, trace: Option<Arc<SharedTrace>>) -> anyhow::Result<Self> {
         raw.check()?;
         raw.reject_unused()?;

@@ -51,10 +51,10 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
     Ok(RunOutcome { instances: instances.take(), ..outcome })
 }
 
-/// Returns the pipeline that [`run`] runs, for callers with their own observer, which can see the decisions of each step.
+/// Builds the pipeline that [`run`] runs. The caller runs it with an observer of its own, for example to record the decisions of each step.
 ///
 /// # Errors
-/// If the model does not fit, or an option is out of bounds.
+/// If the model does not fit, an option is out of bounds, or a stage cannot be built.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
     let stages = Stages::new(job, seed)?;
     let trainer = stages.trainer(job, TrainingLog::default());

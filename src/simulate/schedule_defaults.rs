@@ -40,7 +40,7 @@ impl RawJob {
         ScheduleDefaults::of(&self.schedule.name)
     }
 
-    /// Returns the placement: which GPUs generate and which train.
+    /// Returns the placement that the job sets, or the default of its schedule: which GPUs generate and which train.
     ///
     /// # Errors
     /// If there is no placement of that name, or it rejects an option.
@@ -49,12 +49,12 @@ impl RawJob {
         self.named_placement(self.pipeline.placement.as_deref().unwrap_or_else(default))
     }
 
-    /// Returns the dispatch: which instance receives a response.
+    /// Returns the dispatch that the job sets, or the default of its schedule: which instance receives a response.
     pub(super) fn dispatch(&self) -> Dispatch {
         self.rollout.dispatch.unwrap_or(self.defaults().dispatch)
     }
 
-    /// Returns the placement of the judge.
+    /// Returns the placement of the judge that the job sets, or the default of its schedule.
     pub(super) fn judge(&self) -> Judge {
         self.tasks.judge_placement.unwrap_or(self.defaults().judge)
     }
@@ -75,12 +75,12 @@ impl RawJob {
         Ok(self.tasks.timeout.unwrap_or(default))
     }
 
-    /// Returns the time at which responses are scored.
+    /// Returns the time at which responses are scored: as the job sets it, or the default of its schedule.
     pub(super) fn scoring(&self) -> Result<Scoring, RecipeError> {
         self.overlap().scoring(&self.schedule)
     }
 
-    /// Returns the time at which groups are fetched for training.
+    /// Returns the time at which groups are fetched for training: as the job sets it, or the default of its schedule.
     pub(super) fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
         self.overlap().delivery(&self.schedule)
     }

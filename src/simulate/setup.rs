@@ -72,7 +72,7 @@ pub struct TrainingSetup {
 }
 
 impl Setup {
-    /// Collects the setup of a job and the instances that its runs chose.
+    /// Collects the setup of a job and the instances that its runs chose. If no rounds were counted, these are the initial instances.
     #[must_use]
     pub fn of(job: &Job, outcomes: &[RunOutcome]) -> Self {
         let layout = job.training_layout;

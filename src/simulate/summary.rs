@@ -21,7 +21,7 @@ pub struct RoundSummary {
     pub step_s: SeedStat,
 }
 
-/// Statistics of the runs of one configuration.
+/// Statistics of the runs of one configuration. A statistic is `None` if no run has the value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Name in tables.
@@ -173,7 +173,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl CorrelationEnds {
-    /// Collects the figures of a configuration at both ends.
+    /// Collects the figures of a configuration at both ends, from its summaries at the lower and at the upper end.
     #[must_use]
     pub fn of(low: &Summary, high: &Summary) -> Self {
         let both = |of: fn(&Summary) -> Option<SeedStat>| {

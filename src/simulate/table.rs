@@ -15,7 +15,8 @@ pub(super) struct SummaryTable {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// Returns all tables. If a trace does not determine the within-prompt correlation, the tables show figures at both ends of its interval.
+/// Returns the tables of step times, of speed-ups and biases, and of setups. If a trace does not determine the within-prompt correlation,
+/// the tables show figures at both ends of its interval.
 pub(super) fn all(summaries: &[Summary]) -> [SummaryTable; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }

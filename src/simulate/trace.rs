@@ -116,7 +116,7 @@ impl SharedTrace {
 /// Reads the trace of a job.
 ///
 /// # Errors
-/// If the job names no trace, or the trace cannot be read.
+/// If the job names no trace, or if the trace or its tokenizer cannot be read.
 pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
     let expected = "a file or folder with lengths.source = trace";
     let file =

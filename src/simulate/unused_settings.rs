@@ -108,7 +108,7 @@ impl RawJob {
     /// what is dropped decides what the later checks see.
     ///
     /// # Errors
-    /// If `pipeline.gradient` or `pipeline.placement` is invalid.
+    /// If the job names a schedule or a placement that does not exist, or if the placement rejects its options.
     pub(super) fn drop_unused(&mut self, settings: &[String]) -> Result<(), RecipeError> {
         let sets = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))

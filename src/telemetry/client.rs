@@ -39,7 +39,7 @@ impl HttpClient for ExportClient {
 /// certificates if neither variable is set. Plain HTTP needs no certificates, so a machine without any is not an error.
 ///
 /// # Errors
-/// If the endpoint uses TLS and the machine has no certificates.
+/// If the endpoint uses TLS and the machine has no certificates, or if the client cannot be built.
 pub(super) fn client(
     signal: Signal,
     endpoint: &str,

@@ -59,7 +59,7 @@ impl Telemetry {
     /// Starts the exports of a run, as [`Self::from_env`] does. The resource of the exported data names the run folder.
     ///
     /// # Errors
-    /// As [`Self::from_env`].
+    /// In the same cases as [`Self::from_env`].
     pub fn of_run(folder: &Path) -> Result<Option<Self>, TelemetryError> {
         Self::start(Some(folder))
     }
@@ -93,7 +93,7 @@ impl Telemetry {
     /// Exports the remaining data and ends the export. Waits for the collector for at most 5 seconds.
     ///
     /// # Errors
-    /// [`TelemetryError::Lost`] if data was lost. This is a warning: the run itself is not affected.
+    /// If data was lost, returns [`TelemetryError::Lost`]. This is a warning: the run itself is not affected.
     pub fn shutdown(mut self) -> Result<(), TelemetryError> {
         self.end()
     }

@@ -49,7 +49,7 @@ impl LogExport {
         Ok(Self { provider, losses })
     }
 
-    /// Returns a layer that exports the selected messages.
+    /// Returns a layer that exports the messages that `RUST_LOG` selects, except the messages of the crates that perform the export.
     pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> {
         let exported = filter_fn(|metadata| {
             metadata.is_event()

@@ -48,7 +48,7 @@ fn variable(name: &str) -> Option<String> {
 #[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
 const CONSOLE_TARGET: &str = "rollpacker::console";
 
-/// Emits a warning that the console prints as a log message, for other subscribers.
+/// Emits a log message for a warning that the console has already printed, so that other subscribers receive the warning.
 #[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
 pub(crate) fn log_warning(text: &str) {
     tracing::warn!(target: CONSOLE_TARGET, "{text}");

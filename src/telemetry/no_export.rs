@@ -1,4 +1,4 @@
-//! The telemetry of a program without the feature `otlp`: there is none.
+//! The [`Telemetry`] of a program without the feature `otlp`, which cannot export anything.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,8 +17,8 @@ impl Telemetry {
     /// Returns `None` if the `OTEL_*` variables request no export.
     ///
     /// # Errors
-    /// [`TelemetryError::Absent`] if the variables request an export, or [`TelemetryError::Variable`] if a variable has an unsupported
-    /// value.
+    /// If the variables request an export, returns [`TelemetryError::Absent`]. If a variable has an unsupported value, returns
+    /// [`TelemetryError::Variable`].
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         for signal in [Signal::Traces, Signal::Metrics, Signal::Logs] {
             if target(signal, &variable)?.is_some() {
@@ -31,7 +31,7 @@ impl Telemetry {
     /// Returns `None` if the `OTEL_*` variables request no export.
     ///
     /// # Errors
-    /// As [`Self::from_env`].
+    /// In the same cases as [`Self::from_env`].
     pub fn of_run(_: &Path) -> Result<Option<Self>, TelemetryError> {
         Self::from_env()
     }
@@ -44,7 +44,7 @@ impl Telemetry {
     /// Exports the remaining data and ends the export.
     ///
     /// # Errors
-    /// [`TelemetryError::Lost`] if data was lost.
+    /// If data was lost, returns [`TelemetryError::Lost`].
     pub fn shutdown(self) -> Result<(), TelemetryError> {
         match self.0 {}
     }

@@ -46,7 +46,7 @@ impl<S: Subscriber> Layer<S> for Printer {
     }
 }
 
-/// Returns the beginning of the line of an event: its level and, unless it is a warning, its target.
+/// Returns the beginning of the line of an event: `warning` for warnings and errors, and otherwise its level and target.
 fn origin(event: &Event<'_>) -> String {
     let metadata = event.metadata();
     match *metadata.level() {

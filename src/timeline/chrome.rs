@@ -48,13 +48,13 @@ impl<W: Write> ChromeTrace<W> {
     /// Begins a file. `facts` are shown as the metadata of the trace.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the writer fails.
     pub fn new(mut out: W, facts: &Value) -> io::Result<Self> {
         write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{facts},\"traceEvents\":[")?;
         Ok(Self { out, is_empty: true, runs: 0, responses: 0 })
     }
 
-    /// Adds the tracks of a run. `label` precedes the names of its groups; empty for a single run.
+    /// Adds the tracks of a run. `label` precedes the names of its groups; an empty label adds nothing to them.
     #[must_use]
     pub fn run(&mut self, label: &str) -> RunTracks {
         let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
@@ -69,7 +69,7 @@ impl<W: Write> ChromeTrace<W> {
         }
     }
 
-    /// Returns the number of responses so far.
+    /// Returns the number of responses that were written so far.
     #[must_use]
     pub fn responses(&self) -> u64 {
         self.responses
@@ -78,7 +78,7 @@ impl<W: Write> ChromeTrace<W> {
     /// Writes a step of a run. The steps of a run must be written in order.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the writer fails.
     pub fn step(&mut self, tracks: &mut RunTracks, step: &TimelineStep) -> io::Result<()> {
         self.stages(tracks, step)?;
         let mut responses: Vec<_> = step.responses.iter().collect();
@@ -94,7 +94,7 @@ impl<W: Write> ChromeTrace<W> {
     /// Ends the file and returns the writer.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the writer fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()?;

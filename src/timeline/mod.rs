@@ -66,7 +66,7 @@ const STAGES: [(&str, &str); 4] = [
 
 impl TimelineStep {
     /// Sets the stages and the validation of the step from its metrics. `closed` is the time at which the step and its validation were
-    /// complete, and `metric` returns a metric by name.
+    /// complete, and `metric` returns a metric by name. A missing metric counts as 0, and stages without duration are left out.
     #[must_use]
     pub fn with_stages(self, closed: Nanos, metric: impl Fn(&str) -> Option<f64>) -> Self {
         let seconds = |name: &str| Nanos::from_secs_f64(metric(name).unwrap_or(0.0));

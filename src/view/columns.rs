@@ -1,4 +1,4 @@
-//! The metrics of a run by name, and curves of them with few points.
+//! The metrics of a run by name, and downsampled curves of them.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl Columns {
         self.rounds.get(at).filter(|(other, _)| *other == step).map_or("", |(_, round)| round)
     }
 
-    /// Returns the findings over the last steps, the severest first.
+    /// Returns the findings over the last steps: first the trend of the score, then the problems from the severest.
     pub(super) fn findings(&self) -> Vec<Finding> {
         findings(&self.ends)
     }
@@ -124,7 +124,7 @@ pub(super) struct CurveOptions {
     pub(super) points: usize,
 }
 
-/// A curve: one point per group of neighboring steps.
+/// A downsampled curve: one point per group of neighboring steps.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Curve {
     /// The last step of each group.
@@ -138,7 +138,8 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Returns the curve of a metric from its values.
+    /// Returns the downsampled curve of a metric over the steps from `options.from` to `options.to`. `points` are all values of the metric;
+    /// the moving average also covers the values before `options.from`.
     ///
     /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run adds further steps.
     pub(super) fn of(points: &[Point], options: CurveOptions) -> Self {

@@ -69,7 +69,7 @@ pub(super) struct GroupResponse {
     preemptions: u32,
     score: Option<f64>,
     weight: Option<f32>,
-    /// The mean advantage of the tokens; `None` if the run has no advantages.
+    /// The mean advantage of the tokens; `None` if the response has no advantages.
     advantage: Option<f64>,
     components: Option<Value>,
     labels: Option<Value>,

@@ -1,4 +1,4 @@
-//! Protection of a server that only this machine may use.
+//! Middleware that protects the page against requests and content from other sites.
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};

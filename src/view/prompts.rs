@@ -55,9 +55,9 @@ struct PromptLine {
     trained: u32,
     /// The number of responses that were aborted or paused.
     cut: u32,
-    /// The mean score of the trained responses.
+    /// The mean score of the trained responses; `None` if there are none.
     score: Option<f64>,
-    /// The mean length of the trained responses, in tokens.
+    /// The mean length of the trained responses, in tokens; `None` if there are none.
     length: Option<f64>,
     #[serde(skip)]
     /// The sums of the scores and of the lengths of the trained responses.

@@ -82,17 +82,17 @@ struct RoundResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum ResponseOutcome {
-    /// It is trained on.
+    /// The response is trained on.
     Trained,
-    /// It was aborted, and other responses of its group are trained on.
+    /// The response was aborted, and other responses of its group are trained on.
     Aborted,
-    /// It continues in a later step.
+    /// The response continues in a later step.
     Paused,
-    /// It ended by itself and is not trained on, although other responses of its group are trained on.
+    /// The response ended by itself and is not trained on, although other responses of its group are trained on.
     Surplus,
     /// No response to its prompt is trained on in this step.
     Untrained,
-    /// It ended in an earlier step, so it was not generated in this step. It may be trained on.
+    /// The response ended in an earlier step, so it was not generated in this step. It may be trained on.
     Kept,
 }
 
@@ -131,8 +131,8 @@ impl StepRecord {
         self.metrics.get(name).map(|count| *count as usize)
     }
 
-    /// Returns the decision on the prompts that are not trained on. The rollouts do not contain it, but the counts of the step may
-    /// determine it.
+    /// Returns `deferred` or `rejected` for the prompts of the step that are not trained on, of which there are `prompts`. The rollouts do
+    /// not contain this decision. Returns `not trained` if the counts of the step do not determine it.
     fn untrained(&self, prompts: usize) -> &'static str {
         let count = |name: &str| self.count(name);
         let dropped = count("reward/dropped_groups").unwrap_or(0);

@@ -69,7 +69,7 @@ pub(super) struct RunLine {
     lines: usize,
     /// The number of times that the run replaced its metrics file.
     generation: usize,
-    /// The time of the last write, in seconds since 1970.
+    /// The time at which `metrics.jsonl` was last written, in seconds since 1970; 0 if it is unknown.
     written: f64,
     /// The steps with rollouts, as ranges that include both ends.
     rollouts: Vec<[u64; 2]>,

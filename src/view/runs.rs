@@ -77,7 +77,7 @@ impl Runs {
     /// The name is looked up among the names of the existing runs, so that no name can select a path elsewhere.
     ///
     /// # Errors
-    /// If there is no such run, or it cannot be read.
+    /// If there is no such run, the run cannot be read, or `read` returns an error.
     pub(super) fn with_run<T>(
         &self,
         name: &str,

@@ -15,8 +15,8 @@ pub(super) struct StageSpan {
 /// Returns the stages of a step, whose last response ended at `generated` and whose last score arrived at `scored`.
 ///
 /// A run records the durations of the stages, but not their start times. Each stage follows the previous stage, and the rollout ends with
-/// the last response, whose time is recorded. Returns `None` if the recorded duration of the rollout is 0 or missing: the rollout then
-/// ended before the previous step, and the durations leave out a part of the step.
+/// the last response, whose time is recorded. Stages without a duration are left out. Returns `None` if the recorded duration of the
+/// rollout is 0 or missing: the rollout then ended before the previous step, and the durations leave out a part of the step.
 pub(super) fn stages(
     metrics: &BTreeMap<String, f64>,
     generated: f64,

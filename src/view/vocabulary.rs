@@ -15,7 +15,7 @@ pub(super) enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// Reads the tokenizer of a folder.
+    /// Reads the tokenizer of a folder. Returns `Unknown` with the reason if it cannot be read.
     #[cfg(feature = "tokenizer")]
     pub(super) fn read(folder: &Path) -> Self {
         match Tokenizer::from_folder(folder) {

@@ -24,7 +24,7 @@ pub enum DeviceChoice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected auto, cpu, cuda or cuda:INDEX, found `{found}`")]
 pub struct ParseDeviceError {
-    /// The text.
+    /// The text that was parsed.
     pub found: String,
 }
 

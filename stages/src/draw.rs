@@ -62,13 +62,15 @@ pub fn normal_cdf(value: f64) -> f64 {
     0.5 * erfc(-value / SQRT_2)
 }
 
-/// Returns the quantile of a standard normal distribution: the value below which the share `below` of the distribution lies.
+/// Returns the quantile of a standard normal distribution: the value below which the share `below` of the distribution lies. It is negative
+/// infinity for shares up to 0, and infinity for shares from 1.
 #[must_use]
 pub fn normal_quantile(below: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * below)
 }
 
-/// Returns a standard normal number whose correlation with `other` is `correlation`; `own` must be independent of `other`.
+/// Returns a standard normal number whose correlation with `other` is `correlation`. `own` and `other` must be independent standard normal
+/// numbers.
 #[must_use]
 pub fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
     correlation * other + (1.0 - correlation * correlation).sqrt() * own

@@ -28,7 +28,8 @@ static REGISTERED: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Adds a secret, also in the forms that it has in JSON, encoded in a URL and decoded from a URL.
+    /// Adds a secret, also in the forms that it has in JSON, encoded in a URL and decoded from a URL. Forms of fewer than 4 bytes are
+    /// ignored.
     pub fn add(&mut self, secret: &str) {
         let json = Value::from(secret).to_string();
         let forms: [Cow<'_, str>; 4] = [
@@ -67,7 +68,7 @@ impl Secrets {
         known.add_forms(self.0.iter().map(String::as_str), MIN_GLOBAL_SECRET_BYTES);
     }
 
-    /// Replaces every secret in a text.
+    /// Replaces every secret in a text by [`REDACTED`].
     #[must_use]
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.0.iter().fold(Cow::Borrowed(text), |text, secret| match text.contains(secret) {

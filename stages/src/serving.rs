@@ -189,24 +189,36 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Aborts one sample of a request. At least one token of the sample must have been reported. Has no effect if the sample has ended.
     fn abort_sample(&self, id: GenerationId, sample: u32);
 
-    /// Pauses the engine. The result is ready when the pause has begun on all instances, and an error if the engine has stopped.
+    /// Pauses the engine. The future is ready when the pause has begun on all instances.
+    ///
+    /// # Errors
+    /// If the engine has stopped.
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Ends a pause.
+    /// Ends a pause. The future is ready when all instances have resumed.
+    ///
+    /// # Errors
+    /// If the engine has stopped.
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Returns `true` between a pause and the next resume.
     fn is_paused(&self) -> bool;
 
-    /// Loads the safetensors files of a folder. `None` selects the folder with which the engine was started. The result is ready when every
-    /// instance samples with the new weights, and an error if they cannot be loaded.
+    /// Loads the safetensors files of a folder. `None` selects the folder with which the engine was started. The future is ready when every
+    /// instance samples with the new weights.
+    ///
+    /// # Errors
+    /// If the weights cannot be loaded, in which case the old weights stay in use, or the engine has stopped.
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Sets the label of the weights, which later tokens carry. The engine does not check the label against the weights. The result is
+    /// Sets the label of the weights, which later tokens carry. The engine does not check the label against the weights. The future is
     /// ready when every instance uses the label.
+    ///
+    /// # Errors
+    /// If the engine has stopped.
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Returns the label of the weights.
+    /// Returns the label of the weights: the label that was set last, or the label with which the engine was started.
     fn label(&self) -> Arc<str>;
 
     /// Returns the statistics of the engine.

@@ -25,7 +25,7 @@ pub struct Emitter {
 
 impl Emitter {
     /// Sends a batch, split into pieces that fit the budget; blocks while the budget is exhausted. Returns `false` once the consumer has
-    /// closed the budget or ended.
+    /// closed the budget or ended; the pieces that were not sent are dropped. A batch without rows is not sent, and the result is `true`.
     #[must_use]
     pub fn send(&self, batch: Batch) -> bool {
         let Some(mut rows) = batch.into_rows() else { return true };
@@ -84,7 +84,8 @@ where
 /// Streams the batches of an iterator, all at step 0, on the worker's own thread. Sends as many rows as `budget` allows, and continues
 /// whenever rows are released. The output ends when the iterator ends or the budget is closed.
 ///
-/// For runs in virtual time, where a producer thread would be a race. The second stream carries errors and is always empty.
+/// Use it for runs in virtual time, where a producer thread would be a race condition. The second stream carries errors and is always
+/// empty.
 pub fn produce_inline<'scope>(
     scope: Scope<'scope, Step>,
     name: &'static str,

@@ -22,7 +22,7 @@ impl<T: 'static> ServiceThread<T> {
     /// Starts the thread `name`, which constructs the value itself, and waits until the value exists.
     ///
     /// # Errors
-    /// The error that `make` returns.
+    /// If `make` returns an error.
     ///
     /// # Panics
     /// If the system cannot start a thread, or `make` panics.
@@ -105,7 +105,8 @@ impl<T: 'static> Service<T> {
         })
     }
 
-    /// Requests `work`; `wake` is called once the reply is ready.
+    /// Requests `work`. `wake` is called once the reply is ready, also if the thread panicked. In virtual time, `work` runs before this
+    /// returns, and dropping the reply cancels the call of `wake`.
     pub fn call<R: Send + 'static>(
         &self,
         wake: impl Fn() + Send + Sync + 'static,
@@ -191,7 +192,7 @@ impl<R> Reply<R> {
     /// Waits for the reply. In virtual time, returns it immediately, even before its time.
     ///
     /// # Errors
-    /// [`Panicked`] if the thread panicked, or the reply was already read.
+    /// If the thread panicked, or the reply was already read.
     pub fn wait(self) -> Result<R, Panicked> {
         match self {
             Self::Thread(receiver) => receiver.recv().map_err(|_| Panicked),
@@ -210,7 +211,7 @@ impl<R, E> Reply<Result<R, E>> {
     /// Waits for the result.
     ///
     /// # Errors
-    /// The error that the work returned, or that the thread panicked.
+    /// If the work returned an error, the thread panicked, or the result was already read.
     pub fn wait_outcome(self) -> Result<R, CallError<E>> {
         outcome(self.wait())
     }

@@ -2,7 +2,7 @@
 //!
 //! Each process listens at its own address and connects to every process with a lower index, once for timely's data connection and once for
 //! the control connection. On each connection both sides send a [`Hello`] with the facts of their run. If the facts differ, both sides
-//! reject the connection with the same message before any data flows.
+//! reject the connection before any data flows, with an error that names the fact and both values.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -221,7 +221,8 @@ impl ConnectionPhase<'_> {
         Ok(())
     }
 
-    /// Reads the [`Hello`] of a caller and replies to it. Returns `None` for a stranger and for a caller that hung up.
+    /// Reads the [`Hello`] of a caller and replies to it. Returns `None` if the caller sends no valid [`Hello`] within [`HELLO_TIMEOUT`],
+    /// or hangs up.
     fn admit(&self, mut stream: TcpStream) -> Result<Option<(TcpStream, Hello)>, ClusterError> {
         let Ok(hello) = self.greet(&mut stream) else { return Ok(None) };
         if hello.process <= self.process || hello.process >= self.hosts.len() {

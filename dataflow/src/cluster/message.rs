@@ -70,10 +70,12 @@ pub(super) fn read<M: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<M>
     read_line(stream, |_| Ok(()))
 }
 
-/// Like [`read`], but the whole line must arrive within `timeout`. Afterwards, the stream has no read timeout.
+/// Like [`read`], but the whole line must arrive within `timeout`. On success, the read timeout of the stream is removed; after an error,
+/// the stream may still have one.
 ///
 /// # Errors
-/// Of the kind [`ErrorKind::TimedOut`] or [`ErrorKind::WouldBlock`] if the line is late.
+/// If the line does not arrive in time ([`ErrorKind::TimedOut`] or [`ErrorKind::WouldBlock`]), exceeds 1 MiB or is not a valid message, or
+/// if the connection breaks.
 pub(super) fn read_within<M: DeserializeOwned>(
     stream: &mut TcpStream,
     timeout: Duration,

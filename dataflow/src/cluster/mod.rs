@@ -130,8 +130,8 @@ impl Cluster {
     /// fails, panics or is lost, all workers that [run](WorkerHandle::run) a graph abandon it.
     ///
     /// # Errors
-    /// If the processes cannot connect in time, have different `facts`, or cannot start their threads; the first fault of any worker of any
-    /// process; or the loss of a process.
+    /// If this process cannot listen at its address; if the processes cannot connect in time, have different `facts`, or cannot start their
+    /// threads; if a worker of any process fails or panics; or if a process is lost.
     pub fn run<R: Send + 'static>(
         &self,
         facts: &RunFacts,

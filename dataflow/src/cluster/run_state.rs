@@ -136,17 +136,18 @@ impl RunState {
         self.state().fault.clone()
     }
 
-    /// Fails the run with a fault of this process.
+    /// Fails the run with a fault of this process. Does nothing if the run has already failed.
     pub(super) fn fail(&self, fault: Fault) {
         self.end(self.state(), fault, false);
     }
 
-    /// Fails the run with a fault that another process has already reported to all.
+    /// Fails the run with a fault that another process has already reported to all. Does nothing if the run has already failed.
     pub(super) fn fail_reported(&self, fault: Fault) {
         self.end(self.state(), fault, true);
     }
 
-    /// Fails the run because another process was lost. The fault is not reported, because every process detects the loss itself.
+    /// Fails the run because another process was lost. The fault is not reported, because every process detects the loss itself. Does
+    /// nothing if the run has already failed.
     pub(super) fn fail_lost(&self, process: usize, why: &str) {
         let Some((hosts, _)) = &self.position else { return };
         let step = Step(self.step.load(Ordering::Relaxed));

@@ -66,8 +66,8 @@ impl WorkerHandle {
     /// All workers must build the same operators in the same order. A `watchdog` also counts the progress of other processes.
     ///
     /// # Errors
-    /// The first fault that any worker of any process raised, or the loss of a process. The graph is torn down, and everything its
-    /// operators own is dropped.
+    /// If a worker of any process fails, or a process is lost. The first fault in time is returned. The graph is torn down, and all values
+    /// that its operators own are dropped.
     pub fn run<R>(
         self,
         watchdog: Option<Watchdog>,

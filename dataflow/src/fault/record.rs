@@ -12,7 +12,7 @@ use crate::step::{PromptId, Step};
 pub struct Fault {
     /// The step at which the operator failed; `None` for a fault that belongs to no step. The receiver of the error row sets this field.
     pub step: Option<Step>,
-    /// The operator that failed.
+    /// The name of the operator that failed.
     pub operator: String,
     /// The origin of the error.
     pub origin: Origin,

@@ -29,9 +29,9 @@ const MAX_INCOMPLETE: usize = 64;
 
 /// The output streams of a graph's snapshots.
 pub struct Commits<'scope> {
-    /// Batches of [`schema::ERRORS`] that end the run. For [`fault::raise`](crate::fault::raise).
+    /// Batches of [`schema::ERRORS`] that end the run. Pass them to [`fault::raise`](crate::fault::raise).
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run. For [`fault::warn`](crate::fault::warn).
+    /// Batches of [`schema::ERRORS`] that do not end the run. Pass them to [`fault::warn`](crate::fault::warn).
     pub warnings: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`] with `snapshot/bytes` and `snapshot/parts`, at the step of each committed snapshot. The metrics of
     /// the snapshot at the end of the run are at [`Step::END`].

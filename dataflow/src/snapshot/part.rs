@@ -80,7 +80,7 @@ impl Part {
         self
     }
 
-    /// Adds a metadata entry to the part's record in the manifest.
+    /// Adds a metadata entry to the part's record in the manifest. Replaces an earlier entry with the same key.
     #[must_use]
     pub fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.facts.insert(key.to_owned(), value.into());

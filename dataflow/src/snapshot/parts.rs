@@ -177,8 +177,9 @@ impl Parts {
         self.reached = Some(step);
     }
 
-    /// Calls [`advance_to`](Self::advance_to) with the earliest of `frontiers`, the frontiers of the inputs that determine the state. Call
-    /// this at the end of each activation, when the state includes everything that is complete by them.
+    /// Calls [`advance_to`](Self::advance_to) with the earliest of `frontiers`, the frontiers of the inputs that determine the state, or
+    /// with `None` if all of these inputs have ended. Call this at the end of each activation, when the state includes everything that is
+    /// complete by them.
     pub fn advance_to_earliest(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
@@ -208,7 +209,7 @@ impl Parts {
 
     /// Requests a snapshot of the completed step before `step`, from the states that all operators
     /// [hold](super::Cadence::with_held_states). Returns `false` until the snapshot is committed or given up; the operator is activated
-    /// then. Returns `true` immediately if no state is held.
+    /// then. Returns `true` immediately if `step` is the first step, or no state is held.
     ///
     /// # Contract
     /// No operator has completed `step`.

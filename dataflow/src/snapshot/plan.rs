@@ -16,7 +16,7 @@ pub enum OnError {
     #[default]
     Fail,
     /// Warns and retries at the end of the next step or, if workers run in several processes, at the next step of the cadence. The run
-    /// still ends if a newer process has opened the folder.
+    /// still ends if a newer process has opened the folder, an operator reports no part, or the writer thread panics.
     Warn,
 }
 

@@ -77,7 +77,7 @@ impl RestoredSnapshot {
     /// Like [`parts`](Self::parts), for parts that were written as rows.
     ///
     /// # Errors
-    /// As [`parts`](Self::parts), and if a part is not an Arrow IPC file.
+    /// If [`parts`](Self::parts) fails, or a part is not an Arrow IPC file.
     pub fn rows(&self, operator: &str) -> Result<Vec<(u32, RecordBatch)>, SnapshotError> {
         let mut rows = Vec::new();
         for (record, (worker, bytes)) in self.records(operator).zip(self.parts(operator)?) {

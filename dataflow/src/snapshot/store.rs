@@ -84,8 +84,9 @@ impl SnapshotStore {
         Self::open_on(Arc::new(Disk), folder.into(), options)
     }
 
-    /// Opens an existing folder to read its snapshots. Does not [claim](Self::claim) a generation, so a process that writes into the folder
-    /// can continue. A commit to this store fails with [`SnapshotError::Fenced`] if any process has claimed a generation.
+    /// Opens an existing folder to read its snapshots; the folder is not accessed until they are read. Does not [claim](Self::claim) a
+    /// generation, so a process that writes into the folder can continue. A commit to this store fails with [`SnapshotError::Fenced`] if
+    /// any process has claimed a generation.
     #[must_use]
     pub fn read_only(folder: impl Into<PathBuf>, options: StoreOptions) -> Self {
         Self::of(Arc::new(Disk), folder.into(), Generation::default(), options)
@@ -108,8 +109,8 @@ impl SnapshotStore {
         Ok(store)
     }
 
-    /// Returns the steps of the snapshots in a folder, the newest first, without claiming a generation. Returns an empty list if there is
-    /// no such folder.
+    /// Returns the steps of the snapshots in a folder, the newest first. Does not claim a generation, and does not verify the snapshots.
+    /// Returns an empty list if there is no such folder.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -186,7 +187,7 @@ impl SnapshotStore {
         self.generation
     }
 
-    /// Returns the newest snapshot whose files are all intact, with the reasons why newer snapshots were skipped.
+    /// Returns the newest snapshot of the run whose files are all intact, with the reasons why newer snapshots were skipped.
     ///
     /// # Errors
     /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.
@@ -255,8 +256,8 @@ impl SnapshotStore {
         self.layout.folder(SnapshotId { generation: self.generation, step })
     }
 
-    /// Commits a snapshot whose parts are on disk, and removes the oldest snapshots. `step` is the last step that the snapshot includes,
-    /// and `workers` is the number of workers of the graph.
+    /// Commits a snapshot whose parts are on disk, and removes the snapshots beyond [`StoreOptions::keep`]. `step` is the last step that
+    /// the snapshot includes, and `workers` is the number of workers of the graph.
     ///
     /// The order of operations makes a commit atomic and keeps a superseded process from committing. The manifest is written to a temporary
     /// file and synced, the fence is checked, and only then is the file renamed. Old snapshots are removed after the rename, and only after
@@ -264,7 +265,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// If the manifest cannot be written, or a newer generation was claimed. The snapshot then does not exist, unless only the last sync of
-    /// the folder failed.
+    /// the folder failed. If older snapshots cannot be removed, the commit succeeds with a [`Committed::cleanup_error`].
     pub fn commit(
         &self,
         step: Step,

@@ -53,7 +53,7 @@ pub enum OnStall {
 pub struct WatchdogSettings {
     /// The time without progress after which a graph counts as stalled. Default: 5 minutes.
     pub after: Nanos,
-    /// The reaction to a stall.
+    /// The reaction to a stall. Default: [`OnStall::Warn`].
     pub on_stall: OnStall,
     /// The progress that the workers of the process share. Threads that no worker owns may record progress in it, too.
     pub progress: ProgressCounter,
@@ -153,8 +153,8 @@ impl Watchdog {
         self
     }
 
-    /// Makes a stall end the run if `end_requested` returns `true`, which means that the run was asked to end. The stall may have begun,
-    /// and been reported, earlier.
+    /// Makes a stall end the run if `end_requested` returns `true`, which means that the run was asked to end. Such a stall is not passed
+    /// to the callback of [`new`](Self::new), but it may have begun and been reported earlier.
     ///
     /// A run that was asked to end first completes its open step. If that step is stuck, nothing else would end the run.
     #[must_use]

@@ -14,9 +14,9 @@ use crate::step::{PromptId, Step};
 /// A wait of one operator for one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The operator.
+    /// The name of the operator.
     pub operator: &'static str,
-    /// The step.
+    /// The step for which the operator waits.
     pub step: Step,
     /// The awaited thing, as a noun phrase.
     pub what: Cow<'static, str>,
@@ -34,7 +34,8 @@ pub struct Stall {
     pub idle_time: Nanos,
     /// The waits on this worker, ordered by operators as they were built, then by steps.
     pub waits: Vec<Wait>,
-    /// The frontiers of each operator's inputs on this worker; `None` for an input that has ended.
+    /// The name of each operator on this worker, with the frontiers of its inputs: `None` for an input that has ended. The list is empty if
+    /// the operator has no inputs or has not run yet.
     pub frontiers: Vec<(&'static str, Vec<Option<Step>>)>,
 }
 
@@ -50,8 +51,8 @@ impl Stall {
         }
     }
 
-    /// Converts the report to a fault at the earliest awaited step, or without a step if no operator waits. It is used as a warning or to
-    /// end the run. The origin is the environment, because the most frequent cause of a stall is a call that hangs.
+    /// Converts the report to a fault at the earliest awaited step, or without a step if no operator waits. Callers report the fault as a
+    /// warning or end the run with it. Its origin is the environment, because the most frequent cause of a stall is a call that hangs.
     #[must_use]
     pub fn fault(&self) -> Fault {
         let step = self.waits.iter().map(|wait| wait.step).min();

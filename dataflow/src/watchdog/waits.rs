@@ -67,7 +67,7 @@ impl OperatorWaits {
 /// The key of a wait of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitKey {
-    /// The step.
+    /// The step for which the operator waits.
     pub step: Step,
     /// The prompt, if the wait concerns a single prompt.
     pub prompt: Option<PromptId>,
@@ -129,7 +129,7 @@ impl WaitHandle {
         WaitGuard { waiting: self.clone(), awaited }
     }
 
-    /// Ends a wait, because it is over or no longer needed.
+    /// Ends the wait with this key, if there is one.
     pub fn end(&self, awaited: impl Into<WaitKey>) {
         self.0.borrow_mut().remove(&awaited.into());
     }

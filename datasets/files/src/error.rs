@@ -23,7 +23,7 @@ pub enum FileError {
     NoFolder {
         /// The path of the output file.
         path: PathBuf,
-        /// The folder.
+        /// The folder that does not exist.
         folder: PathBuf,
     },
     /// The output file is one of the inputs.

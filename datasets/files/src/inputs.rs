@@ -56,7 +56,8 @@ impl Inputs {
         self.find(path).map_or(Ok(()), |input| Err(is_input(path, input)))
     }
 
-    /// Rejects a folder that is about to be emptied if one of the inputs lies in it. A folder that does not exist is accepted.
+    /// Rejects a folder that is about to be emptied if one of the inputs lies in it. A folder that does not exist, or whose path cannot be
+    /// resolved, is accepted.
     ///
     /// # Errors
     ///

@@ -29,7 +29,8 @@ impl NewFile {
     ///
     /// # Errors
     ///
-    /// As [`check_replaceable`], and if the file cannot be created in the folder.
+    /// If `path` cannot be examined or holds something that is not a regular file, its folder does not exist, or the file cannot be created
+    /// in the folder.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         check_replaceable(path)?;
         let folder = folder_of(path);
@@ -110,8 +111,8 @@ impl Write for NewFile {
     }
 }
 
-/// Removes the temporary files that killed processes left in a folder. Files that are still being written are kept. A folder that does not
-/// exist contains none.
+/// Removes the temporary files that killed processes left in a folder. Files that are still being written are kept, and so are files that
+/// cannot be opened or locked. A folder that does not exist contains none.
 ///
 /// # Errors
 ///
@@ -139,7 +140,7 @@ pub fn remove_abandoned(folder: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 ///
-/// As [`NewFile::create`] and [`NewFile::finish`].
+/// If the file cannot be created (see [`NewFile::create`]), written, or renamed (see [`NewFile::finish`]).
 pub fn write(path: &Path, contents: &[u8]) -> Result<(), FileError> {
     let mut file = NewFile::create(path)?;
     file.write_all(contents).map_err(FileError::io(path, "write"))?;
@@ -150,7 +151,7 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 ///
-/// If `from` cannot be read, and as [`write()`].
+/// If `from` cannot be read, or `path` cannot be written (see [`write()`]).
 pub fn copy(from: &Path, path: &Path) -> Result<(), FileError> {
     if is_same_file(from, path) {
         return Ok(());

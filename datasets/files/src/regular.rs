@@ -21,7 +21,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// As [`open`], and if the file is larger or cannot be read.
+/// If the file cannot be opened or read, is not a regular file, or is larger than `max` bytes.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -50,7 +50,7 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// As [`read`], and if the file is not UTF-8.
+/// If [`read`] fails, or the file is not UTF-8.
 pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|error| invalid(error.to_string()))
 }

@@ -16,7 +16,7 @@ pub const ALPHABET: &str = "0123456789+*=,:A";
 /// The text before the answer.
 pub const ANSWER: &str = "A:";
 
-/// The distribution of the number of maps per prompt: log-normal, redrawn above the maximum.
+/// The distribution of the number of maps per prompt: log-normal, rounded to a whole number of at least 1, and redrawn above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChainLengths {

@@ -59,9 +59,9 @@ impl Default for ChainConfig {
 /// The result of [`generate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generated {
-    /// The training prompts, each with a demonstration in `extra_info.demonstration`.
+    /// The file of the training prompts, each with a demonstration in `extra_info.demonstration`.
     pub train: PathBuf,
-    /// The held-out prompts, without demonstrations.
+    /// The file of the held-out prompts, without demonstrations.
     pub validation: PathBuf,
     /// The number of prompts in both files.
     pub rows: u64,
@@ -81,9 +81,9 @@ pub struct Generated {
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds, there are not enough different prompts, the path of a file holds something that is not a regular file, or
-/// a file cannot be written. In these cases, neither file is replaced, with one exception: `validation.parquet` is replaced first and stays
-/// replaced if only the replacement of `train.parquet` fails.
+/// If a setting is out of bounds, there are not enough different prompts, the path of a file holds something that is not a regular file,
+/// the folder cannot be created, or a file cannot be written. In these cases, neither file is replaced, with one exception:
+/// `validation.parquet` is replaced first and stays replaced if only the replacement of `train.parquet` fails.
 pub fn generate(
     config: &ChainConfig,
     folder: &Path,

@@ -1,6 +1,7 @@
-//! JSONL files of prompts: those with ROLL's columns, where `messages` is JSON text, and those where `messages` is a list.
+//! JSONL files of prompts, with the columns that [`PromptColumns`](crate::PromptColumns) describes. The messages of a prompt are a list,
+//! JSON text, or plain text.
 //!
-//! Opening a file scans it once to count its lines and records the position of every 64th. Blank lines do not count.
+//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count.
 
 mod integers;
 mod lines;

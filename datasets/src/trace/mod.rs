@@ -26,7 +26,7 @@ use plan::{LengthSource, TraceColumns};
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// One row per response, in the order of files and rows.
+    /// One row per response, in the order of files and rows, without the rows of paused responses that continue in a later row.
     pub rows: Vec<TraceRow>,
     /// The source of the rows.
     pub source: TraceSource,
@@ -38,16 +38,16 @@ pub struct TraceRow {
     /// The number of the prompt, if recorded. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different.
     /// A key that is a whole number is kept. Other keys get the smallest unused numbers, in the order of their first occurrence.
     pub prompt: Option<u64>,
-    /// The index of the response among the responses to the prompt, if recorded.
+    /// The index of the response among the responses to the prompt; `None` if it is not recorded or not a whole number.
     pub sample: Option<u32>,
-    /// The step in which the response was sampled, if recorded.
+    /// The step in which the response was sampled; `None` if it is not recorded or not a whole number.
     pub step: Option<u64>,
     /// The length of the prompt in tokens, if recorded.
     pub prompt_tokens: Option<u32>,
     /// The length of the response in tokens.
     pub tokens: u32,
-    /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped or paused, so that `tokens` is a lower
-    /// bound (censored).
+    /// `false` if the recorded finish reason says that the response was dropped or paused, so that `tokens` is a lower bound (censored).
+    /// `true` otherwise, also if no finish reason is recorded.
     pub is_complete: bool,
 }
 
@@ -89,8 +89,8 @@ impl Trace {
     /// Reads a file, a folder of files, or a run folder that contains `rollouts/`.
     ///
     /// # Errors
-    /// If the path does not exist; if a file is a pipe, has another format, has no rows or is damaged; if no column holds lengths; or if a
-    /// row cannot be used. The error names file, row and column.
+    /// If the path does not exist; if a folder contains no trace; if a file is a pipe, has another format, has no rows or is damaged; if a
+    /// requested column is absent; if no column holds lengths; or if a row cannot be used. An error of a row names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = TraceReader {
             options,

@@ -35,7 +35,8 @@ pub(super) struct TraceColumns {
     pub(super) finish_reason: Option<usize>,
 }
 
-/// Names of length columns in tokens, compared without case and underscores: the names that we, verl, request traces and servers use.
+/// Names of columns with response lengths in tokens, compared without case and underscores: the names that we, verl, request traces and
+/// servers use.
 const NUMBERS: [&str; 14] = [
     "responselength",
     "responselen",

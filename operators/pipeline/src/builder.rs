@@ -116,7 +116,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the number of initial steps that the ledger's metrics leave out. Default: 0.
+    /// Sets the number of initial steps whose lengths, pairs and dataset rows the ledger does not count. Default: 0. Deferred prompts are
+    /// counted from the first step on.
     pub fn warmup_steps(mut self, warmup_steps: u64) -> Self {
         self.settings.warmup_steps = warmup_steps;
         self

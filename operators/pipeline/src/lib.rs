@@ -189,7 +189,8 @@ impl Pipeline {
 
     /// Runs one worker of a run with several workers. Each worker has its own stages, built with the same options.
     ///
-    /// Only the first worker's schedule, prompts and validator are used, and only its `observer` receives the steps.
+    /// Only the first worker's prompts, schedule, curriculum and placement policy are used, and only its `observer` receives the steps.
+    /// Each worker validates its own policies: set the interval of validations to 0 on all workers but one.
     ///
     /// # Errors
     /// If a stage of any worker fails, a stall ends the run, a process is lost, the run cannot be restored from its snapshot, or the run is
@@ -227,7 +228,8 @@ impl Pipeline {
     }
 
     /// Returns the policies that the first steps sample with, and the budget of the prompt source. If the run resumes, restores the
-    /// schedule, the placement and the trainer from the snapshot.
+    /// schedule, the placement and the trainer from the snapshot, and rejects a snapshot with the state of a curriculum if the run has
+    /// none.
     fn restore(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
         let budget = Budget::new(self.settings.prompts_ahead);
         let restored = match &self.start {
@@ -384,8 +386,8 @@ fn report_steps(
     observe(ReportInputs { responses, groups, metrics, ..report }, clock, Rc::clone(observer));
 }
 
-/// Ends the run if a part of its snapshot could not be read. If the run takes snapshots, commits each snapshot once its parts have arrived,
-/// and reports each snapshot and all warnings to the observer.
+/// Ends the run if a part of the snapshot from which it resumes could not be read. If the run takes snapshots, commits each snapshot once
+/// its parts have arrived, reports each snapshot and all warnings to the observer, and ends the run if a commit fails with an error.
 fn commit_snapshots<'scope>(
     resumable: Resumable<'scope>,
     scope: Scope<'scope, Step>,

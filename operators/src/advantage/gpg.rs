@@ -3,7 +3,7 @@
 use super::{Estimate, TokenAdvantage, Trajectory};
 
 /// The score minus the mean score of the group, times the number of responses in the step divided by the number of responses with a nonzero
-/// score (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
+/// score, or by 1 if there are none (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpg;
 

@@ -42,8 +42,8 @@ pub struct ScoredResponse {
 ///
 /// # Contract
 /// Returns one number per response, in the order of the responses. Each number must be finite as an `f32` and applies to every token of its
-/// response. The result must not depend on other groups: groups are trained on while later ones are still being generated. A violation ends
-/// the run with an [`EstimateError`].
+/// response. A result with another count or with a number that is not finite ends the run with an [`EstimateError`]. The result must not
+/// depend on other groups: groups are trained on while later ones are still being generated.
 ///
 /// # Example
 /// ```
@@ -83,7 +83,8 @@ pub struct Trajectory {
     /// The reward of each sampled token, minus the KL penalty if there is one. The part of the score that is not assigned to single tokens
     /// is added to the last token.
     pub rewards: Vec<f64>,
-    /// The value that the critic predicts at each sampled token. Empty unless the estimator [needs values](TokenAdvantage::needs_values).
+    /// The value that the critic predicts at each sampled token. May be empty unless the estimator [needs
+    /// values](TokenAdvantage::needs_values).
     pub values: Vec<f64>,
 }
 

@@ -385,7 +385,8 @@ impl Curriculum {
         step.0.checked_sub(self.staleness.saturating_add(1)).map(Step)
     }
 
-    /// Returns the last known pass rate of a dataset row, in [0, 1]. Returns `None` if no pass rate is known.
+    /// Returns the pass rate by which prompts of a dataset row are judged, in [0, 1]. Results that are recorded and not used yet are left
+    /// out. Returns `None` if no pass rate is in use.
     #[must_use]
     pub fn pass_rate(&self, row: u64) -> Option<f64> {
         self.state.pass_rates.get(&row).map(PassRate::share)

@@ -31,13 +31,16 @@ use crate::resume::Resumable;
 
 /// The output of [`anchors()`].
 pub struct Anchors<'scope> {
-    /// Batches of [`schema::ANCHORS`] with the anchors that changed in a step, emitted when the step is complete.
+    /// Batches of [`schema::ANCHORS`] with the anchors that changed in a step, emitted when the step is complete. The anchors of a snapshot
+    /// from which the run resumes are left out.
     pub changes: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`], emitted when a step is complete.
+    /// Batches of [`schema::METRICS`] about executions, anchors and audits, emitted when a step is complete. A step without executions has
+    /// none.
     pub metrics: BatchStream<'scope>,
 }
 
-/// Maintains the longest correct execution of each test case. `executions` are batches of [`schema::EXECUTIONS`].
+/// Maintains the longest correct execution of each test case, and counts the results of audits. `executions` are batches of
+/// [`schema::EXECUTIONS`]; with several workers, they must be routed to the first worker, whose state the snapshots contain.
 #[must_use]
 pub fn anchors<'scope>(
     executions: BatchStream<'scope>,
@@ -125,7 +128,8 @@ struct ExecutionCollections<'scope> {
     metrics: BatchStream<'scope>,
 }
 
-/// Reduces the executions of each step and emits the result once the step is complete.
+/// Emits the state of the snapshot, if the run resumes. Then reduces the executions of each step and emits the result once the step is
+/// complete.
 fn read<'scope>(
     executions: BatchStream<'scope>,
     resumable: &Resumable<'scope>,

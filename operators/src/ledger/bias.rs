@@ -43,7 +43,7 @@ impl WeightSums {
 /// from overflowing the sums, unless there are more than eight million of them.
 const MAX: f64 = (1u64 << 40) as f64;
 
-/// Returns a value in units of 2^-20. The value is clamped to [-2^20, 2^20].
+/// Returns a value in units of 2^-20. The value is clamped to [-2^20, 2^20]; NaN becomes 0.
 pub(super) fn units(value: f64) -> i64 {
     (value * UNIT).round().clamp(-MAX, MAX) as i64
 }

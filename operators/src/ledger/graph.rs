@@ -22,7 +22,9 @@ use super::summaries::{histories, metrics, summarize};
 use crate::policy::metrics_batch;
 use crate::resume::{OperatorParts, Resumable};
 
-/// The input streams of the ledger.
+/// The input streams and the settings of the ledger. With several workers, the streams must be routed to the first worker
+/// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first)): the facts about a prompt are combined there, and snapshots
+/// contain only the facts of that worker.
 pub struct LedgerInputs<'scope> {
     /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,

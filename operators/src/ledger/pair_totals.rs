@@ -12,7 +12,7 @@ use rollpacker_dataflow::snapshot::Part;
 use super::pairs::{Pair, Products};
 use crate::resume::part::rows;
 
-/// The name of the part.
+/// The name of the snapshot part with the facts about pairs.
 pub(super) const PAIRS: &str = "ledger_pairs";
 
 const KIND: &str = "kind";

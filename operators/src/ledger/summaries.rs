@@ -135,7 +135,8 @@ pub(super) fn histories(
     by_row.explode(|(_, launches)| Some((Fact::Rows, Sums::of_row(&launches))))
 }
 
-/// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it.
+/// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it. If the last deferred prompt was settled
+/// in the step, the metrics of deferred prompts are 0.
 pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
     let mut metrics = Metrics::new();
     for (summary, _) in changes.iter().filter(|(_, change)| *change > 0) {

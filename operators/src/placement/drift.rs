@@ -139,10 +139,10 @@ impl DriftMonitor {
     }
 
     /// Updates the drifted cells from their observations: multiplies their seconds in `profile` by the mean ratio, and removes their
-    /// observations. Returns the number of updated cells.
+    /// observations. A drifted cell that is not in `profile` only loses its observations. Returns the number of drifted cells.
     ///
     /// # Errors
-    /// If the time of a cell is no longer a positive number.
+    /// If the updated time of a cell is not positive and finite. The cells before it have been updated.
     pub fn update_profile(&mut self, profile: &mut Profile) -> Result<usize, PlacementError> {
         let drifted: Vec<_> = self.drifted().collect();
         for (cell, ratio) in &drifted {

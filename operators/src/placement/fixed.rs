@@ -10,7 +10,8 @@ use super::{Decision, Event, PlacementPolicy, Reason};
 /// The saved state of a policy without learned state: the JSON value `null`.
 pub const NO_LEARNED_STATE: &[u8] = b"null";
 
-/// Implements `save` and `restore` for a policy without learned state. The saved state is [`NO_LEARNED_STATE`].
+/// Implements `save` and `restore` for a policy without learned state. The saved state is [`NO_LEARNED_STATE`]; `restore` ignores its
+/// argument.
 macro_rules! impl_without_learned_state {
     () => {
         fn save(&self) -> Option<Vec<u8>> {

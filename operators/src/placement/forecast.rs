@@ -242,7 +242,7 @@ fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     rungs
 }
 
-/// Returns the mean final length of the running responses, prompt included.
+/// Returns the mean final length of the running responses, prompt included; 0 if no response runs.
 fn mean_length(rungs: &[Rung]) -> f64 {
     let count: f64 = rungs.iter().map(|rung| rung.count).sum();
     let tokens: f64 = rungs.iter().map(|rung| rung.count * (rung.context + rung.residual)).sum();

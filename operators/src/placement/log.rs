@@ -158,7 +158,7 @@ pub struct LoggedPlacement<P> {
 }
 
 impl<P: PlacementPolicy> LoggedPlacement<P> {
-    /// Logs the decisions of `policy` on an engine with `instances` instances.
+    /// Creates a policy that decides like `policy` and logs the decisions. `instances` is the number of instances of the engine.
     #[must_use]
     pub fn new(policy: P, instances: u32) -> Self {
         let log = PlacementLog::default();

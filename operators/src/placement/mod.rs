@@ -47,30 +47,30 @@ use crate::wire::decision::RoundKind;
 pub enum Event {
     /// The weights for `step` are published.
     Policy {
-        /// The step.
+        /// The step that samples with the weights.
         step: Step,
     },
     /// The round of a step opened.
     Opened {
-        /// The step.
+        /// The step of the round.
         step: Step,
         /// The kind of the round.
         round: RoundKind,
     },
     /// Responses were launched.
     Launched {
-        /// The step.
+        /// The step of the round.
         step: Step,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The number of responses.
         samples: u32,
         /// The number of tokens of the prompt.
         prompt_length: u32,
     },
-    /// A response ended or was dropped.
+    /// A response ended, was paused or was dropped.
     Response {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
         /// The number of sampled tokens.
         tokens: u32,
@@ -83,21 +83,21 @@ pub enum Event {
     },
     /// A group was admitted and will be trained on.
     Admitted {
-        /// The step.
+        /// The step of the round.
         step: Step,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The number of responses of the group.
         samples: u32,
     },
     /// The round of a step closed.
     Closed {
-        /// The step.
+        /// The step of the round.
         step: Step,
     },
     /// All responses of the step have ended and none will follow. The rollout is idle until the next round.
     Drained {
-        /// The step.
+        /// The step of the round.
         step: Step,
     },
 }

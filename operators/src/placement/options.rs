@@ -33,9 +33,9 @@ pub enum RoundFilter {
     All,
 }
 
-/// The condition for devices to leave the rollout. A share is the number of ended responses divided by the number of responses that are
-/// expected to end by themselves. The expected number is the number of launched responses times the share that ended by themselves in the
-/// last round of the kind. The first round of a kind expects all launched responses to end.
+/// The condition for devices to leave the rollout. A share is the number of responses that ended by themselves divided by the number of
+/// responses that are expected to do so. The expected number is the number of launched responses times the share that ended by themselves
+/// in the last round of the kind. The first round of a kind expects all launched responses to end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
@@ -47,18 +47,18 @@ pub enum Trigger {
         /// The share, in (0, 1].
         share: f64,
     },
-    /// Devices leave at the first of the milestones `from`, `from + every`, ..., `to` at which the remaining responses are projected to fit
-    /// on fewer instances (RollPacker, Algorithm 1).
+    /// Devices leave at the first of the milestones `from`, `from + every`, ... up to `to` at which the remaining responses are projected
+    /// to fit on fewer instances (RollPacker, Algorithm 1).
     Adaptive {
         /// The first milestone, in (0, 1].
         from: f64,
-        /// The last milestone, from `from` to 1.
+        /// The upper bound of the milestones, from `from` to 1.
         to: f64,
         /// The distance between milestones, in (0, 1].
         every: f64,
     },
     /// Devices leave as soon as the step is predicted to end sooner after a scale-down, unless waiting for more responses is predicted to
-    /// be better.
+    /// be better. Predictions need the lengths of an earlier round, so no devices leave before a first round has ended.
     Predicted {
         /// The minimum share at which predictions are compared, in (0, 1].
         from: f64,

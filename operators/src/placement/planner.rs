@@ -24,7 +24,8 @@ pub enum Rule {
     /// Keeps the initial parallelism.
     Fixed,
     /// RollPacker's reactive rule (section 4.3). Doubles the parallelism after a round with more than `excess` times the preemptions of the
-    /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions.
+    /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions. A parallelism
+    /// that the job cannot run is not adopted.
     Paper {
         /// The factor, at least 1. The paper uses 1.05.
         excess: f64,
@@ -32,7 +33,7 @@ pub enum Rule {
         idle_rounds: u32,
     },
     /// Selects the shortest predicted round, reconfiguration included. The prediction assumes the load of the last round of the kind and
-    /// the lengths observed for the kind.
+    /// the lengths observed for the kind. Until a round of the kind has ended, the initial parallelism is kept.
     Predictive,
 }
 

@@ -23,7 +23,8 @@ pub struct Profile {
 type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
 
 /// The costs of a step. The costs of the engine are measured. The speed of the trainer, the sizes of the KV caches and the cost of a
-/// reconfiguration are given as numbers.
+/// reconfiguration are given as numbers. The recomputation of caches is charged with the measured prefill time. A decode or prefill that
+/// was not measured takes infinite time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredCost {
@@ -33,7 +34,7 @@ pub struct MeasuredCost {
     pub instances: u32,
     /// The training speed on one device, in tokens per second. It scales linearly with the number of devices.
     pub training_tokens_per_second: f64,
-    /// The number of tokens that the cache of an instance holds, by its number of devices.
+    /// The number of tokens that the cache of an instance holds, by its number of devices; 0 for a number that is missing.
     pub kv_capacity: BTreeMap<u32, u64>,
     /// The seconds that a change of placement takes, excluding the recomputation of caches.
     pub reconfiguration_seconds: f64,
@@ -61,7 +62,8 @@ impl Profile {
         &self.rows
     }
 
-    /// Returns a copy in which `row` replaces the measurement at its point.
+    /// Returns a copy in which `row` replaces the measurements at its point; `row` is added if there are none. The rows of the copy are
+    /// sorted by point.
     ///
     /// # Errors
     /// If [`new`](Self::new) rejects the rows.

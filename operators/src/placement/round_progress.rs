@@ -49,7 +49,7 @@ struct GroupProgress {
     is_admitted: bool,
 }
 
-/// A response that ended or was dropped; the fields are as in [`Event::Response`](super::Event::Response).
+/// A response that ended, was paused or was dropped; the fields are as in [`Event::Response`](super::Event::Response).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndedResponse {
     pub(super) tokens: u32,
@@ -241,13 +241,13 @@ impl GroupProgress {
 }
 
 impl RoundLoad {
-    /// Returns the share of the launched responses that ended by themselves.
+    /// Returns the share of the launched responses that ended by themselves; 0 if none was launched.
     #[must_use]
     pub fn completed_share(self) -> f64 {
         f64::from(self.completed) / f64::from(self.launched.max(1))
     }
 
-    /// Returns the share of the launched prompts that were admitted.
+    /// Returns the share of the launched prompts that were admitted; 0 if none was launched.
     #[must_use]
     pub fn admitted_share(self) -> f64 {
         f64::from(self.admitted) / f64::from(self.prompts.max(1))

@@ -20,7 +20,7 @@ use crate::trainer::TrainerThread;
 
 /// The output streams of the operator.
 pub(super) struct Delivered<'scope> {
-    /// A stream without data. Its frontier passes a step once this worker's replica has the sums of the step.
+    /// A stream without data. Its frontier passes a step once the replicas of all workers have the sums of the step.
     pub(super) done: BatchStream<'scope>,
     pub(super) metrics: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,

@@ -10,8 +10,8 @@ use super::statistics::Spread;
 /// Adds the mean, maximum and minimum staleness of all trained tokens: the number of updates between the policy that sampled a token and
 /// the policy that `step` trains.
 ///
-/// It is 0 on-policy, and at most the configured staleness if no response is paused and continued. Engines that count tokens without
-/// sampling them have no such metric.
+/// The staleness is 0 on-policy, and at most the configured staleness if no response is paused and continued. Adds nothing if the engine
+/// counts tokens without sampling them.
 pub(super) fn lag(metrics: &mut Metrics, step: Step, groups: &[Batch]) {
     let mut lags = Spread::default();
     for batch in groups {

@@ -36,6 +36,7 @@ pub struct Lengths {
 
 impl Lengths {
     /// Returns the lengths of the responses in `batches`, which have the columns of [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
+    /// A response with an unknown finish reason counts as aborted.
     #[must_use]
     pub fn of(batches: &[Batch]) -> Self {
         let mut lengths = Self::default();
@@ -65,7 +66,8 @@ impl Lengths {
     }
 }
 
-/// Returns all metrics of a step: the metrics that operators measured, and the metrics that are computed from the rows of the step.
+/// Returns all metrics of a step: the metrics that operators measured, and the metrics that are computed from the rows of the step. The
+/// metrics `.../mean`, `.../max` and `.../min` of values in the rows are left out if there are no such values.
 #[must_use]
 pub fn measure(report: &StepReport) -> Metrics {
     let mut metrics = report.metrics.clone();

@@ -39,7 +39,7 @@ pub use rollpacker_stages::metrics::depends_on_time;
 pub use saved::ObserverState;
 pub use stages::{StageInstants, StageTimes};
 
-/// The streams from which a report is assembled.
+/// The streams from which reports are assembled, and the access to snapshots.
 pub struct ReportInputs<'scope> {
     /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
@@ -58,7 +58,7 @@ pub struct ReportInputs<'scope> {
 /// All data of one step.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
-    /// The step.
+    /// The step that is reported.
     pub step: Step,
     /// The time at which the round opened: when the first data of the step arrived at the observer.
     pub opened: Nanos,
@@ -92,13 +92,13 @@ const MAX_MERGED_BATCHES: usize = 64;
 /// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepProgress {
-    /// The step.
+    /// The step in progress.
     pub step: Step,
     /// The number of responses that ended by themselves.
     pub finished: usize,
     /// The number of responses in groups that were trained on.
     pub trained: usize,
-    /// The number of tokens in the responses that have ended.
+    /// The number of tokens in the responses that ended by themselves or were aborted.
     pub tokens: usize,
     /// The kind of the round. Empty until the round has opened.
     pub round: String,
@@ -106,7 +106,7 @@ pub struct StepProgress {
     pub elapsed: Nanos,
 }
 
-/// Receives the reports of a run.
+/// Receives the reports of a run. All methods except [`step`](Self::step) do nothing by default.
 ///
 /// ```
 /// # mod step {
@@ -154,7 +154,7 @@ pub struct StepProgress {
 /// assert_eq!(scores.borrow().0, [1.5], "two prompts with responses that score 1 and 2");
 /// ```
 pub trait Observer {
-    /// Receives the progress of the earliest step that is not complete, whenever the report operator runs.
+    /// Receives the progress of the earliest step that is not reported, whenever the report operator runs and there is such a step.
     fn progress(&mut self, progress: &StepProgress) {
         let _ = progress;
     }
@@ -211,7 +211,8 @@ impl<O: Observer + ?Sized> Observer for Rc<RefCell<O>> {
     }
 }
 
-/// Reports each step to `observer`.
+/// Reports the progress and the completion of each step to `observer`, and saves the state of `observer` in snapshots. Warnings, faults and
+/// snapshots are not reported.
 ///
 /// With several workers, the streams must be routed to the first worker
 /// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first), [`merge_metrics`](crate::merge::merge_metrics)). The observers

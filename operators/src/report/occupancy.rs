@@ -17,7 +17,8 @@ pub(super) struct SlotUse {
     pub(super) finished: u64,
 }
 
-/// Returns the responses of a step that ran during the step. Responses that ended in an earlier round and were kept are left out.
+/// Returns the responses of a step that ran during the step. Responses from an earlier round without a new token are left out, such as
+/// responses that were kept whole.
 pub(super) fn slot_uses(responses: &[Batch]) -> impl Iterator<Item = SlotUse> {
     responses.iter().flat_map(|batch| {
         let started = batch.values::<UInt64Type>(column::STARTED).values();
@@ -48,7 +49,7 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    /// Returns the occupancy of the engine by `runs`.
+    /// Returns the occupancy of the engine by `runs`; all values are 0 if there are none.
     pub(super) fn of(runs: impl Iterator<Item = SlotUse>) -> Self {
         // If a response starts when another one ends, the end comes first (-1 before 1), so that both use the same slot.
         let mut changes: Vec<(u64, i64, u32)> = runs

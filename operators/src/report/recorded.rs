@@ -75,8 +75,8 @@ fn versions_by_token(rows: &[Row]) -> ArrayRef {
     lists::<UInt64Type>(by_token.iter().map(Vec::as_slice))
 }
 
-/// Returns the policy versions that sampled the tokens of the response in row `row`. `responses` must have the columns of
-/// [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
+/// Returns the policy versions that sampled the tokens of the response in row `row`. The result is empty if the engine counts tokens
+/// without sampling them. `responses` must have the columns of [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
 #[must_use]
 pub fn token_versions(responses: &Batch, row: usize) -> TokenVersions {
     let versions = responses.lists::<UInt64Type>(column::VERSIONS).get(row);

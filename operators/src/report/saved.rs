@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::resume::ResumeError;
 use crate::resume::part::read_json;
 
-/// The name of the part.
+/// The name of the snapshot part.
 pub(super) const PART: &str = "report";
 
 /// The state that observers save in a snapshot, as named values.
@@ -25,10 +25,10 @@ pub struct ObserverState {
 type LaterValue = Box<dyn FnOnce() -> io::Result<(Value, Vec<File>)> + Send>;
 
 impl ObserverState {
-    /// Saves `value` under `name`.
+    /// Saves `value` under `name`. Replaces the value that an earlier call saved under `name`.
     ///
     /// # Panics
-    /// If `value` cannot be represented as JSON. Plain data can always be represented.
+    /// If `value` cannot be represented as JSON, for example because the keys of a map are not text or numbers.
     pub fn keep(&mut self, name: &str, value: &impl Serialize) {
         let value = serde_json::to_value(value).expect("invariant: observers keep plain data");
         self.values.insert(name.to_owned(), value);
@@ -36,8 +36,11 @@ impl ObserverState {
 
     /// Saves the value that `value` returns under `name`. The snapshot waits until the data of the returned files is on disk.
     ///
-    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. If it fails, for example because an output
-    /// file is missing, the snapshot is not written.
+    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. If `value` fails, for example because an
+    /// output file is missing, the snapshot is not written. The result replaces a value that [`keep`](Self::keep) saved under `name`.
+    ///
+    /// # Panics
+    /// The thread that writes the snapshot panics if the result cannot be represented as JSON, as in [`keep`](Self::keep).
     pub fn keep_later<T: Serialize>(
         &mut self,
         name: &str,

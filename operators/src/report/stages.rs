@@ -17,9 +17,10 @@ pub struct StageInstants {
     pub before: Nanos,
     /// The time at which the round opened.
     pub opened: Nanos,
-    /// The time at which the engine had the new weights.
+    /// The time at which the engine had the new weights; the start of the first response if that was earlier, or if the engine does not
+    /// report when it has the weights.
     pub synced: Nanos,
-    /// The time at which the last response ended.
+    /// The time at which the last response ended, or `opened` if no response ran in the step.
     pub generated: Nanos,
     /// The time at which the last score of a trained response was known, but not before `generated`.
     pub scored: Nanos,

@@ -23,7 +23,8 @@ pub enum ResumeError {
         /// The layout that was found.
         found: String,
     },
-    /// The schedule, the placement policy or the trainer rejected the state in the snapshot.
+    /// The schedule, the placement policy or the trainer rejected the state in the snapshot, the state of the trainer is missing, or the
+    /// snapshot has the state of a curriculum and the run has none.
     #[error("snapshot after step {}, part `{part}`: {reason}", step.ordinal())]
     Refused {
         /// The step of the snapshot.

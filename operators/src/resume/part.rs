@@ -26,6 +26,9 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
 }
 
 /// Returns the concatenated rows of the parts with the name `part` from all workers; `None` if no worker wrote such a part.
+///
+/// # Errors
+/// If a part cannot be read, or its columns differ from `schema`.
 pub(crate) fn read_rows(
     restored: &RestoredSnapshot,
     part: &'static str,
@@ -47,6 +50,9 @@ pub(crate) fn read_rows(
 }
 
 /// Returns the value of the part that the first worker wrote; `None` if it wrote none.
+///
+/// # Errors
+/// If the part cannot be read, or is not a valid `T`.
 pub(crate) fn read_json<T: DeserializeOwned>(
     restored: &RestoredSnapshot,
     part: &'static str,

@@ -121,7 +121,8 @@ impl LimitOptions {
         Ok(self)
     }
 
-    /// Returns limits that do not depend on earlier executions, for use outside of training.
+    /// Returns limits that do not depend on earlier executions, for use outside of training. In adaptive mode, they follow the reference
+    /// times of the dataset. No execution is audited.
     ///
     /// # Errors
     /// If an option is out of range; the error names it.

@@ -70,8 +70,8 @@ impl Rollouts<'_> {
         Self { scoring, ..self }
     }
 
-    /// Scores dropped responses as well, and makes steps wait for their scores. Decisions and training data stay the same. Intended for
-    /// comparisons.
+    /// Scores all responses that end by themselves, including dropped ones, and makes steps wait for these scores. Decisions and training
+    /// data stay the same. Intended for comparisons.
     #[must_use]
     pub fn without_cancellation(self) -> Self {
         Self { cancels: false, ..self }

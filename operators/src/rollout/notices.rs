@@ -59,8 +59,8 @@ impl Notices {
         });
     }
 
-    /// Returns everything that is new as a batch of [`NOTICES`](rollpacker_dataflow::schema::NOTICES). The batch has no rows if nothing is
-    /// new.
+    /// Returns the progress since the last call, including `reached`, as a batch of [`NOTICES`](rollpacker_dataflow::schema::NOTICES). The
+    /// batch has no rows if nothing has changed.
     pub(super) fn batch(&mut self, reached: Reached) -> Batch {
         let Reached { ended, floor } = reached;
         let mut ends = std::mem::take(&mut self.ends);

@@ -6,13 +6,13 @@ pub enum ScheduleError {
     /// A count that must be positive is 0.
     #[error("`{key}` is 0, expected at least 1")]
     Zero {
-        /// The key.
+        /// The name of the option.
         key: String,
     },
     /// A value is out of its bounds.
     #[error("`{key}` is {found}, expected {expected}")]
     Bound {
-        /// The key.
+        /// The name of the option.
         key: String,
         /// The allowed values.
         expected: String,
@@ -22,7 +22,7 @@ pub enum ScheduleError {
     /// A number is less than a minimum that another option determines.
     #[error("`{key}` is {found}, expected at least {min}, {why}")]
     Small {
-        /// The key.
+        /// The name of the option.
         key: &'static str,
         /// The configured value.
         found: u64,
@@ -34,17 +34,17 @@ pub enum ScheduleError {
     /// An option cannot be combined with another option.
     #[error("`{key}` cannot be combined with {with}: {why}")]
     Conflict {
-        /// The key.
+        /// The name of the option.
         key: &'static str,
         /// The other option, as written in the configuration.
         with: &'static str,
-        /// The reason.
+        /// The reason why the two options exclude each other.
         why: &'static str,
     },
     /// A factor, such as a speculation factor or a maximum weight, is out of bounds.
     #[error("`{key}` is {found}, expected a number from 1 to {max}")]
     Factor {
-        /// The key.
+        /// The name of the option.
         key: &'static str,
         /// The configured value.
         found: f64,

@@ -75,13 +75,13 @@ pub enum Event {
     EndOfPrompts,
     /// The weights for `step` are published, so its round may open. Steps ascend.
     Policy {
-        /// The step.
+        /// The step that samples with the weights.
         step: Step,
     },
-    /// A response ended or was dropped. Reported exactly once for each launched sample, including aborted samples. The event may come after
-    /// the round that launched the response has closed.
+    /// A response ended, was paused or was dropped. Reported exactly once for each launched sample, including aborted samples. The event
+    /// may come after the round that launched the response has closed.
     Response {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
         /// The number of tokens of the response, including tokens that earlier rounds sampled.
         tokens: u32,
@@ -92,7 +92,7 @@ pub enum Event {
     /// response's own event. Once the round that launched the response has closed, the reward is reported only if the response was
     /// admitted.
     Scored {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
         /// The reward, or NaN if an error prevented scoring. The group of a response with a NaN reward is not trained on, even if it is
         /// admitted.
@@ -103,7 +103,7 @@ pub enum Event {
 /// A prompt that a schedule may launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// The prompt.
+    /// The id of the prompt.
     pub prompt: PromptId,
     /// The epoch in which the prompt was read.
     pub epoch: u32,
@@ -118,7 +118,7 @@ pub struct Offer {
 pub enum Decision {
     /// The round of `step` begins.
     Open {
-        /// The step.
+        /// The step of the round.
         step: Step,
         /// The kind of the round.
         round: RoundKind,
@@ -127,7 +127,7 @@ pub enum Decision {
     },
     /// Launches responses. A sample that was paused resumes from its kept tokens, under a new [`SampleId`] of this step.
     Launch {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The range of the prompt's samples to launch.
         samples: Range<u32>,
@@ -136,7 +136,7 @@ pub enum Decision {
     },
     /// Aborts a response and discards its tokens.
     Abort {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
         /// The reason for the abort.
         reason: Reason,
@@ -146,14 +146,14 @@ pub enum Decision {
     /// A response that has already ended is kept whole. The later launch returns it at once, without sampling another token. A group can
     /// therefore be completed in a later round, with each of its responses being a response of that round.
     Pause {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
         /// The reason for the pause.
         reason: Reason,
     },
     /// Trains on these responses of a prompt, as one group.
     Admit {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The samples that form the group, ascending.
         samples: Vec<u32>,
@@ -164,21 +164,21 @@ pub enum Decision {
     },
     /// Keeps the prompt for a later round. Its responses so far are not trained on.
     Defer {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The reason for the deferral.
         reason: Reason,
     },
     /// Drops the prompt; it is never trained on.
     Reject {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The reason for the rejection.
         reason: Reason,
     },
     /// Closes the round of `step`: nothing more is launched, admitted or deferred in it.
     Close {
-        /// The step.
+        /// The step of the round.
         step: Step,
         /// The prompts that the schedule still holds for later rounds.
         queue: Queue,

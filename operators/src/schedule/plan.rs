@@ -34,7 +34,9 @@ impl Plan {
     /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts
     /// whose responses have all ended, or all prompts if there are fewer.
     ///
-    /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits.
+    /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits, and
+    /// [full](RoundKind::Full) otherwise. Its reason is [`Reason::EpochEnd`] if there are fewer prompts than `places`, and
+    /// [`Reason::Fresh`] otherwise.
     #[must_use]
     pub fn new(epoch: u32, prompts: Vec<LeftoverPrompt>, places: usize, responses: u32) -> Self {
         let (lane, launched) = (Arc::default(), prompts.len());
@@ -98,7 +100,7 @@ impl Order {
 /// A prompt of a [`Plan`].
 #[derive(Clone, Debug)]
 pub struct PlannedPrompt {
-    /// The prompt.
+    /// The id of the prompt.
     pub prompt: PromptId,
     /// The lane whose places the prompt may take.
     pub lane: Arc<str>,
@@ -115,7 +117,7 @@ pub struct PlannedPrompt {
 /// The state of a prompt that is left for later rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftoverPrompt {
-    /// The prompt.
+    /// The id of the prompt.
     pub prompt: PromptId,
     /// The step that first launched the prompt, or `None` if no step did.
     pub since: Option<Step>,
@@ -139,7 +141,8 @@ impl LeftoverPrompt {
     }
 
     /// Converts the leftover prompt to a prompt of a round, with the [lane](PlannedPrompt::lane) and the
-    /// [priority](PlannedPrompt::priority).
+    /// [priority](PlannedPrompt::priority). The reason is [`Reason::Queued`] if an earlier step launched the prompt, and [`Reason::Fresh`]
+    /// otherwise.
     #[must_use]
     pub fn planned(self, lane: &Arc<str>, priority: u8) -> PlannedPrompt {
         PlannedPrompt {

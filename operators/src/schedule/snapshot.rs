@@ -30,7 +30,7 @@ const PROMPTS: &str = "prompts";
 
 /// The column that is `true` if the prompt was launched.
 const LAUNCHED: &str = "launched";
-/// The fact with the last prompt that the schedule was offered.
+/// The fact with the last prompt that was offered to the schedule or skipped by its curriculum.
 const LAST: &str = "last_prompt";
 /// The fact with the decisions that were not sent.
 const DECIDED: &str = "decided";
@@ -44,7 +44,7 @@ static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 });
 
-/// The last prompt that a schedule was offered.
+/// The last prompt that was offered to a schedule or skipped by its curriculum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastPrompt {
     /// The id of the prompt; later prompts have greater ids.
@@ -66,7 +66,7 @@ pub(crate) struct HeldPrompt {
 pub(crate) struct HeldPrompts {
     /// The prompts that were offered and are neither admitted nor rejected.
     pub(crate) held: BTreeMap<PromptId, HeldPrompt>,
-    /// The last prompt that the schedule was offered.
+    /// The last prompt that was offered to the schedule or skipped by its curriculum.
     pub(crate) last: Option<LastPrompt>,
     /// The number of prompts that the reader was allowed beyond its budget.
     pub(crate) extra_budget: usize,
@@ -179,7 +179,7 @@ pub fn restore(
     schedule.restore(&state).map_err(refused)
 }
 
-/// Returns the last prompt that the schedule was offered, or `None` if there was none.
+/// Returns the last prompt that was offered to the schedule or skipped by its curriculum; `None` if there was none.
 ///
 /// A prompt reader may continue after this prompt. A reader that starts from the beginning must produce the same prompts with the same ids;
 /// the prompts that the schedule has received already are skipped.
@@ -190,8 +190,8 @@ pub fn last_prompt(restored: &RestoredSnapshot) -> Result<Option<LastPrompt>, Re
     fact(restored, LAST)
 }
 
-/// Acquires units of `budget` for the prompts that the schedule holds and has not launched, and adds the units by which the budget was
-/// widened.
+/// Adds the units by which `budget` was widened, and then acquires a unit for each prompt that the schedule holds and has not launched. If
+/// fewer units are free, acquires all of them.
 ///
 /// # Errors
 /// If the snapshot cannot be read, or has a different layout.

@@ -49,7 +49,8 @@ pub(crate) struct SimulateArgs {
     /// Number of seeds of each configuration; overrides `sim.seeds`.
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// Recorded response lengths of a run, in a file or a folder of files. The output ends with advice on the schedule.
+    /// Recorded response lengths of a run, in a file or a folder of files. Without `--sweep`, every schedule is simulated. The output ends
+    /// with advice on the schedule.
     #[arg(long, value_name = "PATH")]
     trace: Option<PathBuf>,
     /// Column of the response lengths in the trace.
@@ -304,7 +305,7 @@ fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
     count.ok_or_else(|| format!("expected 1 to {}", limits::MAX_THREADS))
 }
 
-/// Returns the requested number of threads, or one per core.
+/// Returns the requested number of threads, or one per core, or 1 if the number of cores is unknown.
 fn threads(wanted: Option<NonZero<usize>>) -> NonZero<usize> {
     let one = NonZero::<usize>::MIN;
     wanted.or(std::thread::available_parallelism().ok()).unwrap_or(one)

@@ -43,7 +43,7 @@ section! {
 section! {
     /// The section `[algorithm.kl_ctrl]`: the coefficient of the KL penalty in rewards.
     KlCtrl {
-        /// `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
+        /// Rule that sets the coefficient: `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
         r#type: KlControlType = KlControlType::Fixed,
         /// The fixed coefficient, or the initial value of an adaptive coefficient. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
@@ -135,7 +135,7 @@ section! {
         /// Maximum L2 norm of the gradient; larger gradients are scaled down. Above 0, or `inf`; default 1. (verl: `actor.grad_clip`; TRL:
         /// `max_grad_norm`)
         grad_clip: f64 = 1.0,
-        /// The policy loss.
+        /// Name and options of the policy loss.
         policy_loss: PolicyLoss = PolicyLoss::default(),
         /// Sets both `clip_ratio_low` and `clip_ratio_high`. A value that the recipe sets for one of these keys has precedence. (verl:
         /// `actor.clip_ratio`)

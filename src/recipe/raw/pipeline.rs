@@ -1,4 +1,4 @@
-//! The section `[pipeline]`.
+//! The section `[pipeline]`: the times at which responses are scored and groups are trained on.
 
 use rollpacker_operators::overlap::Scoring;
 use serde::{Deserialize, Serialize};

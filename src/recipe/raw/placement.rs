@@ -1,4 +1,4 @@
-//! The section `[placement]`.
+//! The section `[placement]`: the division of the engine instances between rollout and training.
 
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The section `[reward]`.
+//! The section `[reward]`: the rewards with their options, and the data sources that they score.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ section! {
     }
 }
 
-/// The target of a route.
+/// The reward, or the weighted sum of rewards, that scores the responses of a data source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "the name of a reward, or a table of rewards and their weights")]
 pub enum RouteTarget {

@@ -26,7 +26,7 @@ pub struct Advice {
     pub fastest: Option<String>,
     /// The choice at each end of the within-prompt correlation; empty unless a trace does not determine it.
     pub ends: Vec<ChoiceAtEnd>,
-    /// The choice under other assumptions.
+    /// The choice under other assumptions; empty unless at least two configurations have low bias.
     pub assumptions: Vec<AssumptionCheck>,
     /// The advice in sentences.
     pub text: String,

@@ -8,7 +8,9 @@ use super::super::table::{percent, range, ratio};
 use super::candidate::{Candidate, ChosenCandidate};
 use super::{AssumptionCheck, ChoiceAtEnd, Decision};
 
-/// Returns the advice as lines: the choice first, then one line for each objection or condition that would change it.
+/// Returns the advice as lines: the choice first and the bounds of a choice last. Between them are the configurations that cannot be
+/// separated from the fastest one, the fastest configuration, and the choices at the ends of the correlation and under other assumptions.
+/// Lines that do not apply are left out.
 pub(super) fn of(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> String {
     let mut lines = vec![choice(decision)];
     lines.extend(decision.chosen.as_ref().and_then(overlap));

@@ -82,7 +82,7 @@ impl Job {
     }
 
     /// Returns `true` if every trained token is sampled by the weights that the update changes: `pipeline.staleness` is 0, and the schedule
-    /// continues no response in a later step.
+    /// continues no response in a later step, according to its name and its options `mode` and `keep_partial`.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
         let ScheduleSection { name, options, .. } = &self.raw.schedule;
@@ -190,7 +190,8 @@ impl Job {
         self.raw.sim.warmup_steps + self.raw.sim.steps
     }
 
-    /// Returns the number of prompts of an epoch.
+    /// Returns the number of prompts of an epoch: `data.prompts`, or `data.epoch_rounds` times the prompts of a round, or by default 16
+    /// times the prompts of all steps.
     #[must_use]
     pub fn prompts(&self) -> u64 {
         // By default an epoch is 16 times the run, because oversubscription reads ahead and DAPO drops prompts.

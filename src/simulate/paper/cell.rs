@@ -9,7 +9,7 @@ use super::super::table::aligned;
 pub struct PaperCell {
     /// The paper that the number is from.
     pub source: &'static str,
-    /// The table or figure of the paper.
+    /// The name of the table or figure, or a description of another group of numbers.
     pub item: &'static str,
     /// The experiment as the paper describes it, with the section, and how the simulated experiment differs.
     pub setting: &'static str,

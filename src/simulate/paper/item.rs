@@ -4,13 +4,13 @@ use super::cell::{ErrorMeasure, PaperCell};
 use super::plan::Plan;
 use super::runs::{JobId, PaperRuns};
 
-/// A table or figure of a paper.
+/// A table or figure of a paper, or another group of numbers from the paper or the repository of its authors.
 pub(super) struct Item {
-    /// The paper, or the repository of its authors.
+    /// The name of the paper, also for numbers from the repository of its authors.
     source: &'static str,
-    /// The table or figure, such as `Fig. 10`.
+    /// The name of the table or figure, such as `Fig. 10`, or a description of the group of numbers.
     name: &'static str,
-    /// The experiment as the source describes it.
+    /// The experiment as the source describes it, and how the simulated experiment differs.
     pub(super) setting: &'static str,
     targets: Vec<PaperTarget>,
     /// The jobs that the item needs.

@@ -96,10 +96,12 @@ impl Reproduction {
         self.plan.runs()
     }
 
-    /// Runs everything on `threads` threads and calls `done` after each run. The cells do not depend on the number of threads.
+    /// Runs the jobs of all items on `threads` threads, calls `done` after each run, and returns the cells. The cells do not depend on the
+    /// number of threads.
     ///
     /// # Errors
-    /// If a run fails, or has no step of the kind of round that a cell measures.
+    /// If a job is not valid, a run fails, or a simulated value is not finite, for example because no step has the kind of round that the
+    /// cell measures.
     pub fn run(
         &self,
         threads: NonZero<usize>,

@@ -14,7 +14,7 @@ pub(super) struct PaperRuns {
     of: Vec<Option<usize>>,
 }
 
-/// The steps of a job, or only the steps of one kind of round.
+/// The steps of a job, or only the steps of one kind of round. A statistic without steps is NaN.
 #[derive(Clone, Copy)]
 pub(super) struct RunSelection<'a> {
     outcomes: &'a [RunOutcome],
@@ -39,7 +39,7 @@ impl PaperRuns {
         Self { outcomes, of }
     }
 
-    /// Returns the steps of a job.
+    /// Returns the steps of a job; no steps if the job was not run.
     pub(super) fn of(&self, JobId(job): JobId) -> RunSelection<'_> {
         let outcomes = self.of[job].map_or(&[][..], |index| &self.outcomes[index]);
         RunSelection { outcomes, round: None }
@@ -104,7 +104,8 @@ impl<'a> RunSelection<'a> {
         self.mean(|step| step.trained_responses) / self.step_s()
     }
 
-    /// Returns the number of tokens that the given share of the trained responses does not exceed, averaged over the runs.
+    /// Returns the number of tokens that the given share of the trained responses, by weight, does not exceed, averaged over the runs.
+    /// Includes all kinds of rounds, even if one kind is selected.
     pub(super) fn trained_quantile(self, share: f64) -> f64 {
         mean(self.outcomes.iter().map(|outcome| {
             let total: f64 = outcome.trained.values().sum();

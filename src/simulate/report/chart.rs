@@ -141,7 +141,7 @@ pub(super) fn seconds(value: &f64, max: f64) -> String {
     }
 }
 
-/// Returns the end of an axis: a little more than `max`.
+/// Returns the end of an axis: 5 % above `max`, or 1 if `max` is not positive.
 pub(super) fn axis_end(max: f64) -> f64 {
     if max > 0.0 { max * 1.05 } else { 1.0 }
 }

@@ -46,7 +46,8 @@ impl Sweep {
     /// baseline that has the name of a configuration is labelled "baseline".
     ///
     /// # Errors
-    /// If a configuration is not a valid job; the error names it.
+    /// If the file cannot be read, two axes have the same key, or a configuration is not a valid job; the error names the file, the key or
+    /// the configuration.
     pub fn read(
         path: &Path,
         overrides: &[String],
@@ -84,8 +85,8 @@ impl Sweep {
         Ok(Self { points })
     }
 
-    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if every trace determines the correlation
-    /// or every job sets it.
+    /// Returns the same configurations at the upper end of the within-prompt correlation. Jobs that set the correlation, have no trace, or
+    /// have a trace that determines it are not changed; returns `None` if this holds for all jobs.
     #[must_use]
     pub fn at_upper_correlation(&self) -> Option<Self> {
         let mut upper = self.clone();
@@ -140,7 +141,7 @@ impl Sweep {
         self.points.iter().map(|point| point.job.seeds().len()).sum()
     }
 
-    /// Returns the jobs, in order.
+    /// Returns the jobs of all configurations, including the added baselines, in order.
     pub fn jobs_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.points.iter_mut().map(|point| &mut point.job)
     }
@@ -157,23 +158,24 @@ impl Sweep {
         traces
     }
 
-    /// Returns the minimum number of steps of any job, including the warm-up.
+    /// Returns the minimum number of steps of any job, including the warm-up; 0 without jobs.
     #[must_use]
     pub fn min_steps(&self) -> u64 {
         self.points.iter().map(|point| point.job.total_steps()).min().unwrap_or(0)
     }
 
-    /// Returns the first job.
+    /// Returns the first job, or `None` without jobs.
     #[must_use]
     pub fn job(&self) -> Option<&Job> {
         self.points.first().map(|point| &point.job)
     }
 
-    /// Runs everything on `threads` threads. `run` performs one run with one seed; `done` is called after each run. The result does not
-    /// depend on the number of threads.
+    /// Runs each job with each of its seeds, on `threads` threads. `run` performs one run with one seed; `done` is called after each run.
+    /// The result does not depend on the number of threads.
     ///
     /// # Errors
-    /// The error of the first run that failed, in the order of the configurations; it names the configuration and the seed.
+    /// If a run fails. The error is the error of the first failed run in the order of the configurations, and names the configuration and
+    /// the seed.
     pub fn run(
         self,
         threads: NonZero<usize>,

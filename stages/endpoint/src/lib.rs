@@ -62,7 +62,7 @@ pub enum AddressError {
         /// The cause.
         reason: String,
     },
-    /// The environment variable of the API key is missing or has a wrong value.
+    /// The name of the environment variable for the API key is invalid, the variable is not set, or its value cannot be sent in a header.
     #[error("{0}")]
     Key(String),
     /// The HTTP client cannot start.
@@ -76,8 +76,8 @@ impl Address {
     /// connecting takes at most 10 s.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, the key is missing or cannot be sent in a header, or the HTTP client cannot
-    /// start.
+    /// If the URL is invalid or has redacted credentials, `api_key_env` is no valid name of a variable, the variable is not set, the key
+    /// cannot be sent in a header, or the HTTP client cannot start.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,

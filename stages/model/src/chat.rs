@@ -52,8 +52,8 @@ impl ChatTemplate {
     /// string, or a list whose entry named `default` is used. Without both, the template is [`plain`](Self::plain).
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, `tokenizer_config.json` is not a JSON object or has another `chat_template`, or the
-    /// template is not valid Jinja.
+    /// Returns an error if a file cannot be read, `tokenizer_config.json` is not a JSON object or has a `chat_template` of neither form, or
+    /// the template is not valid Jinja.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { Some(Object::read(&path)?) } else { None };
@@ -190,7 +190,8 @@ fn template(config: &Object) -> Result<Option<String>, ModelError> {
     })
 }
 
-/// Returns the special tokens that the configuration names; each is a string, or an object with its text as `content`.
+/// Returns the special tokens that the configuration names; each is a string, or an object with its text as `content`. Tokens of another
+/// form are left out.
 fn special_tokens(config: &Object) -> Vec<(&'static str, String)> {
     let text = |key: &'static str| {
         let token = config.get(key)?;
@@ -200,7 +201,7 @@ fn special_tokens(config: &Object) -> Vec<(&'static str, String)> {
     SPECIAL_TOKENS.into_iter().filter_map(text).collect()
 }
 
-/// Returns the message of a template error and its line number.
+/// Returns the details of a template error, or its kind if it has none, with the line number if that is known.
 fn reason(error: &minijinja::Error) -> String {
     let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
     match error.detail() {

@@ -100,7 +100,8 @@ impl ModelConfig {
     /// exists.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, a key is missing or invalid, or the model has a feature that is not implemented.
+    /// Returns an error if a file cannot be read or is not a JSON object, a key is missing or invalid, or the model has a feature that is
+    /// not implemented.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let mut config = Self::from_object(&Object::read(&folder.join("config.json"))?)?;
         let generation = folder.join("generation_config.json");

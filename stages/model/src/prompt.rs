@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ChatTemplate, Message, ModelError, Tokenizer};
 
-/// An encoder from chats to token ids: it applies the chat template, then the tokenizer. All prompts are tokenized here.
+/// An encoder from chats to token ids: it applies the chat template, then the tokenizer. The prompts of all datasets are encoded with it.
 #[derive(Debug)]
 pub struct PromptEncoder {
     /// The tokenizer, from text to ids.

@@ -79,7 +79,8 @@ impl Rope {
         }
     }
 
-    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
+    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4). If the base is missing, it is 10,000.
+    /// If the variant is missing, it is `default`.
     pub(crate) fn from_json(config: &Object) -> Result<Self, ModelError> {
         let scaling = match config.object("rope_parameters")? {
             Some(parameters) => Some(parameters),

@@ -16,7 +16,7 @@ const NESTED: [&str; 3] = ["extra_logs", "components", "labels"];
 /// value is at the first of `rewards`, `reward`, `scores` and `score` that is present. The other numbers and booleans of the object become
 /// components and its texts become labels, including the entries of `extra_logs`, `components` and `labels`. An object whose field `error`
 /// is not null is an error. Its field `kind` selects the kind of the error: `retryable`, `timeout` or `not_applicable`; any other kind is
-/// fatal.
+/// fatal. An answer without a value, or with a value of another type, is a fatal error.
 pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, RewardError> {
     let Value::Object(entries) = answer else { return value(answer).map(Score::from) };
     if let Some(reason) = entries.get("error").filter(|reason| !reason.is_null()) {

@@ -38,8 +38,9 @@ impl Endpoint {
     /// Posts JSON and returns the JSON of the answer.
     ///
     /// # Errors
-    /// Retryable if the server cannot be reached, closes the connection, or answers with status 408, 429 or 5xx. A timeout if it does not
-    /// answer in time. Otherwise fatal, with the server's error message.
+    /// If the server cannot be reached, closes the connection, or answers with status 408, 429 or 5xx, the error is retryable. If the
+    /// server does not answer within 600 seconds, the error is a timeout. If the answer has any other error status, exceeds 16 MiB or is
+    /// not JSON, the error is fatal. Errors of a status quote the server's error message.
     pub async fn post(&self, body: &Value) -> Result<Value, RewardError> {
         let Address { client, url, secrets } = &self.0;
         let request = client.post(url.clone()).header(CONTENT_TYPE, "application/json");

@@ -209,8 +209,8 @@ impl Registry {
         self.rewards.make(&Choice { name: name.to_owned(), options })
     }
 
-    /// Returns an error for each option of a wrong type, or for the first missing one, without making the reward. See
-    /// [`Catalog::type_errors`].
+    /// Returns an error for each option of a wrong type, or for the first missing one, without making the reward. If no reward has this
+    /// name, returns only an error about the name. See [`Catalog::type_errors`].
     #[must_use]
     pub fn type_errors(&self, name: &str, options: Options) -> Vec<CatalogError> {
         self.rewards.type_errors(&Choice { name: name.to_owned(), options })

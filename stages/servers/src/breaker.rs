@@ -9,8 +9,8 @@ use failsafe::failure_policy::{self, ConsecutiveFailures};
 /// The number of failures in a row after which the circuit breaker opens.
 const MAX_FAILURES: u32 = 3;
 
-/// Decides how soon a failing server is called or started again: immediately after the first two failures in a row, and after a growing
-/// delay of about 1 to 30 s from the third failure on.
+/// Decides how soon a failing server is called or started again: immediately after the first two failures in a row, and with exponential
+/// back-off of about 1 to 30 s from the third failure on.
 #[derive(Clone)]
 pub(crate) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
 

@@ -109,7 +109,8 @@ impl CanaryFigures {
         self.mean > factor * before + ALLOWED_GROWTH
     }
 
-    /// Returns `true` if the figures are within the bounds and the scores have followed the update.
+    /// Returns `true` if the figures are within the bounds and the scores have followed the update. Returns `false` if `kl` or `max` is
+    /// NaN.
     #[must_use]
     pub fn passes(&self, config: &CanaryConfig) -> bool {
         // Comparisons with NaN are false, so that it never passes.

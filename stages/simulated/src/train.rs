@@ -23,8 +23,9 @@ const PENDING_SECONDS: &str = "owed_s";
 ///
 /// Each call spends the time of its micro-batches on the devices of the last [`place`](Trainer::place); an update spends the time of the
 /// optimizer step. Starting on a part of the devices costs the [`handover`](crate::cluster::Calibration::handover), and a later change of
-/// their number the [`reassignment`](crate::cluster::Calibration::reassignment). This time is spent before the next group or update. The
-/// trainer reports no loss, because it computes none.
+/// their number the [`reassignment`](crate::cluster::Calibration::reassignment). This time is spent before the next group or update.
+/// Starting on all devices costs nothing. [`accumulate`](Trainer::accumulate) fails on fewer devices than a copy of the model needs, and
+/// [`save`](Trainer::save) always fails, because there are no weights. The trainer reports no loss, because it computes none.
 pub struct SimulatedTrainer {
     clock: VirtualClock,
     cost: Cost,

@@ -53,7 +53,7 @@ crate::documented! {
 /// A catalog entry as [`Catalog::list`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ListedEntry<'a> {
-    /// The name.
+    /// The name of the entry, not an alias.
     pub name: &'a str,
     /// The documentation; empty for an entry that was added with [`Catalog::with`].
     pub about: About,

@@ -58,7 +58,7 @@ impl CatalogError {
 /// Checks that `value`, the value of the option `key`, is finite and that `fits` accepts it.
 ///
 /// # Errors
-/// [`CatalogError::Option`] if the value is not finite or `fits` rejects it.
+/// Returns [`CatalogError::Option`] if the value is not finite or `fits` rejects it.
 pub fn check_range(
     key: &str,
     value: f64,
@@ -72,7 +72,7 @@ pub fn check_range(
     }
 }
 
-/// Removes the options named by `keys` and returns them.
+/// Removes the options named by `keys` and returns them. Keys without an option are skipped.
 #[must_use]
 pub fn take(options: &mut Options, keys: &[&str]) -> Options {
     keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
@@ -81,7 +81,7 @@ pub fn take(options: &mut Options, keys: &[&str]) -> Options {
 /// Deserializes options.
 ///
 /// # Errors
-/// [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
+/// Returns [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
 pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     let options = Value::Object(options);
     serde_path_to_error::deserialize(&options).map_err(|error| option_error::<O>(&options, &error))

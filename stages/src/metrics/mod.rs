@@ -38,7 +38,7 @@ pub struct Metric {
 /// Rows about one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The heading.
+    /// The heading of the section in `docs/metrics.md`.
     pub title: &'static str,
     /// The rows, in the order of the page.
     pub metrics: &'static [Metric],
@@ -62,22 +62,23 @@ impl Metric {
         Self { name, unit, description, merge: Merge::Mean, depends_on_time: false }
     }
 
-    /// Declares that the value depends on time.
+    /// Returns the row with a value that depends on time.
     const fn timed(self) -> Self {
         Self { depends_on_time: true, ..self }
     }
 
-    /// Declares that the values of several workers are merged to their sum.
+    /// Returns the row with the merge rule [`Merge::Sum`].
     const fn sum(self) -> Self {
         Self { merge: Merge::Sum, ..self }
     }
 
-    /// Declares that the values of several workers are merged to their maximum.
+    /// Returns the row with the merge rule [`Merge::Max`].
     const fn max(self) -> Self {
         Self { merge: Merge::Max, ..self }
     }
 
-    /// Returns the row of the metric `name`; `None` for metrics of custom trainers and rewards.
+    /// Returns the row of the metric `name`: of the rows that match, the one with the most fixed characters. Returns `None` if no row
+    /// matches, as for metrics of custom trainers and rewards.
     ///
     /// ```
     /// use rollpacker_stages::metrics::{Merge, Metric};
@@ -96,15 +97,16 @@ impl Metric {
 }
 
 impl Merge {
-    /// Returns the rule for the metric `name`.
+    /// Returns the rule for the metric `name`. Without a row, it is [`Max`](Self::Max) for names that begin with `timing_s/`, and
+    /// [`Mean`](Self::Mean) for others.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let by_prefix = || if name.starts_with("timing_s/") { Self::Max } else { Self::Mean };
         Metric::find(name).map_or_else(by_prefix, |row| row.merge)
     }
 
-    /// Merges values. The result is bit-identical for every order of the values. Without values, the sum is 0, the maximum is negative
-    /// infinity, and the mean is NaN.
+    /// Merges values. The result is bit-identical for every order of the values. The maximum ignores NaN. Without values, the sum is 0, the
+    /// maximum is negative infinity, and the mean is NaN.
     #[must_use]
     pub fn apply(self, mut values: Vec<f64>) -> f64 {
         values.sort_unstable_by(f64::total_cmp);
@@ -129,7 +131,7 @@ impl Merge {
 }
 
 /// Returns `true` if the metric `name` depends on the speed of the machines, so that it differs between two runs that are otherwise
-/// bit-identical.
+/// bit-identical. Metrics without a row depend on it if their names begin with `timing_s/` or `perf/`.
 #[must_use]
 pub fn depends_on_time(name: &str) -> bool {
     let by_prefix = || ["timing_s/", "perf/"].iter().any(|prefix| name.starts_with(prefix));

@@ -44,7 +44,7 @@ use super::{Context, Reward, RewardError, Sample, Score};
 /// # });
 /// ```
 pub trait BatchReward: Send + Sync + 'static {
-    /// Scores samples. Returns one result per sample, in order.
+    /// Scores samples. Returns one result per sample, in order. If the number of results differs, all samples get a fatal error.
     ///
     /// # Errors
     /// If the call failed as a whole. The error then applies to all samples of the call.
@@ -57,14 +57,14 @@ pub trait BatchReward: Send + Sync + 'static {
 /// A sample to score, with its context.
 #[derive(Clone)]
 pub struct Call {
-    /// The sample.
+    /// The response to score.
     pub sample: Sample,
     /// The context of the call.
     pub context: Context,
 }
 
 /// Adapts a [`BatchReward`] to [`Reward`]: the first call of a batch waits up to `max_wait`, and the calls that arrive until then, up to
-/// `max_size`, are combined into one.
+/// `max_size`, are combined into one call of the batch reward.
 ///
 /// No task runs in the background. The calls of a batch share one future, which completes the batch when the wait is over or the batch is
 /// full, and whichever call is polled drives it. A call that is dropped leaves a batch that has not started. A batch that has started is

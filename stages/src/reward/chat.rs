@@ -96,7 +96,7 @@ impl<C: Chat> DynChat for C {
 pub struct SharedChat(Arc<dyn DynChat>);
 
 impl SharedChat {
-    /// Shares a chat model.
+    /// Puts a chat model behind a shared pointer.
     #[must_use]
     pub fn new(chat: impl Chat) -> Self {
         Self(Arc::new(chat))

@@ -14,7 +14,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Returns the cost of one request that contains the prompt, the response and the reference answer of a sample.
+    /// Returns the cost of one request that contains the prompt, the response and the reference answer of a sample. The number of tokens is
+    /// [estimated](Self::tokens_of).
     #[must_use]
     pub fn of_sample(sample: &Sample) -> Self {
         let texts = [Some(&sample.response), sample.ground_truth.as_ref(), Some(&sample.messages)];

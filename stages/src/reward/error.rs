@@ -7,8 +7,8 @@ use rollpacker_dataflow::fault::{HasOrigin, Origin};
 
 use crate::secret::redact;
 
-/// The reason why a response could not be scored. It is never replaced by a silent 0: errors are counted, and [`OnError`] configures their
-/// effect on the run.
+/// The reason why a response could not be scored. Errors are never replaced by a silent 0: they are counted, and [`OnError`] configures
+/// their effect on the run.
 ///
 /// A response that is merely wrong gets a low score and is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +20,7 @@ pub struct RewardError {
     pub kind: ErrorKind,
     /// The reason. For a missing or unreadable field, it names the field, the expected value and the value found.
     pub reason: String,
-    /// The time to wait before another attempt, if the scorer requested one.
+    /// The time to wait before another attempt; `None` if the scorer requested none.
     pub retry_after: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Fatal,
     /// The scorer exceeded its time limit. Code under test that exceeds its limit gets a score instead.
     Timeout,
-    /// The reward does not apply to this sample. A weighted sum leaves it out.
+    /// The reward does not apply to this sample. A weighted sum leaves the reward out.
     NotApplicable,
 }
 

@@ -33,7 +33,7 @@ use super::{Context, RewardError, Sample, Score};
 /// assert_eq!(scores, Ok(vec![0.0.into(), 1.0.into()]));
 /// ```
 pub trait GroupReward: Send + Sync + 'static {
-    /// Scores the responses of a group. Returns one score per response, in order.
+    /// Scores the responses of a group. Returns one score per response, in order. Another number of scores is a fatal error.
     ///
     /// # Errors
     /// If the group could not be scored.
@@ -79,7 +79,7 @@ impl<R: GroupReward> DynGroupReward for R {
 pub struct SharedGroupReward(Arc<dyn DynGroupReward>);
 
 impl SharedGroupReward {
-    /// Shares a reward.
+    /// Puts a group reward behind a shared pointer.
     #[must_use]
     pub fn new(reward: impl GroupReward) -> Self {
         Self(Arc::new(reward))

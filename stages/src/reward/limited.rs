@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward whose calls wait for a free slot and for budget, first come first served. The metric `queue_s` is the waiting time in seconds.
+/// A reward whose calls wait for a free slot and for budget, first come first served. A call that costs more than the budget of a minute
+/// takes only the budget of a minute. The metric `queue_s` is the waiting time in seconds.
 pub struct Limited<R> {
     reward: R,
     calls: Semaphore,

@@ -73,7 +73,7 @@ impl Router {
     /// Checks that a data source has a reward.
     ///
     /// # Errors
-    /// [`NoRoute`] if the data source has no reward.
+    /// Returns [`NoRoute`] if the data source has no reward.
     pub fn check(&self, data_source: &str) -> Result<(), NoRoute> {
         self.find(data_source).map(drop)
     }
@@ -92,23 +92,23 @@ impl Router {
     /// Returns `true` if a data source has a reward for samples, and `false` if it only has a group reward.
     ///
     /// # Errors
-    /// [`NoRoute`] if the data source has neither.
+    /// Returns [`NoRoute`] if the data source has neither.
     pub fn scores_samples(&self, data_source: &str) -> Result<bool, NoRoute> {
         self.find(data_source).map(|route| route.reward.is_some())
     }
 
-    /// Returns the name of the reward that scores the responses of a data source, if there is one.
+    /// Returns the name of the reward that scores the responses of a data source; `None` if the data source only has a group reward.
     ///
     /// # Errors
-    /// [`NoRoute`] if the data source has no reward at all.
+    /// Returns [`NoRoute`] if no reward scores the responses or the groups of the data source.
     pub fn reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
         self.find(data_source).map(|route| route.reward.as_ref().map(|_| route.name.as_str()))
     }
 
-    /// Returns the name of the reward that scores the groups of a data source, if there is one.
+    /// Returns the name of the reward that scores the groups of a data source; `None` if the data source only has a reward for samples.
     ///
     /// # Errors
-    /// [`NoRoute`] if the data source has no reward at all.
+    /// Returns [`NoRoute`] if no reward scores the responses or the groups of the data source.
     pub fn group_reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
         let group = self.find(data_source)?.group.as_ref();
         Ok(group.map(|(name, _)| name.as_str()))
@@ -120,8 +120,8 @@ impl Router {
         self.routes.values().any(|route| route.group.is_some())
     }
 
-    /// Scores a complete group by the group reward of its data source. Returns `None` if the data source has no group reward or the group
-    /// is empty.
+    /// Scores a complete group by the group reward of its first response's data source. Returns `None` if the data source has no group
+    /// reward or the group is empty.
     ///
     /// # Errors
     /// If there is no route, the reward returns an error, or a score is invalid.

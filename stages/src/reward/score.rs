@@ -45,7 +45,8 @@ impl Score {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
     }
 
-    /// Adds another score. Components of the same name are added, labels of the same name are replaced.
+    /// Adds another score. Components of the same name are added, labels of the same name are replaced, token rewards are added token by
+    /// token, and executions are appended.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         self.value += other.value;

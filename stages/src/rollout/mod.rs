@@ -85,7 +85,7 @@ impl Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The policy sampled an end-of-sequence token.
+    /// The policy sampled an end-of-sequence token. A server also reports this reason for a stop token or a stop text of the request.
     Stop,
     /// The response reached the maximum length.
     Length,
@@ -143,7 +143,8 @@ pub struct Completion {
     pub id: SampleId,
     /// Number of sampled tokens, also for engines that count tokens without sampling them.
     pub response_length: u32,
-    /// The sampled tokens, including the end-of-sequence token if one was sampled.
+    /// The sampled tokens, including the end-of-sequence token if one was sampled. Like the two lists below, empty for engines that count
+    /// tokens without sampling them.
     pub response_ids: Vec<i32>,
     /// Log-probability of each token, in nats, under the sampling distribution with temperature and before truncation by top-k and top-p.
     pub logprobs: Vec<f32>,
@@ -153,7 +154,7 @@ pub struct Completion {
     pub text: String,
     /// The reason why the response ended.
     pub finish_reason: FinishReason,
-    /// The time at which the engine admitted the response.
+    /// The time at which the engine admitted the response; equal to `finished` if it was dropped before.
     pub started: Nanos,
     /// The time at which the last token was sampled, or at which the response was dropped.
     pub finished: Nanos,
@@ -398,7 +399,7 @@ pub trait RolloutEngine {
         None
     }
 
-    /// Returns the next event, if there is one now.
+    /// Returns the next event; `None` if there is none now.
     fn poll(&mut self) -> Option<RolloutEvent>;
 
     /// Sets the waker that is called when an event is ready. Replaces an earlier waker.

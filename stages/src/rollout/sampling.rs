@@ -68,7 +68,7 @@ const WORDS_PER_NUMBER: u128 = 2;
 /// The random numbers of one response.
 ///
 /// The generator is ChaCha8 keyed by the engine's seed, the step, the prompt and the sample, eight bytes each. Each token uses one number,
-/// in order. A response therefore draws the same numbers in any batch, order and on any instance, and continues with them after a
+/// in order. A response therefore draws the same numbers in any batch, in any order and on any instance, and continues with them after a
 /// preemption or a stop.
 #[derive(Clone, Debug)]
 pub struct RandomStream(ChaCha8Rng);

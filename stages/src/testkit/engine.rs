@@ -30,7 +30,7 @@ pub struct EngineWorld {
     pub prompts: Vec<Arc<[i32]>>,
     /// The number of responses to each prompt.
     pub samples: u32,
-    /// The maximum time to wait for a report.
+    /// The maximum time to wait for a report; unused in virtual time.
     pub timeout: Duration,
     /// `true` if the tokens of a response depend on seed, step, prompt, sample and weights alone, as the contract requires. `false` leaves
     /// out the checks of this rule, for engines that cannot guarantee it, such as a server that batches the requests of other clients.
@@ -45,7 +45,7 @@ pub struct EngineWorld {
 /// The checks request responses, abort some, resume some, and load every policy.
 ///
 /// # Errors
-/// The first rule that does not hold, with the response at fault.
+/// Returns the first rule that does not hold, with the response at fault.
 ///
 /// # Panics
 /// If the world has no policy or fewer than two prompts.

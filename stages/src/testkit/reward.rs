@@ -32,7 +32,7 @@ pub struct RewardWorld {
 /// of control characters, and a response in several scripts.
 ///
 /// # Errors
-/// The first rule that does not hold, with the response at fault.
+/// Returns the first rule that does not hold, with the response at fault.
 ///
 /// # Panics
 /// If the world has no samples.

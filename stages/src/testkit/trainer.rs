@@ -39,7 +39,7 @@ pub struct TrainerWorld<'a> {
 /// Replicas and saved states are checked if the trainer supports them.
 ///
 /// # Errors
-/// The first rule that does not hold.
+/// Returns the first rule that does not hold.
 ///
 /// # Panics
 /// If the world has fewer than two groups.
@@ -170,7 +170,8 @@ fn check_version(policy: Policy, expected: PolicyVersion) -> Result<Policy, Nonc
     Err(Nonconformance::new(PUBLISHES, found))
 }
 
-/// Compares two updates by their metrics, and by the digests of their weights if `tolerance` is 0 and the policies have digests.
+/// Compares two updates by their metrics that do not depend on time, and by the digests of their weights if `tolerance` is 0 and the
+/// policies have digests.
 fn check_same(
     rule: &'static str,
     world: &TrainerWorld<'_>,

@@ -69,7 +69,7 @@ impl fmt::Display for Precision {
 /// The settings of `TorchTrainer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
-    /// The optimizer.
+    /// The settings of the policy's optimizer.
     pub optimizer: OptimizerConfig,
     /// The policy loss of a token, from `loss::policy_losses`. Default: `vanilla`. (verl: `actor.policy_loss.loss_mode`)
     pub policy_loss: Choice,
@@ -171,7 +171,7 @@ pub struct MiniBatches {
 /// The settings of a critic: a decoder with one output, trained on returns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CriticConfig {
-    /// The optimizer.
+    /// The settings of the critic's optimizer. The default is that of the policy, except for a peak learning rate of 1e-5.
     pub optimizer: OptimizerConfig,
     /// Bound on the difference between a prediction and the prediction before the update. Must be positive. Default: 0.5. (verl:
     /// `critic.cliprange_value`)

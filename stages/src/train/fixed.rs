@@ -20,7 +20,8 @@ pub const STEPS_PER_UNIT: f64 = (1_u64 << 40) as f64;
 /// to be exact in float64.
 const MAX_MAGNITUDE_STEPS: f64 = (1_u64 << 62) as f64;
 
-/// Adds each term to the sum at its index, rounded to the nearest multiple of the step; halves are rounded away from 0.
+/// Adds each term to the sum at its index, rounded to the nearest multiple of the step; halves are rounded away from 0. Extra elements of
+/// the longer slice are ignored.
 ///
 /// # Errors
 /// If a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
@@ -38,17 +39,17 @@ pub fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> 
     check(outside || wrapped < 0)
 }
 
-/// Adds sums element by element.
+/// Adds sums element by element. Extra elements of the longer slice are ignored.
 ///
 /// # Errors
-/// If a sum leaves the range.
+/// If a sum leaves the range. The sums are invalid then.
 pub fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
     let wrapped =
         sums.iter_mut().zip(others).fold(0, |flags, (sum, &other)| flags | add_one(sum, other));
     check(wrapped < 0)
 }
 
-/// Returns the sums as numbers, divided by `denominator`.
+/// Returns the sums as numbers, divided by `denominator`. With a `denominator` of 0, the numbers are infinite or NaN.
 pub fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
     let by = STEPS_PER_UNIT * denominator;
     sums.iter().map(move |&sum| sum as f64 / by)

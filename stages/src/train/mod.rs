@@ -250,7 +250,7 @@ pub trait Trainer: Send {
     /// order. The outputs are computed with the models as they were at the start of the step. The default returns empty outputs.
     ///
     /// # Errors
-    /// If a value is not finite or the backend fails. The step is lost then.
+    /// If the slices of a sequence are inconsistent, a value is not finite or the backend fails. The step is lost then.
     fn infer(
         &mut self,
         step: Step,
@@ -263,14 +263,15 @@ pub trait Trainer: Send {
     /// Adds the gradient of sequences of the current step.
     ///
     /// # Errors
-    /// If the loss is not finite or the backend fails. The step is lost then.
+    /// If the slices of a sequence are inconsistent, the loss is not finite or the backend fails. The step is lost then.
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError>;
 
     /// Applies the optimizer to the accumulated gradient, publishes the new weights with the version `step + 1`, and clears the
     /// accumulation.
     ///
     /// # Errors
-    /// If the gradient is not finite or the backend fails.
+    /// If the gradient is not finite, the weights cannot be published, a replica has accumulated responses since its last partial was
+    /// taken, or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
 
     /// Removes and returns the gradient that was accumulated since the last call. It is empty if nothing was accumulated.
@@ -300,7 +301,7 @@ pub trait Trainer: Send {
     /// Writes the weights as a Hugging Face model folder.
     ///
     /// # Errors
-    /// If a file cannot be written; the error names the file.
+    /// If a file cannot be written, in which case the error names the file, or the trainer has no weights to write.
     fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
 
     /// Writes the state that later updates depend on, as of the last [`update`](Self::update). The configuration, the initial model, and
@@ -320,8 +321,8 @@ pub trait Trainer: Send {
     /// current policy. With staleness, the engines of the next steps may request any of them.
     ///
     /// # Errors
-    /// If the file cannot be read, or belongs to another model or algorithm. Nothing is overwritten then. The error names the file and the
-    /// tensor. Also if the trainer does not support loading a state, which is the default.
+    /// If the file cannot be read or belongs to another model or algorithm, in which case the error names the file and the tensor, or the
+    /// trainer does not support loading a state, which is the default. Nothing is overwritten then.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

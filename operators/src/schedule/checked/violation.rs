@@ -10,7 +10,7 @@ pub enum Violation {
     /// A decision follows [`Decision::Finish`](crate::schedule::Decision::Finish).
     #[error("it decides `{decision}` after it finished")]
     AfterFinish {
-        /// The decision.
+        /// The decision, as text.
         decision: String,
     },
     /// A round opens while another is open.
@@ -24,13 +24,13 @@ pub enum Violation {
     /// A round opens for a step whose policy is not published or was used before, or for a step before the previous round's step.
     #[error("it opens step {}, whose policy is not published or was used before", .step.ordinal())]
     NoPolicy {
-        /// The step.
+        /// The step of the round.
         step: Step,
     },
     /// A decision needs an open round, but no round is open, or the decision names another step than the step of the open round.
     #[error("it decides `{decision}`, and that round is not open")]
     NotOpen {
-        /// The decision.
+        /// The decision, as text.
         decision: String,
     },
     /// A prompt was never offered, or was admitted or rejected before.
@@ -38,31 +38,31 @@ pub enum Violation {
         "it decides `{decision}`, and {prompt} was never offered, or was admitted or rejected before"
     )]
     UnknownPrompt {
-        /// The decision.
+        /// The decision, as text.
         decision: String,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// A prompt is admitted or deferred in a round that did not launch it.
     #[error("it decides `{decision}`, and the round did not launch {prompt}")]
     NotLaunched {
-        /// The decision.
+        /// The decision, as text.
         decision: String,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// A prompt is launched, admitted, deferred or rejected after it was deferred in the same round.
     #[error("it decides `{decision}`, and {prompt} was deferred in this round before")]
     DecidedTwice {
-        /// The decision.
+        /// The decision, as text.
         decision: String,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// A launch has no samples.
     #[error("it launches the samples {} to {} of {prompt}, which are none", .samples.start, .samples.end)]
     NoSamples {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
         /// The samples.
         samples: Range<u32>,
@@ -70,26 +70,26 @@ pub enum Violation {
     /// A sample is launched a second time in a round.
     #[error("it launches {id} a second time")]
     LaunchedTwice {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
     },
     /// A response is aborted or paused although it is not in flight or was stopped before. Only a pause of a response that has ended by
     /// itself is allowed.
     #[error("it stops {id}, which is not in flight")]
     NotRunning {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
     },
     /// A response is paused by a schedule whose [`pauses`](crate::schedule::Schedule::pauses) returns `false`.
     #[error("it pauses {id}, and its `pauses` returns false")]
     Pause {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
     },
     /// A group contains a response that did not end by itself in the open round.
     #[error("it admits {id}, which has not ended by itself in this round")]
     NotWhole {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
     },
     /// A group is empty or not in ascending order, or its weights are negative, not finite, or not as many as its responses.
@@ -97,21 +97,21 @@ pub enum Violation {
         "it admits a group of {prompt} that is empty, not in ascending order, or has invalid weights"
     )]
     Group {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// A round closes although a prompt that it launched is undecided.
     #[error("it closes step {}, and {prompt} was neither admitted, deferred nor rejected", .step.ordinal())]
     Undecided {
-        /// The step.
+        /// The step of the round.
         step: Step,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// A round closes although a response is in flight and was not aborted.
     #[error("it closes the round of {id}, which is in flight and was not aborted")]
     InFlight {
-        /// The response.
+        /// The id of the response.
         id: SampleId,
     },
     /// The run finishes although a round is open.
@@ -123,7 +123,7 @@ pub enum Violation {
     /// The run finishes although a prompt that was launched is neither admitted nor rejected.
     #[error("it finishes, and the deferred prompt {prompt} was neither admitted nor rejected")]
     Lost {
-        /// The prompt.
+        /// The id of the prompt.
         prompt: PromptId,
     },
     /// All responses of the open round have ended and are scored if the schedule wants scores, and the schedule neither launches further
@@ -133,7 +133,7 @@ pub enum Violation {
         .step.ordinal()
     )]
     NeverCloses {
-        /// The step.
+        /// The step of the round.
         step: Step,
     },
 }

@@ -66,8 +66,9 @@ pub(crate) fn labelled(text: &str) -> Option<(char, &str)> {
     (!choice.is_empty()).then_some((letter, choice))
 }
 
-/// Returns the text without up to 8 layers of markup that enclose all of it. Surrounding blanks, and punctuation after a closing bracket,
-/// are also removed.
+/// Returns the text without up to 8 layers of markup that enclose all of it. A word `option`, `choice` or `answer` before the text counts
+/// as a layer. Surrounding blanks, and punctuation after a closing bracket, `$` or `*`, are also removed. Stops at a layer whose brackets
+/// do not belong together, as in `(a) or (b)`.
 #[must_use]
 pub fn unwrapped(text: &str) -> &str {
     let mut text = trimmed(text);

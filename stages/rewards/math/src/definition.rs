@@ -5,7 +5,7 @@
 const MAX_NAME: usize = 120;
 
 /// Splits an equation that names a value. Returns the left-hand side in a canonical spelling without styling commands, and the right-hand
-/// side. Returns `None` for any other text.
+/// side. Returns `None` for any other text, and for a left-hand side of more than [`MAX_NAME`] characters.
 ///
 /// A name is a letter, a word or a command with its decorations, applied to something in brackets. A product such as `x(x + 1)` is not a
 /// name.
@@ -33,7 +33,8 @@ fn equality_sign(text: &str) -> Option<usize> {
     None
 }
 
-/// Removes blanks, sizes such as `\left` and commands of fonts from a name, and makes all brackets round.
+/// Removes blanks, grouping braces, sizes such as `\left` and commands of fonts from a name. Makes all other brackets round, and replaces
+/// commands such as `\mid` and `\prime` by their characters.
 fn spelled(name: &str) -> String {
     const NOTHING: &[&str] = &[
         "\\left",

@@ -30,7 +30,9 @@ pub(super) struct Rules {
     pub(super) relation_for_set: bool,
 }
 
-/// Returns `true` if an answer equals the truth. The comparison is not symmetric: `1` answers `x = 1`, but does not answer `x + y = 1`.
+/// Returns `true` if an answer equals the truth. The comparison is not symmetric: `1` answers `x = 1`, but does not answer `x + y = 1`. If
+/// `rules.strict` is `false`, or if one side has no variable but the unnamed one, the variables of the answer are first renamed to those of
+/// the truth. Returns `false` if the work is exhausted, unless both are identical.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: WorkBudget::new(MAX_STEPS) };
     let same = match rules.strict && truth.symbols() != [UNNAMED] && answer.symbols() != [UNNAMED] {

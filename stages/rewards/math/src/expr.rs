@@ -147,7 +147,7 @@ impl Expr {
         Self::Number(Number { value, decimal: false })
     }
 
-    /// Returns a sum with its numbers added up.
+    /// Returns the sum of `terms`. Nested sums are flattened, numbers are added up, and a single remaining term is returned alone.
     pub(super) fn sum(terms: Vec<Expr>) -> Self {
         let mut flat = Vec::with_capacity(terms.len());
         for term in terms {
@@ -159,7 +159,8 @@ impl Expr {
         fold(flat, Rational::zero(), number::add, Self::Sum)
     }
 
-    /// Returns a product with its numbers multiplied.
+    /// Returns the product of `factors`. Nested products are flattened, numbers are multiplied, and a single remaining factor is returned
+    /// alone.
     pub(super) fn product(factors: Vec<Expr>) -> Self {
         let mut flat = Vec::with_capacity(factors.len());
         for factor in factors {
@@ -236,7 +237,7 @@ impl Expr {
         }
     }
 
-    /// Returns the tree with `change` applied to each child.
+    /// Returns the tree with `change` applied to each child. Sums, products and powers are simplified again.
     pub(super) fn map(&self, change: &mut impl FnMut(&Expr) -> Expr) -> Self {
         let mut all = |parts: &[Expr]| parts.iter().map(&mut *change).collect::<Vec<_>>();
         match self {

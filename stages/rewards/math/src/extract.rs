@@ -43,7 +43,8 @@ pub(super) struct SearchOptions<'a> {
     pub(super) boxed: i32,
     /// `true` if `####`, `<answer>`, `Answer:` and `A:` mark answers.
     pub(super) markers: bool,
-    /// `true` if answers without a marker count.
+    /// `true` if every candidate counts. Otherwise, candidates are dropped if their priority is a larger number than both 50 and the
+    /// priority of boxes.
     pub(super) unmarked: bool,
 }
 
@@ -90,7 +91,7 @@ impl Answer {
     }
 }
 
-/// Returns the answer of a text; empty if there is none.
+/// Returns the answer within the last 64 KiB of a text, or an empty answer if there is none.
 ///
 /// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula
 /// that could not be parsed is skipped, because the number is only a part of the answer. The returned text is the first one that is not

@@ -108,7 +108,8 @@ impl Default for Verifier {
 }
 
 impl Verifier {
-    /// Returns `true` if the answer of a response equals the truth, by value or as written apart from blanks.
+    /// Returns `true` if the answer of a response equals the truth, by value or as written apart from blanks. Only the last 64 KiB of the
+    /// response are searched. Returns `false` if the response has no answer.
     ///
     /// `truth` is either an answer alone or a text that contains an answer, as a response does.
     #[must_use]

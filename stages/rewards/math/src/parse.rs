@@ -26,8 +26,8 @@ const MAX_WRAPS: usize = 200;
 /// The name of the variable that replaces the missing left side of a comparison such as `\geq 5`.
 pub(super) const UNNAMED: &str = "";
 
-/// Parses an answer. Returns `None` if the text is not an answer. `1,234` is one number if `thousands` is `true`, and two numbers
-/// otherwise.
+/// Parses an answer. A text that consists only of two or more words becomes a symbol. Returns `None` if the text is not an answer or
+/// exceeds a limit on size or depth. `1,234` is one number if `thousands` is `true`, and two numbers otherwise.
 pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if let Some(words) = prose(text) {
         return Some(Expr::Symbol(words));
@@ -169,7 +169,7 @@ impl Parser {
         Some(items)
     }
 
-    /// Parses relations separated by commas.
+    /// Parses relations separated by commas. Repeated commas, ellipses and periods between the relations are skipped.
     fn items(&mut self) -> Option<Vec<Expr>> {
         while self.accept(',') {}
         let mut items = vec![self.relation()?];

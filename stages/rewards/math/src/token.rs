@@ -45,7 +45,7 @@ pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
     Some(lexer.tokens)
 }
 
-/// Returns the value of a number token.
+/// Returns the value of a number token. Returns `None` if the value exceeds the limits of exact numbers.
 pub(super) fn value(digits: &str) -> Option<Rational> {
     if let Some((first, period)) = digits.split_once('(') {
         return number::repeating(first, period.trim_end_matches(')'));

@@ -12,7 +12,8 @@ pub enum Check {
     /// The solution runs to its end and exits with code 0.
     Runs,
     /// Python tests that import the module `solution` or use its names without an import: test functions and classes as pytest and unittest
-    /// run them, or bare assertions. Each test function or assertion is a case.
+    /// run them, or bare assertions. Each test function with its parameters is a case or, in a text without test functions, each top-level
+    /// assertion. Tests that skip themselves, and tests that pass without the solution, are not counted.
     Tests {
         /// The texts, each a separate module.
         tests: Vec<String>,
@@ -27,8 +28,8 @@ pub enum Check {
         test: String,
         /// The name of the function to check.
         entry_point: String,
-        /// The code that the solution completes. The test may use the functions that the prompt defines. If `None`, the test may use the
-        /// names of the solution instead.
+        /// The code that the solution completes. The test may use the functions that the prompt defines. If it is `None` or not a complete
+        /// program, the test may use the names of the solution instead.
         prompt: Option<String>,
         /// Code before the solution, such as imports; may be empty.
         import_prefix: String,
@@ -44,7 +45,9 @@ pub enum Check {
         /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
-    /// A program that reads its standard input and writes its standard output. Trailing blanks of lines are ignored.
+    /// A program that reads its standard input and writes its standard output. Blanks at the ends of lines and blank lines at the end are
+    /// ignored. The case fails if the output reaches both `output_bytes` of the configuration and twice the size of the expected output
+    /// plus 64 KiB.
     Stdio {
         /// The runs.
         cases: Vec<Stdio>,
@@ -123,7 +126,8 @@ impl Check {
         !matches!(self, Self::Runs | Self::Stdio { .. })
     }
 
-    /// Returns the minimum number of test cases. The exact number of Python tests is known only when they run.
+    /// Returns the number of test cases or, for [`Tests`](Self::Tests), the number of texts, because their cases are counted only when they
+    /// run. A verdict has fewer cases if tests are skipped or not counted.
     #[must_use]
     pub fn min_cases(&self) -> usize {
         match self {

@@ -100,8 +100,8 @@ pub struct Language {
     pub fences: Vec<String>,
     /// The name of the file to which a solution is written, without folders and without a leading period.
     pub file: String,
-    /// The command that compiles a solution, once for all test cases; none by default. If it fails, the outcome of every case is a compile
-    /// error.
+    /// The command that compiles a solution, once for all test cases; none by default. If it does not exit with code 0, the outcome of
+    /// every case is a compile error; if it exceeds the time limit of the first case, the outcome is a timeout.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     /// The command that runs the program, for each test case.

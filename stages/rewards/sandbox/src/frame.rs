@@ -18,7 +18,7 @@ pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Reads the next frame.
+/// Reads the next frame. Returns an error if the frame exceeds [`MAX_FRAME`], is truncated or is not the expected JSON.
 pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut size = [0; 4];
     from.read_exact(&mut size)?;

@@ -28,7 +28,7 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Runs the interpreter `python` to describe itself.
+    /// Runs the interpreter `python` to describe itself. Returns an error if it fails or is older than [`MIN_VERSION`].
     pub(super) fn find(python: &Path) -> Result<Self, SandboxError> {
         let failed = |reason: String| SandboxError::Start {
             reason: format!("{}: {reason}", python.display()),

@@ -36,7 +36,8 @@ impl Sandbox {
     /// them are ready.
     ///
     /// # Errors
-    /// If a setting is invalid, the machine does not allow the requested isolation, or the interpreter does not start.
+    /// If a setting is invalid, the machine does not allow the requested isolation, the interpreter does not start, or a process, a thread
+    /// or a folder cannot be created.
     pub fn start(config: SandboxConfig) -> Result<Self, SandboxError> {
         folder::sweep();
         let setup = Arc::new(Setup::new(config)?);
@@ -53,8 +54,8 @@ impl Sandbox {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Returns the isolation that this machine allows, determined by a trial run. If the sandbox does not start, the probe contains the
-    /// reason and counts as not isolated.
+    /// Returns the isolation that this machine allows. Starts one slot, whose trial process reports its namespaces and its user. If the
+    /// sandbox does not start, the probe contains the reason and counts as not isolated.
     #[must_use]
     pub fn probe(config: &SandboxConfig) -> Probe {
         let tried =
@@ -65,7 +66,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns the isolation in force.
+    /// Returns the isolation in force, as reported by the slot that started last.
     #[must_use]
     pub fn active(&self) -> &Probe {
         &self.pool.active

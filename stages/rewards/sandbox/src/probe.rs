@@ -7,7 +7,7 @@ use super::config::{Isolation, SandboxConfig};
 use super::error::SandboxError;
 use super::zygote::IsolationFacts;
 
-/// The isolation of a sandbox by layers, as determined by a trial run.
+/// The isolation of a sandbox by layers, as a trial process finds it when a slot starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     isolation: Isolation,
@@ -37,7 +37,7 @@ const NAMESPACES: [(&str, &str, bool); 6] = [
 ];
 
 impl Probe {
-    /// Builds the probe from the facts about a trial process, whose namespaces are compared with those of this process.
+    /// Builds the probe from the facts about a trial process. A namespace counts as isolated if it differs from that of this process.
     pub(super) fn of(config: &SandboxConfig, facts: &IsolationFacts) -> Self {
         let mut layers: Vec<_> = NAMESPACES
             .iter()

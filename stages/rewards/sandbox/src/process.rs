@@ -156,7 +156,7 @@ fn drain(control: &mut UnixStream) {
     let _ = io::copy(control, &mut io::sink());
 }
 
-/// Waits up to two seconds until a process has ended.
+/// Waits up to two seconds until a process has ended. Does not wait if the kernel does not support pidfds.
 fn wait_for_exit(child: &std::process::Child) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};

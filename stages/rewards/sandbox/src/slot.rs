@@ -79,7 +79,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Starts a zygote, reports the result, and runs jobs until the sandbox is dropped.
+    /// Starts a zygote, reports the result, and runs jobs until the sandbox is dropped. Runs no jobs if the zygote does not start.
     pub(super) fn serve(
         setup: Arc<Setup>,
         started: Sender<Result<IsolationFacts, SandboxError>>,

@@ -44,9 +44,10 @@ pub struct Verdict {
     /// The results of the test cases, in order. If the job ended early, the remaining cases count as failed, as far as their number is
     /// known.
     pub cases: Vec<Case>,
-    /// The beginning of the solution's standard output.
+    /// The beginning of the standard output of solution and tests, at most 1 MiB; of a program, at most 4096 characters per run. Empty if
+    /// the job ended early.
     pub stdout: String,
-    /// The beginning of the solution's standard error.
+    /// The beginning of the standard error of solution and tests, with the same limits.
     pub stderr: String,
 }
 

@@ -30,7 +30,8 @@ struct Ready {
     ready: TrialResult,
 }
 
-/// The result of the trial process.
+/// The result of the trial process: a process that the zygote forks once, before it is ready, with the isolation of a run. The trial
+/// process installs the limits and the system call filter, reports its namespaces and its user, and exits.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TrialResult {
@@ -189,7 +190,8 @@ impl Zygote {
         Arc::clone(&self.cancel)
     }
 
-    /// Returns the number of processes that the kernel killed so far because the slot ran out of memory.
+    /// Returns the number of processes that the kernel killed so far because the slot ran out of memory; 0 if no control group limits the
+    /// memory of the slot.
     pub(super) fn oom_kills(&self) -> u64 {
         self.group.oom_kills()
     }
@@ -197,7 +199,7 @@ impl Zygote {
     /// Runs a job.
     ///
     /// # Errors
-    /// If the zygote is lost and must be replaced.
+    /// If the zygote dies, does not respond in time, or sends an invalid message. The zygote must then be replaced.
     pub(super) fn run(&mut self, number: u32, job: &EncodedJob) -> Result<Answer, LostZygote> {
         let mut seconds = None;
         let answer =

@@ -8,7 +8,8 @@
 //! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
 //! | text | ROLL `text` | Python text with `{response}` in it |
 //!
-//! ROLL's columns `case_type`, `test_cases` and `test_case_function` are read from `extra_info`; all other forms from the ground truth.
+//! ROLL's columns `case_type`, `test_cases` and `test_case_function` are read from `extra_info` or, if it has no `test_cases`, from the
+//! ground truth. All other forms are read from the ground truth.
 
 use std::collections::BTreeMap;
 
@@ -91,6 +92,7 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
 }
 
 /// Parses test code. If the object names an `entry_point` and the code defines `check`, the result is a [`Check::Entry`], as for HumanEval.
+/// Otherwise it is a [`Check::Tests`], with the prelude if the object has an `import_prefix`.
 fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
     let texts = match Node::read(raw.get()) {
         Node::List(items) => items.iter().map(|item| text_of(item)).collect(),
@@ -119,7 +121,8 @@ fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
 }
 
 /// Parses a list of test cases. If `function` is given or the first case has the field `fn_name`, the function of this name is called with
-/// the inputs.
+/// the inputs. Otherwise, objects with `stdin` or `input` are runs of a program, a single object is read like a ground truth, and several
+/// objects have Python tests in `assert_code`. Texts are Python tests.
 fn list(
     items: &[Box<RawValue>],
     function: Option<&str>,
@@ -241,7 +244,8 @@ fn expected(output: &RawValue) -> Vec<Json> {
     found
 }
 
-/// Parses ROLL's columns.
+/// Parses ROLL's columns: checks of the response text if `case_type` is `text`, and otherwise the list in `test_cases`, with the function
+/// that `test_case_function` names.
 fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     let items = Node::read(columns["test_cases"].get()).list("test_cases")?;
     let function =
@@ -263,7 +267,7 @@ fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     })
 }
 
-/// Returns the part of a response after its thinking.
+/// Returns the part of a response after the last `</think>`, or all of it, without surrounding blanks.
 fn answer(response: &str) -> &str {
     response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim()
 }

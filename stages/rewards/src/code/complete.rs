@@ -10,7 +10,7 @@ const INDENT: &str = "    ";
 pub(super) struct Completed {
     /// The code of the solution.
     pub(super) solution: String,
-    /// The part of the prompt before the function: imports and helpers.
+    /// The part of the prompt before the function: imports and helpers. Empty if `solution` begins with the prompt.
     pub(super) preamble: String,
 }
 

@@ -46,8 +46,9 @@ pub enum CodeScore {
 /// A reward that scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
 ///
 /// The code is one program, taken from the response after the thinking: the last fenced block that defines the names that the tests use,
-/// with the imports and helpers of other blocks. Without a fence, it is the code in the text. The tests have one of the forms of [`Check`].
-/// They are read from the ground truth or, for ROLL's columns, from the extra fields.
+/// with the imports and helpers of other blocks. Without a fence, it is the code in the text. If the tests only compare standard output,
+/// the last fenced block may also be in another language of the sandbox; it is then the whole program. The tests have one of the forms of
+/// [`Check`]. They are read from the ground truth or, for ROLL's columns, from the extra fields.
 ///
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
 /// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
@@ -91,8 +92,8 @@ impl Code {
     /// Starts the sandbox.
     ///
     /// # Errors
-    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if no interpreter can be started, and
-    /// [`SandboxError::Bound`] or [`SandboxError::Language`] if a setting is invalid.
+    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if the interpreter or a slot of the
+    /// sandbox cannot be started, and [`SandboxError::Bound`] or [`SandboxError::Language`] if a setting is invalid.
     pub fn start(config: CodeConfig) -> Result<Self, SandboxError> {
         let python =
             Fences::from([("python".to_owned(), vec!["py".to_owned(), "python3".to_owned()])]);

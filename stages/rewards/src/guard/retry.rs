@@ -1,4 +1,4 @@
-//! Retries.
+//! Retries after retryable errors and timeouts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

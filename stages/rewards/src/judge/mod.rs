@@ -140,7 +140,8 @@ impl Judge {
     /// [`Registry::set_judge_engine`](crate::Registry::set_judge_engine).
     ///
     /// # Errors
-    /// If an option is invalid, the engine is `torch`, the key is missing, or the HTTP client cannot start.
+    /// If an option is invalid, the engine is `torch`, the program was built without the feature `http`, the key is missing, or the HTTP
+    /// client cannot start.
     pub fn from_options(options: Options) -> Result<Self, CatalogError> {
         Self::create_with(&JudgeEngines::default(), options)
     }

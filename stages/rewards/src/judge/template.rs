@@ -83,7 +83,8 @@ impl Template {
     /// the verdict. An empty system prompt is left out.
     ///
     /// # Errors
-    /// If the messages or extra fields of the sample cannot be parsed, or a template uses an undefined variable.
+    /// If the messages or extra fields of the sample cannot be parsed, or a template fails, for example because it uses an undefined
+    /// variable.
     pub fn render(
         &self,
         sample: &Sample,

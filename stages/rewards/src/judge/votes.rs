@@ -20,7 +20,8 @@ pub enum Votes {
 
 impl Votes {
     /// Returns the score of one or more verdicts. Components: `votes`, the number of verdicts, and `agreement`, the fraction of the
-    /// verdicts that equal the most frequent verdict. Label: `verdict`, the most frequent verdict.
+    /// verdicts that equal the most frequent verdict. Label: `verdict`, the most frequent verdict. Returns `Score::default()` if there are
+    /// no verdicts.
     #[must_use]
     pub fn score(self, verdicts: &[Verdict]) -> Score {
         let mut counts: BTreeMap<&str, (usize, f64)> = BTreeMap::new();

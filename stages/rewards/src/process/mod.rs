@@ -64,7 +64,7 @@ impl ProcessReward {
     /// Creates a reward for a program, which the first call starts.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// If the command is empty, the number of processes is out of range, or a field is named `id`.
     pub fn new(options: ProcessOptions) -> Result<Self, CatalogError> {
         let bound = |key, expected, found| Err(CatalogError::out_of_range(key, expected, found));
         if options.command.is_empty() {

@@ -73,7 +73,7 @@ impl Pool {
         Self { limit, ..self }
     }
 
-    /// Starts a process, reads its answer to the first request, ends the process, and returns the answer.
+    /// Starts a process, reads its answer to the first request, ends the process, and returns the answer; null if no first request is set.
     pub(crate) async fn probe(&self) -> Result<Value, RewardError> {
         let (worker, answer) = self.start().await?;
         worker.end().await;

@@ -50,8 +50,9 @@ fn after_think(text: &str) -> Option<&str> {
     text.rsplit_once("</think>").map(|(_, after)| after)
 }
 
-/// Returns the accepted answers. If the ground truth is a JSON list of texts, these are its texts. If it is a JSON object whose field
-/// `target` is a text or a list of texts, these are the texts in `target`. Otherwise the ground truth itself is the only accepted answer.
+/// Returns the accepted answers. If the ground truth is a JSON list of one or more texts, these are its texts. If it is a JSON object whose
+/// field `target` is a text or a list of texts, these are the texts in `target`. Otherwise the ground truth itself is the only accepted
+/// answer.
 ///
 /// # Errors
 /// If the row has no ground truth.

@@ -11,7 +11,8 @@ documented! {
     /// 1 if the answer of a response equals the ground truth, or one of several accepted answers, word for word; otherwise 0.
     ///
     /// Several accepted answers are written as a JSON list of texts, or as a JSON object whose field `target` is such a list or a single
-    /// text. Runs of blanks count as one. The options select further differences to ignore.
+    /// text. Runs of blanks count as one. The options select further differences to ignore. Labels: `outcome`, which is `right`, `wrong` or
+    /// `no_answer`, and `answer`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Exact {

@@ -21,6 +21,7 @@ documented! {
     /// The ground truth is text with one claim per line, `(1) Zoey is a knight`, or JSON with such text in the field
     /// `solution_text_format`. The answer must make exactly the same claims in any order, with the names as they are written. An additional
     /// name, a contradiction or an unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
+    /// Labels: `outcome`, which is `right`, `wrong`, `unreadable` or `no_answer`, and `answer`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Logic {

@@ -21,7 +21,8 @@ documented! {
     ///
     /// The ground truth is a letter, the text of a choice, or the index of a choice from 0. A letter may be wrapped in brackets, quotes,
     /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
-    /// `extra_info`: a list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
+    /// `extra_info`: a list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`. Labels: `outcome`, which is
+    /// `right`, `wrong` or `no_answer`, and `answer`, the chosen letter.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MultipleChoice {

@@ -53,7 +53,8 @@ impl Coordinator {
         self.dispatch();
     }
 
-    /// Returns `true` if a response has tokens of weights for which the canary has not passed yet.
+    /// Returns `true` if the server is loading weights and labels some tokens with another version than the one at the start of the call.
+    /// The canary has not passed yet for the weights that sampled these tokens.
     fn is_unverified(&self, server: usize, id: SampleId, outcome: &Outcome) -> bool {
         let call = self.responses.get(&id).and_then(|response| response.call.as_ref());
         let own = call.map(|call| call.version.0.to_string());
@@ -72,8 +73,9 @@ impl Coordinator {
         }
     }
 
-    /// Handles a call that ended without an error: keeps its tokens, and reports the response or continues it. If the server reports a
-    /// wrong version, discards the tokens and takes the server out of rotation.
+    /// Handles a call that ended without an error: keeps its tokens, and reports the response or continues it. If the server reports no
+    /// versions, keeps only the tokens whose version is certain. If it reports a wrong version, discards all tokens and takes the server
+    /// out of rotation.
     fn call_succeeded(&mut self, id: SampleId, server: usize, outcome: &Outcome) {
         self.remove_running(id, server);
         let newest = self.latest.as_ref().map(|(_, delivery)| delivery.policy.version);
@@ -169,8 +171,8 @@ impl Coordinator {
         });
     }
 
-    /// Queues a response again and delays further calls to its busy server, by the time that the server states or else by a growing time. A
-    /// response that the caller aborted ends instead.
+    /// Queues a response again and delays further calls to its busy server, by the time that the server states or else with exponential
+    /// back-off. A response that the caller aborted ends instead.
     fn retry_later(&mut self, id: SampleId, server: usize, error: &ServerError) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {

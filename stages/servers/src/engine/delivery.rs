@@ -201,7 +201,8 @@ impl Coordinator {
         };
     }
 
-    /// Records a failed call, and takes the server out of rotation until it answers and has the latest weights.
+    /// Records a failed call. A server that is ready or drains leaves the rotation until it answers and has the latest weights; the state
+    /// of any other server stays the same.
     pub(super) fn mark_suspect(&mut self, server: usize, fault: String) {
         let member = &mut self.members[server];
         member.breaker.record_failure();

@@ -22,7 +22,8 @@ use crate::weights::WeightRoot;
 /// The time between two attempts to reach a server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Queries all servers for their models and creates the state of the engine.
+/// Opens the folder of the weights, queries all servers for their models and creates the state of the engine. A server that does not answer
+/// yet starts as suspect.
 pub(super) async fn build_coordinator(
     config: ServersConfig,
     detokenize: Detokenize,

@@ -39,8 +39,8 @@ impl Endpoint {
     /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is invalid or is not `http` or `https`, the key is missing or cannot be sent in a header, or the HTTP client cannot
-    /// start.
+    /// If the URL is invalid, has redacted credentials or is not `http` or `https`, `api_key_env` is no valid name of a variable, the
+    /// variable is not set, the key cannot be sent in a header, or the HTTP client cannot start.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
         let address = Address::new(url, api_key_env, |client| {
             client.tcp_keepalive(Duration::from_secs(30)).tcp_nodelay(true)
@@ -86,7 +86,7 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
-    /// Makes a call and ignores the content of the answer. The call must end within `limit`.
+    /// Makes a call and ignores the content of a successful answer. The call must end within `limit`.
     pub(crate) async fn call(
         &self,
         method: Method,

@@ -108,7 +108,8 @@ impl LaunchConfig {
         without_command_secrets(&self.command).join(" ")
     }
 
-    /// Registers the secrets in command and environment, so that they are redacted in messages.
+    /// Registers the secrets of the command, and the values of environment variables whose names indicate secrets, so that they are
+    /// redacted in messages.
     pub(super) fn register_secrets(&self) {
         secret::command_secrets(&self.command).iter().for_each(|secret| secret::register(secret));
         let named = self.env.iter().filter(|(name, _)| secret::is_secret_parameter(name));

@@ -28,7 +28,8 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log for another process and appends a line with `title`, which separates the output of the process from earlier output.
+    /// Opens the log for another process, or creates it with its folder. Appends a line with `title`, which separates the output of the
+    /// process from earlier output.
     pub(super) fn open(&mut self, title: &str) -> io::Result<File> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;

@@ -39,11 +39,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the servers and waits until all answer. If the timeout expires first, one ready server is enough; the others may join later.
+    /// Starts the servers and waits until all answer; a permanent error counts as an answer. If the timeout expires first, one ready server
+    /// is enough; the others may join later.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, the API key cannot be used, no port is free, a thread cannot start, a server cannot be
-    /// started or ends before it is ready, or no server is ready in time. No server runs after an error.
+    /// If the configuration is out of bounds, the API key cannot be used, no port is free, a thread cannot start or panics, the log of a
+    /// server cannot be written, a server cannot be started or ends before it is ready, or no server is ready in time. No server runs after
+    /// an error.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,

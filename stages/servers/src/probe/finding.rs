@@ -4,7 +4,7 @@ use super::report::{Check, CheckReport, CheckResult, Figure};
 use crate::canary::CanaryFigures;
 use crate::http::ServerError;
 
-/// The finding of a check.
+/// The result of a check, with details in words and measured values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Finding {
     result: CheckResult,
@@ -12,7 +12,7 @@ pub(super) struct Finding {
     figures: Vec<Figure>,
 }
 
-/// The finding of a check. `Err` has a finding as well, so that `?` ends the check.
+/// The finding with which a check ends. `Err` has a finding as well, so that `?` ends the check.
 pub(super) type Checked = Result<Finding, Finding>;
 
 impl Finding {

@@ -59,19 +59,19 @@ pub trait ReferenceModel: PublishedWeights {
     /// tokens before it.
     ///
     /// # Errors
-    /// The cause, if the forward pass fails.
+    /// If the forward pass fails, returns the cause.
     fn best_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Returns the log-probability, in nats, of every token of the vocabulary as the next token after `tokens`.
     ///
     /// # Errors
-    /// The cause, if the forward pass fails.
+    /// If the forward pass fails, returns the cause.
     fn next_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Adds normal noise to all weights. The standard deviation is `strength` times the root mean square of the tensor.
     ///
     /// # Errors
-    /// The cause, if the tensors cannot be changed.
+    /// If the tensors cannot be changed, returns the cause.
     fn perturb(&mut self, strength: f64) -> Result<(), String>;
 }
 

@@ -223,16 +223,16 @@ pub struct Figure {
 /// The report of one check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckReport {
-    /// The check.
+    /// The property that was checked.
     pub check: Check,
-    /// The result.
+    /// The result of the check.
     pub result: CheckResult,
     /// `true` if training needs the property.
     pub needed: bool,
     /// The measured values.
     #[serde(serialize_with = "by_name")]
     pub figures: Vec<Figure>,
-    /// The observation in one line.
+    /// The observation in one line, with the measured values.
     pub details: String,
     /// The advice on what to do next; `None` if the check passed.
     pub advice: Option<&'static str>,
@@ -256,7 +256,7 @@ pub struct ProbeReport {
     pub passed: bool,
     /// `true` if the probe was stopped before its last check.
     pub interrupted: bool,
-    /// The summary in one line.
+    /// The summary in one line: whether the server can be used for training, and the checks that have not passed.
     pub summary: String,
     /// The checks in the order of [`Check::ALL`], each once.
     pub checks: Vec<CheckReport>,

@@ -229,7 +229,8 @@ impl ProbeSession {
         Ok(finding)
     }
 
-    /// Loads the first weights again, and compares the scores.
+    /// Loads and labels the first weights again, resumes the server, and compares the scores. If the weights were not changed, the finding
+    /// is that the check could not run.
     pub(super) async fn restore(&self) -> Checked {
         let Some(first) = self.undo.weights.borrow().clone() else {
             return Err(Finding::unchecked("the weights were not changed"));

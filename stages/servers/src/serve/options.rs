@@ -170,7 +170,8 @@ impl TextOptions {
     }
 }
 
-/// Removes a parameter and reads it. Returns `None` if it is missing or `null`.
+/// Removes a parameter and reads it. Returns `None` if it is missing or `null`, and an error that names the `expected` values if it has
+/// another type.
 pub(super) fn take<T: DeserializeOwned>(
     parameters: &mut Map<String, Value>,
     name: &str,

@@ -57,7 +57,7 @@ impl Timing {
     }
 }
 
-/// Collects the responses to a prompt and sends them together.
+/// Collects the responses to a prompt and sends them together, or sends the reason of the engine's failure.
 pub(super) struct Collector {
     pub(super) timing: Timing,
     /// The log-probabilities of the prompt tokens from the second on; `None` unless the engine has reported them.
@@ -120,7 +120,7 @@ impl TokenReceiver for Collector {
     }
 }
 
-/// Sends each token when it is sampled.
+/// Sends each token when it is sampled, each end of a response, and a failure of the engine. Log-probabilities of the prompt are dropped.
 pub(super) struct Forwarder {
     pub(super) timing: Timing,
     /// The index of the response of sample 0 among the responses to all prompts of the call.

@@ -48,7 +48,7 @@ impl Server {
         with_client!(self, client => client.endpoint().name())
     }
 
-    /// Returns the model of a server that is ready.
+    /// Checks that the server is ready, and returns the first model of its list.
     pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
         with_client!(self, client => client.identity().await)
     }

@@ -6,7 +6,7 @@ use backon::{ExponentialBuilder, Retryable};
 
 use crate::http::ServerError;
 
-/// Makes a call, and repeats it up to three times while its error may be temporary.
+/// Makes a call, and repeats it with exponential back-off up to three times while its error may be temporary.
 pub(crate) async fn with_retries<T, C>(call: impl FnMut() -> C) -> Result<T, ServerError>
 where
     C: Future<Output = Result<T, ServerError>>,

@@ -85,7 +85,7 @@ pub struct FinishReason {
     /// `stop`, `length` or `abort`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The cause of an abort.
+    /// The cause of an abort; `None` if the answer has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -124,7 +124,7 @@ pub struct OutcomeResponse {
     /// `false` if the call failed; missing in answers to a pause.
     #[serde(default)]
     pub success: Option<bool>,
-    /// `ok` in answers to a pause.
+    /// `ok` in answers to a pause; `None` if the answer has no status.
     #[serde(default)]
     pub status: Option<String>,
     /// The cause of a failure.

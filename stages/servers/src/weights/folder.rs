@@ -70,11 +70,12 @@ pub struct WeightRoot {
 }
 
 impl WeightRoot {
-    /// Opens `root`, or creates it. Folders that an earlier process left are removed: they may be incomplete, and may have the weights of
-    /// another run. The files of `model` other than weights are copied to the folder of every version.
+    /// Opens `root`, or creates it. Folders of versions that an earlier process left are removed: they may be incomplete, and may have the
+    /// weights of another run. Other folders and files are kept. The files of `model` other than weights are copied to the folder of every
+    /// version.
     ///
     /// # Errors
-    /// If the folder cannot be created or cleaned.
+    /// If the folder cannot be created or read, or an old folder of a version cannot be removed.
     pub fn open(root: &Path, model: &Path) -> Result<Self, WeightError> {
         fs::create_dir_all(root).map_err(WeightError::file(root))?;
         for entry in fs::read_dir(root).map_err(WeightError::file(root))? {

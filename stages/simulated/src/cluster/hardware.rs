@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hardware {
-    /// The name.
+    /// The name of the device, such as `H800`.
     pub name: String,
     /// Dense bf16 peak, in FLOP/s.
     pub flops: f64,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelShape {
-    /// The name.
+    /// The name of the model, such as `Qwen2.5-7B`.
     pub name: String,
     /// The number of parameters.
     pub parameters: f64,

@@ -59,9 +59,10 @@ impl Cost {
     /// Returns the seconds of the gradient of sequences with the given numbers of `tokens`, in one call of the trainer on `devices`
     /// devices.
     ///
-    /// The sequences are distributed over the copies of the model, the most expensive first, each to the copy with the least work so far
-    /// (the longest-processing-time rule). A copy packs its sequences into micro-batches and runs these through its pipeline stages one
-    /// after the other, so that each call has the bubble of the pipeline once. The call ends with the last copy.
+    /// There are as many copies of the model as fit on the devices, at least one and at most one per sequence. The sequences are
+    /// distributed over the copies, the most expensive first, each to the copy with the least work so far (the longest-processing-time
+    /// rule). A copy packs its sequences into micro-batches and runs these through its pipeline stages one after the other, so that each
+    /// call has the bubble of the pipeline once. The call ends with the last copy.
     #[must_use]
     pub fn training(&self, devices: u32, layout: TrainingLayout, tokens: &[f64]) -> f64 {
         let mut tokens = tokens.to_vec();

@@ -53,7 +53,8 @@ pub enum Judge {
     Colocated,
 }
 
-/// Returns rewards for the data sources `math`, `code` and `judge`. All other data sources are scored like `math`.
+/// Returns rewards for the data sources `math`, `code` and `judge`. All other data sources are scored like `math`. If responses are scored
+/// after the rollout, the time of the judge does not depend on its placement.
 #[must_use]
 pub fn simulated_router(
     config: &SimulatedRewardsConfig,

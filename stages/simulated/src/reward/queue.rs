@@ -65,7 +65,7 @@ pub enum Workers {
     /// A run goes to the first slot that is free.
     #[default]
     FirstFree,
-    /// Runs go to the slots in turn, even if the slot is busy (verl).
+    /// Runs are assigned round-robin, even to a slot that is busy (verl).
     InTurn,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct DispatchController {
     /// Seconds that sending a response takes.
     interval: f64,
     queued: Vec<Request>,
-    /// Time at which the controller has sent everything that was requested before, in nanoseconds.
+    /// Time at which the controller has sent all responses that were requested before, in nanoseconds.
     free_at: f64,
     /// The instance at which the next assignment starts.
     next: usize,

@@ -74,8 +74,8 @@ pub(super) struct End {
 /// An engine instance.
 ///
 /// # Invariants
-/// Everything up to `at` is decided. `at` is the end of an iteration or of a prefill. It lies after the time to which the instance was
-/// advanced only if that iteration or prefill was in progress then and a change had to wait for its end.
+/// All events up to `at` have been simulated. `at` is the end of an iteration or of a prefill. It lies after the time to which the instance
+/// was advanced only if that iteration or prefill was in progress then and a change had to wait for its end.
 #[derive(Debug, Default)]
 pub(super) struct Instance {
     at: f64,

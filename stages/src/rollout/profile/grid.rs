@@ -52,7 +52,8 @@ impl Grid {
     }
 }
 
-/// Returns `first * 2^i` for i = 0, 1, ... as long as it is less than `last`, and then `last`.
+/// Returns `first * 2^i` for i = 0, 1, ... as long as it is less than `last`, and then `last`. If `first` is 0 or not less than `last`,
+/// returns only `last`.
 #[must_use]
 pub fn doublings(first: u32, last: u32) -> Vec<u32> {
     let below = std::iter::successors(Some(first), |value| value.checked_mul(2));

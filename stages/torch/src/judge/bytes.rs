@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// An amount of memory: a number of bytes, or a text such as `1.5GiB`. Units are `B`, `KB` to `TB` (powers of 1000) and `KiB` to `TiB`
-/// (powers of 1024).
+/// (powers of 1024). A text without a unit is a number of bytes. A fraction of a byte is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "u64")]
 pub struct Bytes(pub u64);

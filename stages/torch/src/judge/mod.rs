@@ -62,8 +62,8 @@ impl TorchChat {
     /// Loads a model and starts its thread.
     ///
     /// # Errors
-    /// If an option is out of range, the device does not exist, the model, tokenizer or chat template of the folder cannot be loaded, the
-    /// memory is too small, or the system cannot create a thread.
+    /// Returns an error if an option is out of range, the device does not exist, the model, tokenizer or chat template of the folder cannot
+    /// be loaded, the memory is too small, or the system cannot create a thread.
     pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
         options.check()?;
         let folder = &options.model_path;

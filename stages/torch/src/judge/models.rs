@@ -28,10 +28,11 @@ impl JudgeModels {
         self.colocated.clone()
     }
 
-    /// Returns the model of a folder. Opens it, unless it is open already.
+    /// Returns the model of a folder. Opens the model unless it is open already. A model stays open as long as a reward uses it.
     ///
     /// # Errors
-    /// If [`TorchChat::open`] fails, or another reward uses the same folder with different options.
+    /// Returns an error if an option is out of range, [`TorchChat::open`] fails, or another reward uses the same folder with different
+    /// options.
     pub(super) fn open_model(&self, options: TorchChatOptions) -> Result<TorchChat, CatalogError> {
         options.check()?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

@@ -37,8 +37,8 @@ pub struct TorchChatOptions {
     pub kv_cache_tokens: usize,
     /// `true` if the model runs on the actor's engine instances, if there are any; `false` by default.
     pub colocated: bool,
-    /// Maximum number of tokens that the model processes on an instance next to one iteration of the actor, at least 1; 256 by default.
-    /// Requires `colocated`.
+    /// Number of tokens that the model may process on an instance after each iteration of the actor, at least 1; 256 by default. A longer
+    /// prompt waits until it fits into the tokens of several iterations. Requires `colocated`.
     pub guest_tokens: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Default for TorchChatOptions {
 }
 
 impl TorchChatOptions {
-    /// Checks that the options are in range.
+    /// Checks that `model_path` is not empty, that the numbers are in range, and that `guest_tokens` is set only with `colocated`.
     pub(super) fn check(&self) -> Result<(), CatalogError> {
         if self.model_path.as_os_str().is_empty() {
             let expected = "a folder in Hugging Face format";
@@ -114,7 +114,7 @@ impl TorchChatOptions {
         }
     }
 
-    /// Returns the maximum number of tokens that the model processes on an instance next to an iteration of the actor.
+    /// Returns the number of tokens that the model may process on an instance after each iteration of the actor.
     pub(super) fn share(&self) -> usize {
         self.guest_tokens.unwrap_or(256)
     }

@@ -170,8 +170,8 @@ impl Decoder {
     }
 
     /// [Packs](super::matrix) the weights for inference, or takes the packed weights from `packing` if another decoder with equal weights
-    /// and precision has packed them. Afterwards, the parameters must not be written to, except by [`copy_from`](Self::copy_from), which
-    /// discards the packed weights.
+    /// and precision has packed them. Afterwards, the parameters must not be written to, except by [`copy_from`](Self::copy_from).
+    /// `copy_from`, [`set_requires_grad`](Self::set_requires_grad) and [`set_precision`](Self::set_precision) discard the packed weights.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be read.
@@ -281,7 +281,7 @@ impl Decoder {
     /// folder if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be written.
+    /// Returns an error if the folder cannot be created or a file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), TorchError> {
         std::fs::create_dir_all(folder).map_err(ModelError::write(folder))?;
         self.config.write(folder)?;

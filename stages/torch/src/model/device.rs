@@ -11,7 +11,7 @@ use super::TorchError;
 /// CUDA, so call it before the first tensor is created.
 ///
 /// # Errors
-/// Returns an error if a CUDA device was requested explicitly and does not exist.
+/// Returns an error if a CUDA device was requested explicitly, and the machine has no such device or CUDA cannot be used.
 pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),

@@ -12,7 +12,7 @@ use tch::TchError;
 /// The reason why a model cannot be read, written or run.
 #[derive(Debug, thiserror::Error)]
 pub enum TorchError {
-    /// The model folder cannot be read or written.
+    /// A file of a model cannot be read or written, or its contents are invalid or not supported.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The store does not hold a policy version: the version was never published there, or the store has dropped it since.

@@ -40,7 +40,7 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
 }
 
 /// Creates a float32 tensor of size `size` on the CPU, calls `write` with its numbers, and returns it. The numbers start as a copy of
-/// `start`, broadcast to the size, or as zeros if `start` is `None`.
+/// `start`, broadcast to the size, or as zeros if `start` is `None`. `write` is not called if the tensor has no elements.
 pub(crate) fn create_tensor(
     size: &[i64],
     start: Option<&Tensor>,

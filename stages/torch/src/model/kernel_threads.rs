@@ -34,12 +34,12 @@ pub(crate) struct KernelThreads(
 );
 
 impl KernelThreads {
-    /// Makes the kernels that the calling thread runs use `threads` threads, itself included; 0 counts as 1. A thread may call this once.
+    /// Makes the kernels that the calling thread runs use `threads` threads, itself included; 0 counts as 1. Call this once per thread.
     ///
     /// If the processor lacks the instructions of the kernels, libtorch computes instead, and its operations use all threads.
     ///
     /// # Errors
-    /// Returns an error if the system cannot create the threads.
+    /// Returns an error if the system cannot create the threads, or the calling thread already has kernel threads.
     pub(crate) fn for_this_thread(threads: usize) -> io::Result<Self> {
         if threads <= 1 || Instructions::detect().is_none() {
             set_threads_of_this_thread(threads);
@@ -67,8 +67,8 @@ pub(crate) fn with_libtorch_threads<R>(compute: impl FnOnce() -> R) -> R {
     computed
 }
 
-/// Runs `compute` while the other kernel threads of the calling thread poll for work. It only runs `compute` if the calling thread has no
-/// other kernel threads, and within [`with_libtorch_threads`].
+/// Runs `compute` while the other kernel threads of the calling thread poll for work. If the calling thread has no other kernel threads,
+/// and within [`with_libtorch_threads`], no thread polls.
 ///
 /// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While the polling threads
 /// find no work, they yield to every other thread.
@@ -117,7 +117,8 @@ pub(crate) fn parts(units: usize, cost: usize) -> impl Iterator<Item = Range<usi
     (0..parts).map(move |part| part * units / parts..(part + 1) * units / parts)
 }
 
-/// Splits units with the given costs, in multiplications, into at most [`part_count`] adjacent ranges, of about the same cost.
+/// Splits units with the given costs, in multiplications, into at most [`part_count`] adjacent ranges, of about the same cost. The costs
+/// must be positive. Returns no ranges if there are no units.
 pub(crate) fn balanced_ranges(costs: &[usize]) -> Vec<Range<usize>> {
     let total: usize = costs.iter().sum();
     let parts = part_count(total);

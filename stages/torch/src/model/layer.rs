@@ -144,7 +144,8 @@ impl Layer {
         [&self.qkv.whole, &self.output, &self.gate_up.whole, &self.down].map(|map| &map.weight)
     }
 
-    /// Sets the packed form of each of the [`matrices`](Self::matrices); `None` removes the packed form.
+    /// Sets the packed form of each of the [`matrices`](Self::matrices); `None` removes the packed form. If all are packed on the CPU,
+    /// [`forward`](Self::forward) uses the CPU kernels also between the matrix products.
     pub(crate) fn set_packed(&mut self, packed: [Option<Arc<PackedMatrix>>; Self::MATRICES]) {
         let on_host = packed.iter().all(|one| one.as_ref().is_some_and(|one| one.is_on_host()));
         self.rows = if on_host { RowOperations::detect() } else { None };

@@ -88,7 +88,7 @@ impl OuterLayers {
         }
     }
 
-    /// Returns the weight of the head, `[vocab, hidden]`.
+    /// Returns the weight of the head, `[vocab, hidden]`: the embedding if the head is tied to it.
     pub(crate) fn head(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
     }

@@ -46,7 +46,8 @@ impl Packing {
         Tensor::f_from_slice(&positions)
     }
 
-    /// Maps q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    /// Computes causal attention within each sequence. Maps q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to
+    /// `[tokens, heads * dim]`.
     ///
     /// The tensors are split and concatenated once each. A narrow view per sequence would cost a pass over all tokens per sequence in the
     /// backward pass.

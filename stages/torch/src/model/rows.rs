@@ -4,7 +4,7 @@
 //! long as their arithmetic; with many rows, each operation reads and writes all of them. Here a row is computed completely while it is in
 //! the cache.
 //!
-//! A row is computed in one order, whatever the number of rows and threads, so its bits are the same in every batch.
+//! A row is computed in one order, whatever the number of rows and threads, so its results are bit-identical in every batch.
 
 use std::borrow::Cow;
 

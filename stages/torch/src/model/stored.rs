@@ -32,7 +32,7 @@ pub(crate) fn check_like(file: &TensorFile, name: &str, like: &Tensor) -> Result
     Ok(())
 }
 
-/// Reads tensor `name` to the CPU, with the type and shape of `like`.
+/// Reads tensor `name` to the CPU. Returns an error if the file has no such tensor with the type and shape of `like`.
 pub(crate) fn read_like(
     file: &TensorFile,
     name: &str,

@@ -36,7 +36,7 @@ impl Instructions {
     }
 }
 
-/// Asks the processor to read numbers into its cache, because they are needed soon.
+/// Asks the processor to read numbers into its cache, because they are needed soon. Does nothing on processors other than x86-64.
 #[inline(always)]
 pub(crate) fn prefetch<T>(numbers: &[T]) {
     /// The size of a cache line in bytes.

@@ -129,7 +129,7 @@ impl WeightStore {
     /// Copies the weights of `policy` into `decoder`.
     ///
     /// # Errors
-    /// Returns an error if the store does not hold that version, or the decoder is of another model.
+    /// Returns an error if the store does not hold that version, the decoder is of another model, or a copy fails.
     pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), TorchError> {
         // The copy runs outside the lock, so that several engines can load weights at once.
         let weights = self.find(policy)?;
@@ -138,7 +138,8 @@ impl WeightStore {
 
     /// Returns the versions that a run needs to resume after the newest update, oldest first.
     ///
-    /// These are the newest `keep - 1` versions, but at least one: with the newest update, engines stop using the oldest version.
+    /// These are the newest `keep - 1` versions, but at least one if the store is not empty: with the newest update, engines stop using the
+    /// oldest version.
     pub(crate) fn needed(&self) -> Vec<(PolicyVersion, Weights)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = self.keep.saturating_sub(1).max(1);

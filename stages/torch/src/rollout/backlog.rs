@@ -1,4 +1,4 @@
-//! Commands that are delayed until a new policy may be loaded.
+//! Commands that a deterministic instance delays until a new policy may be loaded.
 
 use std::collections::VecDeque;
 

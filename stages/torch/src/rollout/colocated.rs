@@ -30,7 +30,7 @@ pub(crate) trait ColocatedModel: Send + Sync {
     /// cannot run on a further instance or has failed.
     fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>>;
 
-    /// Returns the number of tokens that the colocated model may process next to an iteration of the actor; at least 1.
+    /// Returns the number of tokens that the colocated model may process after each iteration of the actor, on average; at least 1.
     fn share(&self) -> usize;
 }
 
@@ -60,7 +60,7 @@ impl ColocatedModels {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(model);
     }
 
-    /// Returns a workload of each model for one instance. Models that cannot run on a further instance are left out.
+    /// Returns a workload of each model for one instance. Models that cannot run on a further instance or have failed are left out.
     pub(super) fn workloads(&self, wake: &Waker) -> Vec<BudgetedWorkload> {
         let workload = |model: Arc<dyn ColocatedModel>| {
             Some(BudgetedWorkload::new(model.workload(Arc::clone(wake))?, model.share()))
@@ -91,7 +91,8 @@ impl BudgetedWorkload {
         self.workload.pending_tokens() == 0
     }
 
-    /// Runs the workload next to an iteration of the actor. Returns the number of tokens processed.
+    /// Runs the workload after an iteration of the actor, within the share and the tokens saved so far. Returns the number of tokens
+    /// processed. Discards the saved tokens if there is no work.
     pub(crate) fn step_with_actor(&mut self) -> usize {
         let pending_tokens = self.workload.pending_tokens();
         if pending_tokens == 0 {

@@ -87,13 +87,13 @@ impl<T> Dispatch<T> {
         Some(Route::To(instance, response))
     }
 
-    /// Assigns a response again after its instance has handed it over. Returns `None` if the response is held.
+    /// Assigns a response again after its instance has handed it over. Returns the same values as [`send`](Self::send).
     pub(super) fn send_again(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         self.release(id);
         self.send(id, response)
     }
 
-    /// Marks a response as aborted.
+    /// Marks a response as aborted. Removes and returns the response if it is held.
     pub(super) fn abort(&mut self, id: SampleId) -> Abort<T> {
         let Some(assignment) = self.assignments.get_mut(&id) else { return Abort::Unknown };
         assignment.aborted = true;

@@ -61,7 +61,7 @@ use crate::model::{Decoder, TorchError, WeightStore};
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
 /// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops the
-/// instances after their current iteration.
+/// instances after their current iteration and the commands that were already sent to them.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
 /// KV cache of the old weights. Their token versions show which policy sampled each token. A
@@ -97,7 +97,7 @@ impl TorchEngine {
     ///
     /// # Errors
     /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
-    /// require it, or the system has no memory or no thread.
+    /// require it, memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,

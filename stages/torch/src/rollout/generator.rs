@@ -190,7 +190,7 @@ impl<N: Network> Generator<N> {
         Ok(AdmissionWork { preempted, prefilled })
     }
 
-    /// Samples the next token of every running sequence.
+    /// Samples the next token of every running sequence. At least one sequence must be running.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
         kernel_threads::with_polling_threads(|| self.decode_batch())
     }
@@ -209,7 +209,8 @@ impl<N: Network> Generator<N> {
         self.sample(&logits)
     }
 
-    /// Returns the logits of the next token of every running sequence, `[n, vocab]`, in the order of [`running`](Self::running).
+    /// Returns the logits of the next token of every running sequence, `[n, vocab]`, in the order of [`running`](Self::running). At least
+    /// one sequence must be running.
     pub(crate) fn logits(&mut self) -> Result<Tensor, GeneratorError> {
         let ids: Vec<i64> = self.running().map(Sequence::last_token).map(i64::from).collect();
         let cache_rows = self.scheduler.last_token_rows();

@@ -11,7 +11,7 @@ pub(super) const EXTENT: usize = 64;
 const PADDING: usize = 32;
 
 /// Maximum number of masked positions of a group of [`Grouping::Few`]. An estimate: a group of a layer launches about ten kernels, which
-/// takes about 50 µs. In that time a recent GPU gathers and attends to this many positions of a layer with 4 key heads of 128 numbers.
+/// takes about 50 us. In that time a recent GPU gathers and attends to this many positions of a layer with 4 key heads of 128 numbers.
 const MASKED: usize = 16_384;
 
 /// The way to group adjacent rows.

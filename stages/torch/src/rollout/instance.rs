@@ -305,7 +305,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Runs the colocated models, next to an iteration of the actor or alone.
+    /// Runs the colocated models, after an iteration of the actor or alone.
     fn run_workloads(&mut self, with_actor: bool) {
         if self.workloads.is_empty() {
             return;

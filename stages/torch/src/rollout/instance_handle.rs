@@ -91,12 +91,12 @@ impl InstanceHandle {
         })
     }
 
-    /// Makes the thread end after its current iteration.
+    /// Makes the thread end after its current iteration and the commands that were already sent.
     pub(super) fn close(&mut self) {
         self.commands = None;
     }
 
-    /// Waits until the thread has ended. A panic of the thread has already been reported as an event.
+    /// Waits until the thread, and every thread that has taken over its instance, has ended. A panic has already been reported as an event.
     pub(super) fn join(&mut self) {
         let mut next = self.thread.take();
         while let Some(InstanceThread(thread)) = next {

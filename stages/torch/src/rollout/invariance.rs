@@ -1,4 +1,4 @@
-//! Tests whether this machine computes bit-identical tokens independent of the rest of the batch.
+//! Tests whether this machine computes bit-identical logits independent of the rest of the batch.
 //!
 //! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
 //! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
@@ -39,11 +39,11 @@ pub enum InvarianceError {
     Torch(#[from] TchError),
 }
 
-/// Returns the fastest way of splitting passes for which `network` computes the same bits on this thread, independent of the rest of the
-/// batch.
+/// Returns the fastest way of splitting rows into passes for which `network` computes bit-identical logits on this thread, independent of
+/// the rest of the batch.
 ///
 /// # Errors
-/// Returns an error if no candidate gives the same bits, or the network cannot be run.
+/// Returns an error if no candidate gives bit-identical logits, or the network cannot be run.
 pub(super) fn select_passes<N: Network>(network: &mut N) -> Result<Passes, InvarianceError> {
     let _no_grad = tch::no_grad_guard();
     let mut refused = None;
@@ -132,7 +132,8 @@ impl<'a, N: Network> Trial<'a, N> {
         Tensor::f_cat(&all, 0)
     }
 
-    /// Compares bits, so that zeros of different sign differ and identical NaNs are equal.
+    /// Returns an error unless `found` is bit-identical to the reference logits at `positions`. Zeros of different sign differ, and NaNs
+    /// with the same bits are equal.
     fn compare(
         &self,
         found: &Tensor,

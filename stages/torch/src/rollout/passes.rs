@@ -4,10 +4,10 @@
 //! differently, and attention may sum over a padded extent. The last bits of a token's results may therefore depend on the rest of the
 //! batch.
 //!
-//! In passes every token, of a prompt or of a response, is its own row that attends over the cache of its sequence. The number of rows is a
-//! multiple of a unit and bounded, and padded extents are multiples of [`EXTENT`]. A row is therefore computed in one of few shapes, which
-//! [`invariance`](super::invariance) has tested on this machine to give the same bits. The cache entries of a token then depend only on the
-//! tokens up to it, so that prefixes can be shared, dropped and computed again.
+//! In the passes of this module, every token of a prompt or of a response is its own row, which attends over the cache of its sequence. The
+//! number of rows is a multiple of a unit and bounded, and padded extents are multiples of [`EXTENT`]. A row is therefore computed in one
+//! of few shapes. [`invariance`](super::invariance) has tested on this machine that all these shapes give bit-identical results. The cache
+//! entries of a token then depend only on the tokens up to it, so that prefixes can be shared, dropped and computed again.
 
 use std::ops::Range;
 

@@ -71,7 +71,7 @@ impl TorchMeasure {
     ///
     /// # Errors
     /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
-    /// require it, or the system has no memory or no thread.
+    /// require it, memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,

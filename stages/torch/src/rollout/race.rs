@@ -1,4 +1,4 @@
-//! The torch engine's part in races in [lockstep](super::lockstep).
+//! Races of the torch engine in [lockstep](super::lockstep): the engine holds responses that have ended until their tick is reached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -123,7 +123,8 @@ impl LockstepRace {
         self.launched.insert(id, launch);
     }
 
-    /// Processes an event of the instances.
+    /// Processes an event of the instances. Reports a response that was aborted or has not ended by itself, and holds every other response
+    /// until its tick is reached. A failure discards all responses.
     pub(super) fn process_event(&mut self, event: RolloutEvent, detokenize: &Detokenize) {
         match event {
             RolloutEvent::Completed(completion) => self.end(completion, detokenize),

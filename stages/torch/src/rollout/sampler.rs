@@ -11,7 +11,8 @@ use super::sequence::TokenDraw;
 ///
 /// At temperature 0, the token is the most likely one. Otherwise each row is sampled by inversion at its own uniform number: the token is
 /// the first, in order of token ids, whose cumulative probability exceeds the uniform number. Cumulative sums are in float64, so that rare
-/// tokens of large vocabularies keep their probability.
+/// tokens of large vocabularies keep their probability. End-of-sequence tokens are excluded if the response may not end yet, and the
+/// sampled token is replaced by an end-of-sequence token if the response must end.
 #[derive(Debug)]
 pub(super) struct Sampler {
     /// The token that ends a response of forced length: the model's first end-of-sequence token, or 0 if it has none.
@@ -27,7 +28,7 @@ pub(crate) struct Sampled {
     /// The token ids.
     pub(crate) tokens: Vec<i64>,
     /// Log-probabilities, in nats, before end-of-sequence tokens are masked or forced, and before truncation. At temperature 0, they are
-    /// the log-probabilities of temperature 1.
+    /// the log-probabilities of temperature 1. NaN if a logit of the row is NaN or positive infinity.
     pub(crate) logprobs: Vec<f32>,
 }
 

@@ -8,7 +8,8 @@ use crate::model::Decoder;
 /// Maximum number of logits that are computed at once for a prompt; bounds the memory of a pass to 64 MiB.
 const LOGITS: i64 = 1 << 24;
 
-/// Returns the log-probability of one token per row of `logits [n, vocab]`, with the `top` most likely tokens of each row.
+/// Returns the log-probability and the rank of one token per row of `logits [n, vocab]`, with the `top` most likely tokens of each row, or
+/// all tokens if the vocabulary is smaller.
 pub(super) fn of_rows(
     logits: &Tensor,
     tokens: &[i64],

@@ -37,7 +37,8 @@ use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
 
-/// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration.
+/// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration and the
+/// commands that were already sent to them; the receivers of responses in flight are dropped without a report.
 pub struct TorchServing {
     folder: PathBuf,
     limits: ServingLimits,
@@ -52,12 +53,12 @@ struct Shared {
     instances: Vec<ServingInstance>,
     paused: AtomicBool,
     label: Mutex<Arc<str>>,
-    /// Loads run one at a time, so that they take effect in one order on all instances.
+    /// Locked during a load of weights, so that loads take effect in the same order on all instances.
     loading: tokio::sync::Mutex<()>,
 }
 
 struct ServingInstance {
-    /// Taken when the engine is dropped, which ends the thread.
+    /// The channel of commands; taken when the engine is dropped, which ends the thread.
     commands: Mutex<Option<Sender<Command>>>,
     counters: Arc<ServingCounters>,
 }
@@ -66,7 +67,8 @@ impl TorchServing {
     /// Loads the model of `folder` and starts the instances.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, the folder cannot be loaded, or the system has no memory or no thread.
+    /// Returns an error if an option is out of bounds, the folder cannot be loaded, memory cannot be allocated, or the system cannot create
+    /// a thread.
     pub fn start(
         folder: &Path,
         device: Device,
@@ -125,7 +127,8 @@ impl TorchServing {
     }
 }
 
-/// Runs an instance on `threads` threads until the engine is dropped. After an error or a panic, the instance refuses all requests.
+/// Runs an instance on `threads` threads until the engine is dropped. After an error or a panic, all requests in flight
+/// and all later requests of the instance fail.
 fn run(mut worker: Worker, threads: usize) {
     let run = || {
         let _threads = KernelThreads::for_this_thread(threads)

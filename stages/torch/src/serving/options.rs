@@ -41,7 +41,7 @@ pub enum TorchServingError {
         /// The value that was found.
         found: usize,
     },
-    /// The model cannot be loaded, or the device has no memory for its cache.
+    /// The model cannot be loaded, or a libtorch operation failed while an instance was set up.
     #[error(transparent)]
     Model(#[from] TorchError),
     /// The system cannot create a thread.

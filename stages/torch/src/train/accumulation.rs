@@ -105,7 +105,7 @@ impl Accumulation {
     /// Returns the totals over all units: of all replicas if a sum over the replicas was received, otherwise of this replica.
     ///
     /// # Errors
-    /// If a sum over replicas was received, but this replica has accumulated a unit since its last [`take`](Self::take).
+    /// Returns an error if a sum over replicas was received, but this replica has accumulated a unit since its last [`take`](Self::take).
     pub(crate) fn tally(&self) -> Result<StepSums, PartialError> {
         match &self.reduced {
             Some(_) if self.pending => Err(PartialError::NotTaken),

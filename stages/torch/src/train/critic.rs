@@ -36,7 +36,7 @@ impl ValueModel {
     /// Creates a model over the layers of `decoder`. Its initial prediction is 0.
     ///
     /// # Errors
-    /// If the device runs out of memory.
+    /// Returns an error if the device runs out of memory.
     pub fn over(decoder: Decoder) -> Result<Self, TrainError> {
         let options = (Kind::Float, decoder.device());
         let zeros = |size: &[i64]| {
@@ -50,7 +50,8 @@ impl ValueModel {
     /// `value_head.safetensors`, the initial prediction is 0.
     ///
     /// # Errors
-    /// If a file cannot be read, or the head does not consist of `weight` and `bias` that fit the decoder.
+    /// Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, or does not consist of
+    /// `weight` and `bias` that fit the decoder.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);

@@ -1,9 +1,10 @@
 //! Metrics of the training-inference mismatch: how far the engine's log-probabilities are from the log-probabilities that the trainer
 //! computes for the same tokens at the start of the step.
 //!
-//! The formulas follow verl's `compute_offpolicy_metrics`, over all tokens before any is rejected. Everything is a sum over tokens or
-//! responses, so that streamed parts of a step and replicas add up to the step. It is computed in float64 on the host from
-//! log-probabilities that the loss needs anyway.
+//! The formulas follow verl's `compute_offpolicy_metrics`, over all tokens before any is rejected. [`sums`] returns sums over tokens or
+//! responses, so that the sums of streamed parts of a step and of replicas add up to the sums of the step. [`derived`] computes the metrics
+//! that are not plain means from these sums. The sums are computed in float64 on the host, from log-probabilities that the loss needs
+//! anyway.
 
 use rollpacker_stages::train::config::{LOG_RATIO_LIMIT, Level, Threshold, TrainerConfig};
 use tch::TchError;
@@ -38,7 +39,8 @@ const PRODUCT: &str = "product of the complements";
 const WEIGHT: &str = "weight";
 const WEIGHT_SQUARED: &str = "squared weight";
 
-/// Returns the sums behind the metrics `rollout_corr/...` for the responses of a micro-batch.
+/// Returns the sums behind the metrics of the mismatch for the responses of a micro-batch. The sums over importance weights are included
+/// only with importance sampling, and the sums over rejected tokens only with rejection.
 pub(crate) fn sums(
     config: &TrainerConfig,
     sequences: &[Sequence<'_>],

@@ -27,7 +27,7 @@ impl Objective {
     /// Creates the built-in functions that `config` names.
     ///
     /// # Errors
-    /// If a name is unknown, or an option is wrong.
+    /// Returns an error if a name is unknown, or an option is wrong.
     pub fn builtin(config: &TrainerConfig) -> Result<Self, CatalogError> {
         Self::of(config, &policy_losses(), &kl_estimators())
     }
@@ -35,7 +35,7 @@ impl Objective {
     /// Creates the functions that `config` names from two catalogs.
     ///
     /// # Errors
-    /// If a name is unknown, or an option is wrong.
+    /// Returns an error if a name is unknown, or an option is wrong.
     pub fn of(
         config: &TrainerConfig,
         losses: &Catalog<SharedPolicyLoss>,
@@ -57,8 +57,8 @@ impl Objective {
         self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
     }
 
-    /// Returns the numerator of the loss of a micro-batch, and the other results of the micro-batch. `columns` must be the columns of
-    /// `sequences`.
+    /// Returns the numerator of the loss of a micro-batch, and the other results of the micro-batch. The numerator is 0 if every token is
+    /// rejected. `columns` must be the columns of `sequences`.
     pub(crate) fn numerator(
         &self,
         config: &TrainerConfig,

@@ -40,7 +40,7 @@ impl AdamW {
     /// Creates an optimizer of `parameters` with moments of 0.
     ///
     /// # Errors
-    /// If the device runs out of memory.
+    /// Returns an error if the device runs out of memory.
     pub fn new(config: OptimizerConfig, parameters: &[(String, Tensor)]) -> Result<Self, TchError> {
         let size: i64 = parameters.iter().map(|(_, p)| p.numel() as i64).sum();
         let device = parameters.first().map_or(tch::Device::Cpu, |(_, p)| p.device());
@@ -52,7 +52,7 @@ impl AdamW {
     /// if the norm of the gradient is not finite. The gradients are not cleared.
     ///
     /// # Errors
-    /// If an operation fails, or `parameters` differ in total size from the parameters that the optimizer was created for.
+    /// Returns an error if an operation fails, or `parameters` differ in total size from the parameters that the optimizer was created for.
     pub fn update(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -130,7 +130,7 @@ impl AdamW {
 /// Sets the gradients of `parameters` to 0.
 ///
 /// # Errors
-/// If an operation fails.
+/// Returns an error if an operation fails.
 pub fn clear_gradients(parameters: &[(String, Tensor)]) -> Result<(), TchError> {
     for (_, parameter) in parameters {
         let mut gradient = parameter.f_grad()?;
@@ -144,7 +144,7 @@ pub fn clear_gradients(parameters: &[(String, Tensor)]) -> Result<(), TchError> 
 /// Returns the gradients of all parameters, concatenated, `[parameters]`. A parameter without gradient contributes zeros.
 ///
 /// # Errors
-/// If an operation fails.
+/// Returns an error if an operation fails.
 pub(crate) fn flat_gradient(parameters: &[(String, Tensor)]) -> Result<Tensor, TchError> {
     let flat = |(_, parameter): &(String, Tensor)| {
         let gradient = parameter.f_grad()?;

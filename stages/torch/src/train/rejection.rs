@@ -5,7 +5,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::Sequence;
 
-/// The tokens of some responses that carry loss, after rejection.
+/// The result of rejection: the tokens of some responses that are kept and carry loss.
 #[derive(Debug)]
 pub(crate) struct RejectionMask {
     /// A flag for each token, `true` if the token is kept; `[tokens]`.

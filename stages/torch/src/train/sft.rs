@@ -76,7 +76,8 @@ pub struct SftStep {
 /// `on_step` is called after every update. A successful run disables the gradients of the decoder at its end.
 ///
 /// # Errors
-/// If no example has a response token, an example has an empty prompt, the loss or the gradient is not finite, or the backend fails.
+/// Returns an error if no example has a response token, an example has an empty prompt, the loss or the gradient is not finite, or the
+/// backend fails.
 pub fn fine_tune(
     decoder: &mut Decoder,
     examples: &[Example],

@@ -2,7 +2,7 @@
 
 use tch::{Device, TchError, Tensor};
 
-/// A prompt and its responses, by their numbers of fed tokens. The number of a response may be 0.
+/// A prompt and its responses, by their numbers of fed tokens. A response of one token has 0 fed tokens, because its last token is not fed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PromptGroup {
     pub(crate) prompt: i64,

@@ -150,7 +150,7 @@ impl StepSums {
         self.0.values().all(|(_, value)| value.is_finite())
     }
 
-    /// Returns the metrics of a step. A metric whose divisor is not positive is left out.
+    /// Returns the metrics of a step, without the sums of [`TermReduction::Part`]. A metric whose divisor is not positive is left out.
     pub(crate) fn metrics(&self) -> Metrics {
         let metric = |(name, &(reduction, value)): (&Cow<'static, str>, &(TermReduction, f64))| {
             let divisor = self.divisor(reduction)?;
@@ -250,7 +250,7 @@ impl Tallies {
     }
 
     /// Adds the totals of all replicas that belong to `model`. If `once` is `true`, a repeated unit is an error; otherwise its totals are
-    /// added in the order given.
+    /// added in the order given. Returns an error if the name of a total does not have the form that [`totals`](Self::totals) returns.
     pub(crate) fn add_totals(
         &mut self,
         totals: &[Total],

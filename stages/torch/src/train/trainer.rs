@@ -46,9 +46,10 @@ const MIN_MICRO_BATCH_TOKENS: usize = 512;
 /// With [`mini_batches`](TrainerConfig::mini_batches), responses are held until the step is over, with their log-probabilities under the
 /// policy at the start of the step, and [`update`](Trainer::update) trains on one mini-batch after the other.
 ///
-/// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
-/// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `rollout_corr/*` and `training/rollout_probs_diff_*` report the
-/// difference between these log-probabilities.
+/// The reference is a copy of the initial weights. The critic starts from the same weights, unless [`with_critic`](Self::with_critic) sets
+/// another model. Ratios are computed against log-probabilities of the engine or of the trainer
+/// ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `rollout_corr/*` and `training/rollout_*` report the difference between these
+/// log-probabilities.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
@@ -75,8 +76,8 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If `config` names an unknown loss or estimator, combines options that exclude each other, or is deterministic on a device other than
-    /// the CPU, or if the device runs out of memory for the optimizer, reference or critic.
+    /// Returns an error if `config` names an unknown loss or estimator, combines options that exclude each other, or is deterministic on a
+    /// device other than the CPU, or if the device runs out of memory for the optimizer, reference or critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -89,8 +90,8 @@ impl TorchTrainer {
     /// Creates a trainer with a custom objective instead of the functions that `config` names.
     ///
     /// # Errors
-    /// If `config` combines options that exclude each other, or is deterministic on a device other than the CPU, or if the device runs out
-    /// of memory for the optimizer, reference or critic.
+    /// Returns an error if `config` combines options that exclude each other, or is deterministic on a device other than the CPU, or if the
+    /// device runs out of memory for the optimizer, reference or critic.
     pub fn with_objective(
         mut decoder: Decoder,
         config: TrainerConfig,
@@ -147,7 +148,7 @@ impl TorchTrainer {
     /// no critic.
     ///
     /// # Errors
-    /// If the device runs out of memory for the optimizer of the critic.
+    /// Returns an error if the device runs out of memory for the optimizer of the critic.
     pub fn with_critic(self, mut model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
         model.set_precision(self.config.dtype);

@@ -1,4 +1,4 @@
-//! `\boxed{...}` and `\fbox{...}`.
+//! Extraction of the contents of `\boxed{...}` and `\fbox{...}`.
 
 use std::sync::LazyLock;
 
@@ -88,7 +88,7 @@ fn name_at_end(text: &str) -> Option<(usize, String)> {
 }
 
 /// Returns the byte offset of the first `\boxed{` of a text, or else of the first `\boxed`. If a name precedes the box, returns the offset
-/// of the name.
+/// of the name. Returns `None` if there is no `\boxed`.
 pub(crate) fn begin(text: &str) -> Option<usize> {
     let begin = text.find("\\boxed{").or_else(|| text.find("\\boxed"))?;
     Some(name_at_end(&text[..begin]).map_or(begin, |(begin, _)| begin))
@@ -99,8 +99,8 @@ const MAX_BOXES: usize = 100;
 
 /// Returns the contents of the last boxes of a text, each after its byte offset, from the last box to the first.
 ///
-/// A box is `\boxed{...}` or `\fbox{...}`. Only the last 100 boxes are examined. Boxes without braces or without a closing brace are left
-/// out.
+/// A box is `\boxed{...}` or `\fbox{...}`. Only the last 100 boxes are examined. Boxes that have no braces, lack the closing brace or
+/// contain another box are left out.
 ///
 /// ```
 /// let boxes: Vec<_> = rollpacker_math::boxed(r"\boxed{\frac12} or \boxed{3}").collect();
@@ -162,7 +162,8 @@ fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
 
 /// Returns the last box of a text and the preceding boxes, in the order of the text. The first box from the end that does not belong to the
 /// next box, and all boxes before it, are left out. A box with the same contents as the next box is also left out, unless both continue an
-/// enumeration. If the last box has no closing brace, it extends to the end of the text.
+/// enumeration. If the last box has no closing brace, it extends to the end of the text and is returned alone. Any other box without a
+/// closing brace is left out, together with all boxes before it. Returns `None` if there is no box.
 fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> {
     let mut boxes: Vec<Boxed> = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Formulas between dollars and brackets.
+//! Formulas between dollars or brackets, and fractions such as `\frac{1}{2}` without delimiters.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -35,7 +35,8 @@ const MAX_LENGTH: usize = 10_000;
 /// The maximum number of formulas of an answer.
 const MAX_JOINED: usize = 6;
 
-/// Returns the formulas that contain `\boxed{`, and one candidate for the text from the first box to the last closing brace.
+/// Returns the formulas that contain `\boxed{`, and one candidate for the text from the first box to the last closing brace or, if no brace
+/// follows the box, to the end.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
@@ -51,7 +52,8 @@ pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     found
 }
 
-/// Returns formulas that the text announces as the answer.
+/// Returns formulas that the text announces as the answer: the first one after each word `answer`, if at most 50 characters are between
+/// them, and, near each `final answer`, the first one that directly follows the word `is`.
 pub(super) fn announced(text: &str) -> Vec<Candidate> {
     let runs = joined(text, &scan(text, |_| true));
     let mut found = Vec::new();
@@ -194,7 +196,8 @@ fn formula_at(closes: &mut Closes<'_>, begin: usize) -> Option<Formula> {
     inline.then(|| delimited(closes, begin, "$", "$", false))?
 }
 
-/// Parses a formula between two delimiters. Unless it is displayed (`lines`), it must be on one line.
+/// Parses a formula between two delimiters. The formula must be on one line unless `lines` is `true`, as for displayed formulas. Returns
+/// `None` if there is no closing delimiter within [`MAX_LENGTH`] bytes.
 fn delimited(
     closes: &mut Closes<'_>,
     begin: usize,

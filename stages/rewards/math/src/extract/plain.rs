@@ -6,7 +6,8 @@ use regex::{Captures, Regex};
 
 use super::{Candidate, Content};
 
-/// Returns numbers and arithmetic that the text announces as the answer.
+/// Returns numbers and arithmetic that the text announces as the answer. A value before an equality sign is left out, except after "final
+/// answer ... is".
 pub(super) fn announced(text: &str) -> Vec<Candidate> {
     let mut found = Vec::new();
     for (pattern, priority) in ANNOUNCED.iter() {

@@ -1,4 +1,4 @@
-//! Environments between `\begin` and `\end`: matrices and cases.
+//! Environments between `\begin` and `\end`: matrices, cases and aligned equations.
 
 use super::super::expr::Expr;
 use super::super::token::Token;

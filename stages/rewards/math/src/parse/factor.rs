@@ -48,7 +48,7 @@ impl Parser {
         Some(Expr::sum(vec![value, fraction]))
     }
 
-    /// Parses `\frac{1}{2}` or `1/2` directly after an integer.
+    /// Parses `\frac{1}{2}` or `1/2` directly after an integer. Returns `None` and consumes nothing if no fraction between 0 and 1 follows.
     fn proper_fraction(&mut self) -> Option<Expr> {
         let begin = self.at;
         let read = |parser: &mut Self| match parser.take()? {

@@ -5,7 +5,7 @@ use super::super::token::Token;
 use super::Parser;
 
 impl Parser {
-    /// Parses the power, base and arguments of a function.
+    /// Parses the power, base and arguments of a function. The power -1 means the inverse function for `sin`, `cos`, `tan` and `cot`.
     pub(super) fn applied(&mut self, function: Function) -> Option<Expr> {
         let mut power = None;
         let mut base = None;
@@ -32,7 +32,7 @@ impl Parser {
         })
     }
 
-    /// Parses arguments in parentheses, or the product that follows.
+    /// Parses arguments in parentheses or braces, or else the product that follows, up to the next function.
     fn function_arguments(&mut self) -> Option<Vec<Expr>> {
         if self.accept('(') {
             return self.arguments(')');
@@ -68,7 +68,8 @@ impl Parser {
         Some(Expr::apply(Function::Named(name.to_owned()), parts))
     }
 
-    /// Parses the lower bound of an operator, such as `k = 1` or `x \to 0`, with its sides as separate arguments.
+    /// Parses the lower bound of an operator, such as `k = 1` or `x \to 0`, with its sides as separate arguments. A bound in braces without
+    /// a right side gets 0; a bound without braces is a single value.
     fn bound(&mut self) -> Option<Expr> {
         if !self.accept('{') {
             return self.atom();
@@ -100,7 +101,7 @@ fn apply(function: Function, base: Option<Expr>, arguments: Vec<Expr>) -> Option
     })
 }
 
-/// Returns the function that a command names.
+/// Returns the function that a command names, and `None` for any other command.
 pub(super) fn function(name: &str) -> Option<Function> {
     Some(match name {
         "sin" => Function::Sin,

@@ -1,10 +1,11 @@
 //! Control groups: limits on the total resources of the processes of a slot, where this process may create groups.
 //!
 //! Process limits apply to each process separately, and a solution may start many. A group contains all processes of a slot. Processes join
-//! it once, when the slot starts, because moving a process costs the kernel more than a whole job. The group limits memory, number of
-//! processes and processor time; processor time is limited to the slot's share of the machine. The kernel gives all groups the same weight,
-//! so a solution that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has it there,
-//! otherwise from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe) reports it.
+//! the group once, when the slot starts, because moving a process costs the kernel more than a whole job. The group limits memory, number
+//! of processes and processor time; processor time is limited to the slot's share of the machine. The kernel gives all groups the same
+//! weight, so a solution that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has
+//! it there, otherwise from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe)
+//! reports it.
 //!
 //! The names of groups contain the id of the process that created them. Groups are removed with their slot. If a process dies before it
 //! removes its groups, the next sandbox removes them.
@@ -120,7 +121,7 @@ impl Group {
         }
     }
 
-    /// Returns the number of processes that the kernel killed because the group ran out of memory.
+    /// Returns the number of processes that the kernel killed because the group ran out of memory; 0 if no group limits memory.
     pub(super) fn oom_kills(&self) -> u64 {
         self.folders.iter().map(GroupFolder::oom_kills).sum()
     }

@@ -28,7 +28,9 @@ ALIASES = {"np": "numpy", "numpy": "numpy", "pd": "pandas", "pandas": "pandas", 
 
 
 def trusted(used):
-    """Returns the values of the used names that neither the text nor the solution defines."""
+    """Returns the values of the used names that are in the prelude, or that name a trusted module or a library. A library that is not
+    installed is left out.
+    """
     found = {name: value for name, value in PRELUDE_NAMES.items() if name in used and not name.startswith("_")}
     found.update((name, importlib.import_module(name)) for name in TRUSTED if name in used)
     for name in sorted(set(ALIASES).intersection(used)):

@@ -132,7 +132,7 @@ class CaseRunner:
         return outcome, message
 
     def run_within(self, seconds, body):
-        """Runs `body` for at most this number of seconds. Returns the error that ended it early."""
+        """Runs `body` for at most this number of seconds. Returns the error that ended it early, or None."""
         wire.Stop.raised = found = None
         self.clock.begin(seconds)
         try:

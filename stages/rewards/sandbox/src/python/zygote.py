@@ -292,7 +292,9 @@ def tasks_of_user():
 
 
 def facts(boot):
-    """Returns the isolation in force, as a trial process finds it."""
+    """Returns the isolation in force, as a trial process finds it, or the error that ended the trial. The trial process is forked with the
+    isolation of a run, installs the limits and the system call filter, reports its namespaces and exits.
+    """
     reader, writer = os.pipe()
     # The trial process reads its namespaces through this descriptor, because /proc is no longer visible to it.
     own = os.open("/proc", os.O_RDONLY)

@@ -49,10 +49,10 @@ impl<'a> Piece<'a> {
 
 /// Returns the program that the pieces make up, or `None` if none of them may be a program.
 ///
-/// The main piece is chosen first: for tests that use names, the best piece that defines one of them; for a program to run, the best piece
-/// that reads its input and does more than define names. If there is none, it is the best piece that may be a program at all. "Best" is the
-/// last piece of the highest rank, since a correction follows its draft. The main piece is then completed by the pieces that define the
-/// names it uses.
+/// The main piece is chosen first: for tests that use names, the best piece that defines one of them or, if the prompt has the beginning of
+/// the function, is its body; for a program to run, the best piece that reads its input and does more than define names. If there is none,
+/// the main piece is the best one that may be a program at all. "Best" is the last piece of the highest rank, since a correction follows
+/// its draft. The main piece is then completed by the pieces that define the names it uses, unless it is the body of a function.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     let found = match wanted {
         Wanted::Names { names, or_body } => {

@@ -12,7 +12,8 @@ use super::{last_characters, regex, through_closing_brace};
 
 documented! {
     /// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. The answer is the text after the last
-    /// `Answer:` or else, within the last 100 characters, the last `\boxed{...}`. Only the last 300 characters count.
+    /// `Answer:` or else, within the last 100 characters, the last `\boxed{...}`. Only the last 300 characters count. Component: `acc`, 1
+    /// for a right answer and otherwise 0. Label: `prediction`, the answer.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MathDapo {
@@ -28,7 +29,7 @@ pub struct Verdict {
     pub score: f64,
     /// `true` if the answer is right.
     pub correct: bool,
-    /// The answer. If there is none, it is `None` with `strict_box` and `[INVALID]` otherwise.
+    /// The answer, normalized unless `strict_box` is set. If there is none, it is `None` with `strict_box` and `[INVALID]` otherwise.
     pub prediction: Option<String>,
 }
 

@@ -18,7 +18,7 @@ fn last_characters(text: &str, count: usize) -> &str {
     &text[begin..]
 }
 
-/// Returns the text from `begin` to the brace that closes the first one opened after it.
+/// Returns the text from `begin` to the brace that closes the first one opened after it. Returns `None` if there is no such brace.
 fn through_closing_brace(text: &str, begin: usize) -> Option<&str> {
     let mut depth = 0_i64;
     for (offset, byte) in text[begin..].bytes().enumerate() {

@@ -109,7 +109,7 @@ pub struct CompletionResponse {
 pub struct CompletionChoice {
     /// The index of the choice over all prompts, from 0.
     pub index: u32,
-    /// The text.
+    /// The text of the response, after the prompt if `echo` is set; in a stream, the new text.
     pub text: String,
     /// The log-probabilities, if requested.
     #[serde(default)]

@@ -62,7 +62,7 @@ fn yes() -> bool {
 /// The answer to [`PAUSE`](super::path::PAUSE) (`paused`) and [`RESUME`](super::path::RESUME) (`resumed`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusResponse {
-    /// The state after the call.
+    /// The state after the call: `paused` or `resumed`.
     pub status: String,
 }
 
@@ -140,7 +140,7 @@ pub struct CollectiveRpcResponse {
 /// A request to label the loaded weights. vLLM does not check the label against the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateWeightVersionRequest {
-    /// The label.
+    /// The label of the loaded weights: any text that the client chooses.
     pub new_version: String,
 }
 
@@ -149,7 +149,7 @@ pub struct UpdateWeightVersionRequest {
 pub struct UpdateWeightVersionResponse {
     /// Always `true`.
     pub success: bool,
-    /// The label.
+    /// The label that was set.
     pub new_version: String,
 }
 
@@ -194,7 +194,7 @@ pub struct ModelCard {
     /// The folder or repository that the model was loaded from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// The maximum number of tokens of prompt and response.
+    /// The maximum number of tokens of prompt and response; `None` if the server does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u64>,
 }
@@ -202,7 +202,7 @@ pub struct ModelCard {
 /// The body of an answer whose status is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorResponse {
-    /// The error.
+    /// The message, the class and the status of the error.
     pub error: ErrorDetail,
 }
 

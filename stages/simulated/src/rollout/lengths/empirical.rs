@@ -42,7 +42,7 @@ pub struct EmpiricalDomain {
 }
 
 impl EmpiricalConfig {
-    /// Returns RollPacker's three tasks, Fig. 2a, each with a third of the prompts.
+    /// Returns the length distributions of RollPacker's three tasks (Fig. 2a), each with a third of the prompts.
     #[must_use]
     pub fn rollpacker() -> Self {
         let domain = |&(name, endless, percentiles): &calibration::TaskLengths| {

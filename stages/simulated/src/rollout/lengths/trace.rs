@@ -17,7 +17,7 @@ pub struct TraceRecord {
     pub prompt: Option<String>,
     /// Number of tokens of the prompt, if recorded.
     pub prompt_length: Option<u32>,
-    /// Number of tokens of the response.
+    /// Number of tokens of the response; 0 counts as 1.
     pub response_length: u32,
 }
 
@@ -60,8 +60,8 @@ pub const MIN_RECORDED_RESPONSES: usize = 32;
 ///
 /// Fewer lengths do not determine how much the responses to a prompt differ. In that case the ranks among all recorded lengths follow a
 /// Gaussian copula with [`TraceConfig::correlation`]: the part that the responses to a prompt share is drawn once per prompt, given its
-/// recorded lengths. All lengths together are distributed as recorded at any correlation. If no record has a prompt, each record is
-/// treated as its own prompt.
+/// recorded lengths. All lengths together are distributed as recorded at any correlation. If no record has a prompt, each record is treated
+/// as its own prompt. Otherwise a record without a prompt counts only among all recorded lengths. No length exceeds the cap.
 #[derive(Clone, Debug)]
 pub struct Trace {
     population: Population,

@@ -2,7 +2,7 @@
 //!
 //! Weights are stored in float32 or rounded to bfloat16, which halves the memory to read; factors and sums are float32 in any case.
 //!
-//! Each element of a product is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
+//! Each element of a product is summed in the order of the inputs, whatever the number of rows, so it is bit-identical in every batch.
 
 use std::ops::Range;
 

@@ -2,7 +2,8 @@
 //!
 //! Embedding, final norm and head stay in memory, together with as many layers as the budget has room for in addition to the expected
 //! tokens ([`Residency`]). Every forward pass reads the other layers from the model's files into two alternating buffers, while the layers
-//! before them compute. For example, with six layers, of which 2 and 5 are resident, and buffers A and B:
+//! before them compute. Without [`MemoryBudget::prefetch`], there is one buffer, and each layer is read right before it computes. For
+//! example, with six layers, of which 2 and 5 are resident, and buffers A and B:
 //!
 //! ```text
 //! compute  | 0 in A | 1 in B | 2 | 3 in A | 4 in B | 5 | logits |           | 0 in A | 1 in B | ...
@@ -180,8 +181,8 @@ impl StreamedDecoder {
     /// Runs the layers over concatenated sequences, as [`Decoder::forward_packed`](super::Decoder::forward_packed) does.
     ///
     /// # Errors
-    /// Returns the errors of [`forward`](Self::forward), and an error if a length is not positive or the lengths do not add up to the
-    /// number of ids.
+    /// Returns the errors of [`forward`](Self::forward), and an error if there are no ids, a length is not positive, or the lengths do not
+    /// add up to the number of ids.
     pub fn forward_packed(&mut self, ids: &Tensor, lengths: &[i64]) -> Result<Tensor, TchError> {
         let packing = Packing::new(lengths, ids.size1()?)?;
         let positions = packing.positions()?.f_to_device(self.device)?;

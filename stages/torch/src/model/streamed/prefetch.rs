@@ -1,4 +1,4 @@
-//! The thread that reads the next layers while one computes.
+//! The thread that reads the next layers while a layer computes.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

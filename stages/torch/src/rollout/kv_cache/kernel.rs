@@ -1,6 +1,6 @@
 //! Attention of one token over the blocks of its sequence, on a CPU.
 //!
-//! A row is summed in one order, which depends on its own length only, so its bits are the same in every batch.
+//! A row is summed in one order, which depends on its own length only, so its results are bit-identical in every batch.
 //!
 //! Keys are transposed within a block, `[head_dim, BLOCK]`: a vector holds one number for each of several positions, and their scores are
 //! sums of such vectors, without a reduction across a vector. Values are `[BLOCK, head_dim]`, so that their weighted sum is also a sum of

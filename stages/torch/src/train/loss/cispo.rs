@@ -32,7 +32,7 @@ impl Cispo {
     /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// Returns an error if an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         for (key, value) in
             [("clip_ratio_low", self.clip_ratio_low), ("clip_ratio_high", self.clip_ratio_high)]

@@ -32,7 +32,7 @@ impl Vanilla {
     /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// Returns an error if an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high)?;
         check_range("clip_ratio_c", self.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;

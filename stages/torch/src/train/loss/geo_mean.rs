@@ -37,7 +37,7 @@ impl GeoMean {
     /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// Returns an error if an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
     }

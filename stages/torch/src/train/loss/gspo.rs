@@ -36,7 +36,7 @@ impl Gspo {
     /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// Returns an error if an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
     }

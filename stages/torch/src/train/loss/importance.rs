@@ -10,7 +10,8 @@ use super::{LOG_RATIO_LIMIT, Segments};
 /// `old` and `rollout` are log-probabilities of the trainer and of the engine. All tensors are `[tokens]`.
 ///
 /// # Errors
-/// If the tensors differ in shape, kind or device.
+/// Returns an error if the tensors differ in shape, kind or device, or if `options` weights whole sequences and `segments` has another
+/// number of tokens.
 pub fn importance_weights(
     options: &RolloutIs,
     old: &Tensor,

@@ -40,7 +40,7 @@ pub trait KlEstimator: Debug + Send + Sync {
     /// reference. All tensors are `[tokens]`.
     ///
     /// # Errors
-    /// If the tensors differ in shape, kind or device.
+    /// Returns an error if the tensors differ in shape, kind or device.
     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
 }
 
@@ -57,7 +57,7 @@ impl KlEstimator for K1 {
     }
 }
 
-/// `|log p - log r|`.
+/// `|log p - log r|`: biased, never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abs;
 
@@ -77,7 +77,8 @@ impl KlEstimator for K2 {
     }
 }
 
-/// `r/p - 1 - log(r/p)`: unbiased, never negative, with low variance. Clamped to 10, as in verl.
+/// `r/p - 1 - log(r/p)`: never negative, with low variance, and unbiased except for the clamps. As in verl, `log(r/p)` is clamped to
+/// [-20, 20] and the estimate to at most 10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K3;
 

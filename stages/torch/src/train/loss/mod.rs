@@ -1,8 +1,8 @@
 //! Token losses as functions of tensors, without model, batch or state.
 //!
-//! Every tensor is packed, `[tokens]`: the response tokens of some sequences, concatenated; tokens without loss are left out. Nothing is
-//! averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas follow verl's `core_algos`, and are tested
-//! against the values and gradients of verl.
+//! Every tensor is packed, `[tokens]`: the response tokens of some sequences, concatenated; tokens without loss are left out. Token
+//! losses are not averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas follow verl's `core_algos`, and
+//! are tested against the values and gradients of verl.
 
 mod builtin;
 mod cispo;
@@ -52,7 +52,7 @@ impl Tokens<'_> {
     /// Returns the log-ratio of the policy to the old policy in nats, clamped to [-20, 20]; `[tokens]`.
     ///
     /// # Errors
-    /// If the tensors differ in shape, kind or device.
+    /// Returns an error if the tensors differ in shape, kind or device.
     pub fn log_ratio(&self) -> Result<Tensor, TchError> {
         self.logprobs.f_sub(self.old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     }
@@ -103,7 +103,7 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// Returns the loss of each token.
     ///
     /// # Errors
-    /// If the tensors differ in shape, kind or device.
+    /// Returns an error if the tensors differ in shape, kind or device.
     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError>;
 
     /// Returns the factors by which the importance `weights` of tokens multiply the token losses; all `[tokens]`.
@@ -111,7 +111,7 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// The default is the weights themselves. A loss that is defined for whole sequences combines the weights of a sequence.
     ///
     /// # Errors
-    /// If there are not as many weights as the sequences have tokens.
+    /// Returns an error if there are not as many weights as the sequences have tokens.
     fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
         let _ = segments;
         Ok(weights.shallow_clone())
@@ -137,7 +137,7 @@ fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
 /// The entropy carries a gradient only if `entropy_grad` is `true`, since the gradient doubles the memory that the backward pass needs.
 ///
 /// # Errors
-/// If a target is not in the vocabulary, or the shapes differ.
+/// Returns an error if a target is not in the vocabulary, or the shapes differ.
 pub fn log_probs(
     logits: &Tensor,
     targets: &Tensor,

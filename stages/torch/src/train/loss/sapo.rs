@@ -31,7 +31,7 @@ impl Sapo {
     /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// Returns an error if an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         for (key, tau) in [("tau_pos", self.tau_pos), ("tau_neg", self.tau_neg)] {
             check_range(key, tau, |tau| tau > 0.0, "a finite number above 0")?;

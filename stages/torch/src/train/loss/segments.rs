@@ -13,7 +13,7 @@ impl Segments {
     /// Creates sequences with the given numbers of tokens on `device`.
     ///
     /// # Errors
-    /// If a sequence is empty, or the device runs out of memory.
+    /// Returns an error if a sequence is empty, or the device runs out of memory.
     pub fn new(lengths: &[i64], device: Device) -> Result<Self, TchError> {
         if lengths.iter().any(|&length| length < 1) {
             return Err(TchError::Shape("a loss needs at least one token per sequence".to_owned()));
@@ -24,7 +24,7 @@ impl Segments {
     /// Returns the sum over each sequence: `[tokens]` to `[sequences]`.
     ///
     /// # Errors
-    /// If the number of tokens does not match the sequences.
+    /// Returns an error if the number of tokens does not match the sequences.
     pub fn sums(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         let none = None::<&Tensor>;
         Tensor::f_segment_reduce(tokens, "sum", Some(&self.lengths), none, none, 0, false, 0.0)
@@ -33,7 +33,7 @@ impl Segments {
     /// Returns the mean over each sequence: `[tokens]` to `[sequences]`.
     ///
     /// # Errors
-    /// If the number of tokens does not match the sequences.
+    /// Returns an error if the number of tokens does not match the sequences.
     pub fn means(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.sums(tokens)?.f_div(&self.lengths)
     }
@@ -41,7 +41,7 @@ impl Segments {
     /// Repeats the value of each sequence for each of its tokens: `[sequences]` to `[tokens]`.
     ///
     /// # Errors
-    /// If the number of values differs from the number of sequences.
+    /// Returns an error if the number of values differs from the number of sequences.
     pub fn spread(&self, sequences: &Tensor) -> Result<Tensor, TchError> {
         sequences.f_repeat_interleave_self_tensor(&self.lengths, 0, None::<i64>)
     }

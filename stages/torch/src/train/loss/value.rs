@@ -15,7 +15,7 @@ pub struct ValueLoss {
 /// the update, `R` the return, and `c` is `cliprange` (Schulman et al. 2017, as in the authors' code).
 ///
 /// # Errors
-/// If the tensors differ in shape, kind or device.
+/// Returns an error if the tensors differ in shape, kind or device.
 pub fn value_loss(
     predicted: &Tensor,
     before: &Tensor,

@@ -92,7 +92,7 @@ impl TrainerThreads {
     /// [`init_models`](Self::init_models) must have been called. Further threads end with the call.
     ///
     /// # Errors
-    /// If `work` fails, or the device runs out of memory for the models of a thread.
+    /// Returns an error if `work` fails, or the device runs out of memory for the models of a thread.
     pub(super) fn run<T: Send, R: Send>(
         &mut self,
         items: Vec<T>,
