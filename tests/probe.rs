@@ -195,7 +195,7 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
     for line in [
         "check              result       needed   details",
         "model              failed       yes      expected the model `other`, found `model`",
-        "context            failed       yes      expected room for 1025 tokens of prompt and response (most 1024)",
+        "context            failed       yes      expected room for 1025 tokens of prompt and response (max 1024)",
         "cannot be used for training: model (failed), context (failed)",
     ] {
         assert!(table.out.contains(line), "{line}: {}", table.out);
