@@ -5,21 +5,21 @@ mod overlong;
 mod override_text;
 #[cfg(test)]
 mod page;
+mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
 use self::entries::{Condition, DYNAMIC, KeyMapping, find};
 use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
+use self::settings::{Settings, setting_or_default};
+use super::RawRecipe;
 use super::error::RecipeError;
 use super::keys::{is_key_or_section, is_known};
-use super::table::override_key;
-use super::value::value_of;
-use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
 /// Overrides translated to our keys, with notes on the keys of verl among them.
@@ -72,8 +72,7 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
         return Translation { overrides, errors, ..Translation::default() };
     }
     let mut translator = Translator {
-        settings: settings(file, &written),
-        defaults: Recipe::default_settings(),
+        settings: Settings::new(file, &written),
         rewards,
         done: Translation { errors, ..Translation::default() },
         overlong: Overlong::default(),
@@ -88,23 +87,6 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
     translator.done
 }
 
-/// Returns the value of a key of ours or of verl in the file. If the file does not set the key, returns the default, or `None` if the key
-/// has no default.
-fn setting_or_default(file: &Table, key: &str) -> Option<String> {
-    let ours = match find(key, true) {
-        Some(KeyMapping::Key(ours) | KeyMapping::If(_, &KeyMapping::Key(ours))) => ours,
-        _ => key,
-    };
-    let mut parts = ours.split('.');
-    let section = parts.next().and_then(|section| file.get(section));
-    let written =
-        section.and_then(|section| parts.try_fold(section, |value, part| value.get(part)));
-    let value = written
-        .cloned()
-        .or_else(|| Recipe::default_settings().get(ours).map(|text| value_of(text)));
-    value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-}
-
 /// Returns `true` for a key of ours or of verl.
 fn is_key(key: &str) -> bool {
     is_known::<RawRecipe>(key) || find(key, false).is_some()
@@ -114,27 +96,6 @@ fn is_key(key: &str) -> bool {
 fn unresolved_reference(setting: &Override) -> RecipeError {
     let reason = "a key in `${...}` is not set here".to_owned();
     RecipeError::Verl { text: setting.written.clone(), reason }
-}
-
-/// Returns the table of the file with the overrides applied. Conditions look up other settings in it, so keys of verl that have an
-/// equivalent are stored under our names.
-fn settings(file: &Table, written: &[Override]) -> Table {
-    let mut table = file.clone();
-    for setting in written {
-        let text = match find(&setting.key, true) {
-            Some(
-                KeyMapping::Key(ours)
-                | KeyMapping::If(_, &KeyMapping::Key(ours))
-                | KeyMapping::NotNull(ours, _),
-            ) => setting.renamed(ours),
-            Some(KeyMapping::NotNegative(ours)) if !is_negative(setting) => setting.renamed(ours),
-            _ => setting.text(),
-        };
-        // An override that does not fit into the table, such as a key of a section that is also set to `null`, is reported when the recipe
-        // is read.
-        drop(override_key::<RawRecipe>(&mut table, &text));
-    }
-    table
 }
 
 fn is_negative(setting: &Override) -> bool {
@@ -155,10 +116,7 @@ const EVENT_FILE: &str = "tensorboard";
 const PYTHON: &str = "reward.options.python";
 
 struct Translator<'a> {
-    /// The settings of the file with the overrides applied.
-    settings: Table,
-    /// The settings of a recipe that sets nothing.
-    defaults: BTreeMap<String, String>,
+    settings: Settings,
     /// The names of the rewards that the recipe may select.
     rewards: &'a [&'a str],
     /// The translation of the overrides that were read so far.
@@ -188,7 +146,7 @@ impl Translator<'_> {
     fn apply(&mut self, setting: &Override, meaning: KeyMapping) {
         match meaning {
             KeyMapping::Key(ours) => self.set(setting, ours),
-            KeyMapping::If(condition, inner) => match self.unmet_condition(condition) {
+            KeyMapping::If(condition, inner) => match self.settings.unmet_condition(condition) {
                 None => self.apply(setting, *inner),
                 // `null` may unset a key that the file sets.
                 Some(_) if setting.is_null() => self.apply(setting, *inner),
@@ -197,7 +155,11 @@ impl Translator<'_> {
             KeyMapping::Switch(condition, inner, other) => {
                 self.apply(
                     setting,
-                    if self.unmet_condition(condition).is_none() { *inner } else { *other },
+                    if self.settings.unmet_condition(condition).is_none() {
+                        *inner
+                    } else {
+                        *other
+                    },
                 );
             }
             KeyMapping::NotNegative(_) if is_negative(setting) => {
@@ -245,7 +207,7 @@ impl Translator<'_> {
     /// `algorithm.adv_estimator` is not set, because verl's default estimator has a critic.
     fn note_unused(&mut self, setting: &Override, unmet_condition: Condition) {
         let wants_critic = setting.key.starts_with("critic.") && unmet_condition.key == ESTIMATOR;
-        if wants_critic && !setting.is_null() && self.explicit_setting(ESTIMATOR).is_none() {
+        if wants_critic && !setting.is_null() && self.settings.explicit(ESTIMATOR).is_none() {
             self.refuse(setting, "verl's default estimator has a critic, and ours has none: set algorithm.adv_estimator");
             return;
         }
@@ -262,7 +224,7 @@ impl Translator<'_> {
 
     /// Accepts a maximum length that no prompt with its response can exceed, and refuses a lower maximum.
     fn check_context_length(&mut self, setting: &Override) {
-        let limit = |key| self.setting(key).and_then(|value| value.parse::<i64>().ok());
+        let limit = |key| self.settings.get(key).and_then(|value| value.parse::<i64>().ok());
         let limits = [limit("data.max_prompt_length"), limit("data.max_response_length")];
         let longest: i64 = limits.into_iter().flatten().sum();
         if setting.is_null() || setting.value.as_integer().is_some_and(|max| max >= longest) {
@@ -280,10 +242,10 @@ impl Translator<'_> {
     fn fail_if_exhausted(&mut self) {
         const VERL: &str = "algorithm.filter_groups.enable";
         const OURS: &str = "schedule.on_exhausted";
-        let is_filtered = self.explicit_setting(VERL).is_some_and(|value| value == "true");
+        let is_filtered = self.settings.explicit(VERL).is_some_and(|value| value == "true");
         if is_filtered
-            && self.unmet_condition(DYNAMIC).is_none()
-            && self.explicit_setting(OURS).is_none()
+            && self.settings.unmet_condition(DYNAMIC).is_none()
+            && self.settings.explicit(OURS).is_none()
         {
             self.done.overrides.push(format!("{OURS}=fail"));
             self.done.renamed.push((VERL.to_owned(), OURS.to_owned()));
@@ -293,8 +255,8 @@ impl Translator<'_> {
     /// Lists the defaults that differ from the defaults of verl, for keys that are not set.
     fn note_defaults(&mut self) {
         for (key, verl) in DEFAULTS {
-            if self.explicit_setting(key).is_none() {
-                let ours = self.setting(key).unwrap_or_default();
+            if self.settings.explicit(key).is_none() {
+                let ours = self.settings.get(key).unwrap_or_default();
                 self.done.defaults.push(format!("`{key}` is {ours} (verl: {verl})"));
             }
         }
@@ -310,8 +272,8 @@ impl Translator<'_> {
 
     /// Accepts a key that has the same value as the key `ours`, and refuses it otherwise.
     fn require_same(&mut self, setting: &Override, ours: &str, reason: &str) {
-        let of_step = || (ours == MINI_BATCH).then(|| self.setting("data.train_batch_size"));
-        let value = self.setting(ours).or_else(|| of_step().flatten());
+        let of_step = || (ours == MINI_BATCH).then(|| self.settings.get("data.train_batch_size"));
+        let value = self.settings.get(ours).or_else(|| of_step().flatten());
         let value = value.unwrap_or_else(|| "nothing".to_owned());
         let reason = format!("it must be that of {ours}, {value}: {reason}");
         self.require_value(setting, &[value.as_str()], &reason);
@@ -325,12 +287,11 @@ impl Translator<'_> {
     /// Sets `rollout.engine` if the recipe has inference servers, because vLLM and SGLang only run as servers here. Otherwise leaves the
     /// key out with a note, because the recipe's engine samples from the same distribution.
     fn set_engine(&mut self, setting: &Override) {
-        let rollout = self.settings.get("rollout").and_then(Value::as_table);
-        let has = |key| rollout.is_some_and(|rollout| rollout.contains_key(key));
-        if has("servers") || has("serve") {
+        let has = |key| self.settings.value(key).is_some();
+        if has("rollout.servers") || has("rollout.serve") {
             self.set(setting, "rollout.engine");
         } else {
-            let engine = self.setting("rollout.engine").unwrap_or_default();
+            let engine = self.settings.get("rollout.engine").unwrap_or_default();
             self.done.remarks.push(format!(
                 "`{}` is left out: rollout.engine = {engine} generates, because neither rollout.servers nor rollout.serve is set (docs/servers.md)",
                 setting.written
@@ -371,7 +332,7 @@ impl Translator<'_> {
     }
 
     fn routes_name_python(&self) -> bool {
-        let routes = self.settings.get("reward").and_then(|reward| reward.get("routes"));
+        let routes = self.settings.value("reward.routes");
         let mut routes = routes.and_then(Value::as_table).into_iter().flat_map(Table::values);
         routes.any(|route| route.as_str() == Some("python") || route.get("python").is_some())
     }
@@ -405,9 +366,8 @@ impl Translator<'_> {
 
     /// Adds DAPO's penalty to the scores of the reward `base`.
     fn add_overlong_penalty(&mut self, overlong: &Overlong, enable: &Override, base: &str) {
-        let reward = self.settings.get("reward").and_then(Value::as_table);
-        let has_routes = reward.is_some_and(|reward| reward.contains_key("routes"));
-        let longest = self.setting("data.max_response_length").unwrap_or_default();
+        let has_routes = self.settings.value("reward.routes").is_some();
+        let longest = self.settings.get("data.max_response_length").unwrap_or_default();
         let missing = [base, PENALTY].into_iter().find(|name| !self.rewards.contains(name));
         match (missing, has_routes, overlong.overrides(base, &longest)) {
             (Some(name), ..) => {
@@ -425,53 +385,6 @@ impl Translator<'_> {
                 self.done.renamed.extend(overlong.keys());
             }
         }
-    }
-
-    /// Returns the condition that does not hold, or `None` if all conditions hold. The setting that `condition` names may depend on a
-    /// condition itself, which is checked first.
-    fn unmet_condition(&self, condition: Condition) -> Option<Condition> {
-        let outer = find(condition.key, true).and_then(|meaning| self.unmet_condition_of(meaning));
-        if outer.is_some() {
-            return outer;
-        }
-        let holds = match condition.values {
-            [] => self.explicit_setting(condition.key).is_some(),
-            values => {
-                let found = self.setting(condition.key);
-                found.is_some_and(|found| values.contains(&found.as_str()))
-            }
-        };
-        (!holds).then_some(condition)
-    }
-
-    /// Returns the first condition of a meaning that does not hold, or `None` if all conditions hold.
-    fn unmet_condition_of(&self, meaning: KeyMapping) -> Option<Condition> {
-        match meaning {
-            KeyMapping::If(condition, inner) => {
-                self.unmet_condition(condition).or_else(|| self.unmet_condition_of(*inner))
-            }
-            KeyMapping::Switch(condition, inner, other) => {
-                self.unmet_condition_of(if self.unmet_condition(condition).is_none() {
-                    *inner
-                } else {
-                    *other
-                })
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns a setting of the recipe, or its default, as TOML.
-    fn setting(&self, key: &str) -> Option<String> {
-        self.explicit_setting(key).or_else(|| self.defaults.get(key).cloned())
-    }
-
-    /// Returns a setting that the file or an override sets, as TOML.
-    fn explicit_setting(&self, key: &str) -> Option<String> {
-        let mut parts = key.split('.');
-        let section = parts.next().and_then(|section| self.settings.get(section));
-        let value = section.and_then(|value| parts.try_fold(value, |value, part| value.get(part)));
-        value.map(Value::to_string)
     }
 }
 

@@ -8,6 +8,7 @@ use super::overlong::target_key;
 use super::*;
 use crate::generated_page::assert_tables;
 use crate::recipe::from_table;
+use crate::recipe::table::override_key;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
 

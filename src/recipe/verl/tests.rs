@@ -4,9 +4,10 @@ mod syntax;
 use super::entries::all;
 use super::*;
 use crate::placements::Placements;
-use crate::recipe::KnownNames;
 use crate::recipe::error::reject;
 use crate::recipe::schedule::Schedules;
+use crate::recipe::table::override_key;
+use crate::recipe::{KnownNames, Recipe};
 
 /// The names of the rewards.
 const REWARDS: [&str; 3] = ["math", "python", "soft_overlong"];
