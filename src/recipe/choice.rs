@@ -117,7 +117,7 @@ pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec
 /// Returns the error of an option that its entry rejects. `section` is the table of the options, and `option` is empty if the error
 /// concerns the whole table.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
-    let key = dotted_name(section, option);
+    let key = if option.is_empty() { section.to_owned() } else { dotted_name(section, option) };
     match missing_field(&reason) {
         Some(missing) => out_of_bounds(dotted_name(&key, missing), "a value", "nothing"),
         None => RecipeError::Type { key, reason },

@@ -98,7 +98,7 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
         if !keys.contains(&part) && !T::aliases().iter().any(is_alias) {
             return false;
         }
-        section = path(&section, part);
+        section = dotted_name(&section, part);
     }
     T::keys(&section).is_none()
 }
@@ -124,7 +124,7 @@ pub(crate) fn all<T: Sections>() -> Vec<String> {
 
 fn collect<T: Sections>(section: &str, into: &mut Vec<String>) {
     for key in T::keys(section).unwrap_or_default() {
-        let path = path(section, key);
+        let path = dotted_name(section, key);
         if T::keys(&path).is_some() {
             collect::<T>(&path, into);
         } else {
@@ -144,7 +144,7 @@ fn collect_unknown<T: Sections>(
         let is_known = keys.contains(&key);
         match value {
             value if !is_known => add_unknown::<T>(section, key, value, into),
-            Value::Table(inner) => collect_unknown::<T>(inner, &path(section, key), into),
+            Value::Table(inner) => collect_unknown::<T>(inner, &dotted_name(section, key), into),
             _ => {}
         }
         is_known
@@ -159,7 +159,7 @@ fn add_unknown<T: Sections>(
     value: &Value,
     into: &mut Vec<(String, Option<String>)>,
 ) {
-    let written = path(section, key);
+    let written = dotted_name(section, key);
     let near = nearest_in_section::<T>(section, key);
     match (near, value) {
         (None, Value::Table(inner)) if !inner.is_empty() && T::keys(&written).is_none() => {
@@ -177,7 +177,7 @@ fn nearest_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
     let keys = T::keys(section)?.iter().copied();
     let aliases = T::aliases().iter().filter(|alias| alias.section == section);
     let candidates = keys.chain(aliases.map(|alias| alias.alias));
-    nearest(key, candidates).map(|near| path(section, near))
+    nearest(key, candidates).map(|near| dotted_name(section, near))
 }
 
 /// Returns the most similar key of the other framework. If the other framework has no similar key, returns a key of `T` that has the same
@@ -196,14 +196,9 @@ fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
     foreign.or(same)
 }
 
-fn path(section: &str, key: &str) -> String {
-    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
-}
-
-/// Returns the dotted name of a key of a section. `section`, `key` or both may be empty.
+/// Returns the dotted name of a key of a section; an empty section is that of the top level.
 pub(crate) fn dotted_name(section: &str, key: &str) -> String {
-    let dot = if section.is_empty() || key.is_empty() { "" } else { "." };
-    format!("{section}{dot}{key}")
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 #[cfg(test)]
