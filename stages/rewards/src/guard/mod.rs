@@ -12,7 +12,7 @@ pub use cached::Cached;
 pub use retry::{Backoff, Retry};
 pub use timeout::Timeout;
 
-use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::catalog::{CatalogError, Options, check_range, read, take};
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, names};
 use rollpacker_stages::reward::{Budgets, Cost, Limited, Reward, SharedReward};
@@ -95,7 +95,7 @@ impl Guard {
         if let Some(budgets) = self.budgets()? {
             reward = SharedReward::new(Limited::new(reward, budgets));
         }
-        check_range("attempts", f64::from(self.attempts), 1.0, MAX_ATTEMPTS)?;
+        check_bounds("attempts", f64::from(self.attempts), 1.0, MAX_ATTEMPTS)?;
         let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
         if self.attempts > 1 {
             reward = SharedReward::new(Retry::new(reward, self.attempts, backoff));
@@ -108,7 +108,7 @@ impl Guard {
 
     fn budgets(&self) -> Result<Option<Budgets>, CatalogError> {
         let rate = |key, rate: Option<f64>| {
-            rate.map(|rate| check_range(key, rate, RATE_RANGE.0, RATE_RANGE.1)).transpose()
+            rate.map(|rate| check_bounds(key, rate, RATE_RANGE.0, RATE_RANGE.1)).transpose()
         };
         if self.concurrency == Some(0) {
             return Err(CatalogError::out_of_range("concurrency", "a number above 0", 0));
@@ -124,15 +124,17 @@ impl Guard {
 
 /// Converts an option in seconds to a duration. Returns an error if it is not within [`SECONDS_RANGE`].
 pub(crate) fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
-    check_range(key, seconds, SECONDS_RANGE.0, SECONDS_RANGE.1).map(Duration::from_secs_f64)
+    check_bounds(key, seconds, SECONDS_RANGE.0, SECONDS_RANGE.1).map(Duration::from_secs_f64)
 }
 
-fn check_range(key: &str, value: f64, min: f64, max: f64) -> Result<f64, CatalogError> {
-    if value.is_nan() || value <= 0.0 {
-        return Err(CatalogError::out_of_range(key, "a number above 0", value));
-    }
-    let wrong = || CatalogError::out_of_range(key, &format!("a number from {min} to {max}"), value);
-    (min..=max).contains(&value).then_some(value).ok_or_else(wrong)
+fn check_bounds(key: &str, value: f64, min: f64, max: f64) -> Result<f64, CatalogError> {
+    let expected = if value > 0.0 {
+        format!("a number from {min} to {max}")
+    } else {
+        "a number above 0".into()
+    };
+    check_range(key, value, |value| (min..=max).contains(&value), &expected)?;
+    Ok(value)
 }
 
 #[cfg(test)]
