@@ -356,12 +356,17 @@ fn report_faults(
     faults: &Faults,
     observer: &SharedObserver,
 ) {
-    let mut warned = Rc::clone(observer);
     let warnings = route::gather_at_first("warnings_to_first", warnings, &schema::ERRORS);
-    warn(warnings, move |warning| warned.warning(&warning));
+    report_warnings(warnings, observer);
     let mut failing = Rc::clone(observer);
     faults.on_fault(move |fault| failing.failed(fault));
     raise(errors, faults);
+}
+
+/// Reports warnings to the observer.
+fn report_warnings(warnings: BatchStream<'_>, observer: &SharedObserver) {
+    let mut observer = Rc::clone(observer);
+    warn(warnings, move |warning| observer.warning(&warning));
 }
 
 /// Reports the steps of all workers to the observer of the first worker, with the metrics of the ledger.
@@ -397,8 +402,7 @@ fn commit_snapshots<'scope>(
     raise(resumable.errors(scope), faults);
     if let Some(commits) = resumable.commit() {
         raise(commits.errors, faults);
-        let mut warned = Rc::clone(observer);
-        warn(commits.warnings, move |warning| warned.warning(&warning));
+        report_warnings(commits.warnings, observer);
         observe_snapshots(commits.metrics, Rc::clone(observer));
     }
 }
