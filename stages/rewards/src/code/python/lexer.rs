@@ -12,7 +12,7 @@ pub(in super::super) enum Token<'a> {
     Number(&'a str),
     /// A string literal, including quotes and prefix.
     Text(&'a str),
-    /// An operator or a bracket.
+    /// An operator, a delimiter or a bracket.
     Sign(&'a str),
     /// Anything that is not Python, such as `?` or an unterminated string.
     Foreign(&'a str),
@@ -72,7 +72,10 @@ impl<'a> Lexer<'a> {
                 continue;
             }
             let (tokens, unbalanced) = self.line();
-            return Some(Statement { start, end: self.at, indent, tokens, unbalanced });
+            // A line has no token if it consists of a backslash that continues it with a blank line or a comment.
+            if !tokens.is_empty() {
+                return Some(Statement { start, end: self.at, indent, tokens, unbalanced });
+            }
         }
     }
 
@@ -147,8 +150,8 @@ impl<'a> Lexer<'a> {
         kind(self.take(next.len_utf8()))
     }
 
-    /// Reads a string with a prefix of `prefix` bytes. A string that is not triple-quoted ends at the line break at the latest. An
-    /// unterminated string is [`Token::Foreign`].
+    /// Reads a string with a prefix of `prefix` bytes. A string that is not triple-quoted ends at the latest at the first line break
+    /// without a backslash before it. An unterminated string is [`Token::Foreign`].
     fn string(&mut self, prefix: usize, quote: char) -> Token<'a> {
         let rest = self.rest();
         let body = &rest[prefix + 1..];
@@ -231,6 +234,8 @@ mod tests {
     fn logical_lines() {
         check("a = [1,\n  2]\n\tb", &[(0, "a = [ 1 , 2 ]"), (8, "b")]);
         check("x \\\n  + 1 # one\n\n# two\ny", &[(0, "x + 1"), (0, "y")]);
+        check("\\\n\nx \\\n", &[(0, "x")]);
+        check("\\\n", &[]);
         check("s = '''\ndef f():\n'''; t", &[(0, "s = '''\ndef f():\n''' ; t")]);
         check("a == b != c := 1.5e3", &[(0, "a == b != c := 1.5e3")]);
     }
@@ -252,7 +257,9 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_text_is_read_to_its_end(text in "(\"|'|\"\"\"|[(){}]|\n|\\\\|#|def |ä|é1.5|`| |\t|\r){0,60}") {
-            let end = statements(&text).last().map_or(0, |last| last.end);
+            let statements = statements(&text);
+            proptest::prop_assert!(statements.iter().all(|it| !it.tokens.is_empty()));
+            let end = statements.last().map_or(0, |last| last.end);
             proptest::prop_assert!(end <= text.len());
         }
     }
