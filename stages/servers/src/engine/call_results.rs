@@ -74,8 +74,8 @@ impl Coordinator {
     }
 
     /// Handles a call that ended without an error: keeps its tokens, and reports the response or continues it. If the server reports no
-    /// versions, keeps only the tokens whose version is certain. If it reports a wrong version, discards all tokens and takes the server
-    /// out of rotation.
+    /// versions, keeps only the tokens whose version is certain. If it reports a wrong version, discards all tokens of the call and takes
+    /// the server out of rotation.
     fn call_succeeded(&mut self, id: SampleId, server: usize, outcome: &Outcome) {
         self.remove_running(id, server);
         let newest = self.latest.as_ref().map(|(_, delivery)| delivery.policy.version);
@@ -84,11 +84,7 @@ impl Coordinator {
         let allowed = version..=newest.unwrap_or_default().max(version);
         let is_whole = match &outcome.labels {
             Some(labels) => match response.keep_labelled(labels, &allowed) {
-                Ok(tokens) => {
-                    response.failed_attempts =
-                        if tokens == 0 { response.failed_attempts } else { 0 };
-                    true
-                }
+                Ok(()) => true,
                 Err((label, discarded)) => {
                     let found = format!("`{label}`, which is not in {version}..={}", allowed.end());
                     self.wrong_version(id, server, discarded, &found);
@@ -96,7 +92,7 @@ impl Coordinator {
                 }
             },
             None => {
-                let (_, discarded) = response.keep_certain();
+                let discarded = response.keep_certain();
                 self.count_discarded(discarded);
                 discarded == 0
             }
@@ -127,15 +123,14 @@ impl Coordinator {
     }
 
     /// Handles a call that failed: keeps the tokens whose version is certain, or none if the answer is invalid. Then continues or ends the
-    /// response, or fails the engine if the call would fail on every server.
+    /// response, or fails the engine if the call would fail on every server or too many calls in a row have failed.
     fn call_failed(&mut self, id: SampleId, server: usize, error: &ServerError) {
         self.remove_running(id, server);
         let Some(response) = self.responses.get_mut(&id) else { return };
-        let (kept, discarded) = match error {
-            ServerError::InvalidAnswer { .. } => (0, response.discard()),
+        let discarded = match error {
+            ServerError::InvalidAnswer { .. } => response.discard(),
             _ => response.keep_certain(),
         };
-        response.failed_attempts = if kept == 0 { response.failed_attempts } else { 0 };
         self.count_discarded(discarded);
         match error.retry_hint() {
             RetryHint::OtherServer => {
@@ -209,8 +204,8 @@ impl Coordinator {
         };
         task.abort();
         self.remove_running(id, server);
-        let kept = self.responses.get_mut(&id).map(|response| response.keep_certain());
-        self.count_discarded(kept.map_or(0, |(_, discarded)| discarded));
+        let discarded = self.responses.get_mut(&id).map(|response| response.keep_certain());
+        self.count_discarded(discarded.unwrap_or(0));
     }
 
     /// Cancels all calls to a server. Responses that the caller aborted end; the others are queued again.

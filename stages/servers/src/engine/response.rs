@@ -21,7 +21,7 @@ pub(super) struct Response {
     kept: KeptTokens,
     /// The running call; `None` while the response waits.
     pub(super) call: Option<RunningCall>,
-    /// The number of calls in a row that failed and brought no token.
+    /// The number of failed calls in a row. A call that brings a token restarts the count.
     pub(super) failed_attempts: u32,
     /// The number of calls that a busy server refused.
     pub(super) busy_refusals: u32,
@@ -35,7 +35,7 @@ pub(super) struct Response {
     started: Option<Nanos>,
     /// The time of the last token; 0 before the first token.
     finished: Nanos,
-    /// The server of the last call.
+    /// The index of the server of the last call; 0 before the first call.
     instance: usize,
 }
 
@@ -149,7 +149,7 @@ impl Response {
         self.call = Some(call);
     }
 
-    /// Ends a call whose server reported the versions of all tokens. Returns the number of fresh tokens, which are all kept.
+    /// Ends a call whose server reported the versions of all tokens. Keeps all fresh tokens.
     ///
     /// # Errors
     /// Returns the first label that is not an allowed version, and the number of fresh tokens, which are all discarded.
@@ -157,8 +157,8 @@ impl Response {
         &mut self,
         labels: &[(String, usize)],
         allowed: &RangeInclusive<PolicyVersion>,
-    ) -> Result<usize, (String, usize)> {
-        let Some(RunningCall { fresh, .. }) = self.call.take() else { return Ok(0) };
+    ) -> Result<(), (String, usize)> {
+        let Some(RunningCall { fresh, .. }) = self.call.take() else { return Ok(()) };
         let mut versions = TokenVersions::default();
         for (label, tokens) in labels {
             match label.parse().ok().map(PolicyVersion).filter(|found| allowed.contains(found)) {
@@ -166,28 +166,34 @@ impl Response {
                 None => return Err((label.clone(), fresh.tokens.len())),
             }
         }
-        let count = fresh.tokens.len();
-        self.kept.tokens.extend(fresh.tokens);
-        self.kept.logprobs.extend(fresh.logprobs);
         let runs = versions.runs().iter();
         runs.for_each(|&(version, tokens)| self.kept.versions.push_run(version, tokens as usize));
-        Ok(count)
+        self.keep(fresh);
+        Ok(())
     }
 
     /// Ends a call without the server's labels. Keeps the fresh tokens that are certainly of the version at the start of the call, and
-    /// discards the others. Returns the numbers of kept and of discarded fresh tokens.
-    pub(super) fn keep_certain(&mut self) -> (usize, usize) {
+    /// discards the others. Returns the number of discarded tokens.
+    pub(super) fn keep_certain(&mut self) -> usize {
         let Some(RunningCall { mut fresh, certain, version, .. }) = self.call.take() else {
-            return (0, 0);
+            return 0;
         };
         let all = fresh.tokens.len();
         let kept = certain.unwrap_or(all);
         fresh.tokens.truncate(kept);
         fresh.logprobs.truncate(kept);
         self.kept.versions.push_run(version, kept);
+        self.keep(fresh);
+        all - kept
+    }
+
+    /// Appends the fresh tokens of a call, if there are any, to the kept tokens.
+    fn keep(&mut self, fresh: TokenChunk) {
+        if !fresh.tokens.is_empty() {
+            self.failed_attempts = 0;
+        }
         self.kept.tokens.extend(fresh.tokens);
         self.kept.logprobs.extend(fresh.logprobs);
-        (kept, all - kept)
     }
 
     /// Ends a call whose tokens cannot be trusted. Returns the number of tokens discarded.
