@@ -29,6 +29,8 @@ pub struct LengthFilter<M> {
     measure: M,
     excluded: FilterStats,
     epoch: FilteredEpoch,
+    /// The first prompt of an epoch that began with [`DatasetError::AllFiltered`] for the previous one, and the position before it.
+    next: Option<(Prompt, Cursor)>,
 }
 
 /// The progress of the filter within an epoch.
@@ -54,7 +56,8 @@ impl Prompts {
     ) -> LengthFilter<M> {
         let Cursor { epoch, offset, .. } = self.cursor();
         let epoch = FilteredEpoch { number: epoch, passed: offset > 0, shortest: None };
-        LengthFilter { prompts: self, limit, measure, excluded: FilterStats::default(), epoch }
+        let excluded = FilterStats::default();
+        LengthFilter { prompts: self, limit, measure, excluded, epoch, next: None }
     }
 }
 
@@ -68,7 +71,7 @@ impl<M> LengthFilter<M> {
     /// Returns the position; see [`Prompts::cursor`].
     #[must_use]
     pub fn cursor(&self) -> Cursor {
-        self.prompts.cursor()
+        self.next.as_ref().map_or_else(|| self.prompts.cursor(), |&(_, before)| before)
     }
 
     fn exclude(&mut self, prompt: &Prompt, length: usize) {
@@ -78,8 +81,8 @@ impl<M> LengthFilter<M> {
         *self.excluded.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
-    /// Returns [`DatasetError::AllFiltered`] if every prompt of the epoch so far was excluded; `None` if a prompt has passed or none was
-    /// read.
+    /// Returns [`DatasetError::AllFiltered`] if every prompt of the epoch so far was excluded. Returns `None` if none was excluded, or if
+    /// `passed` of the epoch is `true`.
     fn all_filtered_error(&self) -> Option<DatasetError> {
         let FilteredEpoch { number, passed, shortest } = self.epoch;
         let shortest = shortest.filter(|_| !passed)?;
@@ -103,7 +106,9 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let prompt = match self.prompts.next() {
+            let before = self.cursor();
+            let next = self.next.take().map(|(prompt, _)| Ok(prompt));
+            let prompt = match next.or_else(|| self.prompts.next()) {
                 None => {
                     let error = self.all_filtered_error();
                     self.epoch.passed = true;
@@ -116,6 +121,7 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
                 }
             };
             if let Some(error) = self.enter(prompt.epoch()) {
+                self.next = Some((prompt, before));
                 return Some(Err(error));
             }
             let (length, made) = (self.measure)(&prompt);

@@ -196,6 +196,8 @@ fn long_prompts_are_left_out_and_counted() {
         none.next(),
         Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3, shortest: 10 }))
     ));
+    assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 1, .. }))));
+    assert_eq!(none.stats().prompts, 240);
     let mut none =
         dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(3, measure);
     assert!(matches!(
