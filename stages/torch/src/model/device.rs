@@ -31,6 +31,9 @@ pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
 /// OpenMP stores the number per calling thread. A thread that owns an engine or a trainer should set 1: on small models, the threads of an
 /// operation lose more time waiting for one another than they save.
 pub fn set_threads_of_this_thread(threads: usize) {
+    // The first parallel operation of a thread sets the number that any thread set last. Reading the number does so, too, and only once,
+    // so that the operations keep the number that is set next.
+    let _initialized = tch::get_num_threads();
     tch::set_num_threads(i32::try_from(threads.max(1)).unwrap_or(i32::MAX));
 }
 
@@ -58,6 +61,16 @@ fn load_cuda() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_threads_do_not_change_the_threads_of_a_new_thread() {
+        let count = std::thread::spawn(|| {
+            set_threads_of_this_thread(1);
+            std::thread::spawn(|| set_threads_of_this_thread(3)).join().unwrap();
+            tch::get_num_threads()
+        });
+        assert_eq!(count.join().unwrap(), 1);
+    }
 
     #[test]
     fn a_missing_device_is_refused() {
