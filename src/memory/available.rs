@@ -64,7 +64,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Returns the folders of the memory control groups of either version, including the folders of their parents.
+/// Returns the folders of the memory control groups that `/proc/self/cgroup` lists, of either version, and of their parents.
 fn folders(groups: &str) -> Vec<String> {
     let with_parents = |(root, path): (&str, &str)| {
         let parents = Path::new(path).ancestors().map(|path| path.display().to_string());
@@ -85,8 +85,8 @@ fn folder(line: &str) -> Option<(&'static str, &str)> {
     }
 }
 
-/// Returns the memory left in a control group, or `None` if it has no limit. Cached file pages count as free, because the kernel reclaims
-/// them.
+/// Returns the memory left in a control group, or `None` if it has no limit or its usage cannot be read. Cached file pages count as free,
+/// because the kernel reclaims them.
 fn cgroup_headroom(folder: &Path) -> Option<u64> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
     let first = |names: [&str; 2]| names.into_iter().find_map(number);

@@ -33,7 +33,7 @@ pub(crate) fn fine_tuning_parts(
     parts
 }
 
-/// Returns a lower bound on the bytes of a micro-batch of `tokens` tokens.
+/// Returns a lower bound on the bytes of the activations of a micro-batch of `tokens` tokens.
 pub(crate) fn min_activation_bytes(model: &ModelConfig, tokens: usize) -> u64 {
     (tokens as u64).saturating_mul(activation_bytes_per_token(model))
 }

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::part::{MemoryPart, setting};
 use crate::recipe::{Reward, RouteTarget};
 
-/// Bytes of a float32, the type of all weights.
+/// Bytes of a float32, the type of all weights except packed weights of layers.
 pub(super) const FLOAT_BYTES: u64 = size_of::<f32>() as u64;
 
 /// Returns the size of a model's weights in bytes.

@@ -48,26 +48,21 @@ const BYTES_PER_PROMPT: u64 = 256;
 /// Returns the memory parts of an engine that `rollpacker profile` measures.
 #[cfg(feature = "cli")]
 pub(crate) fn profiling_parts(recipe: &Recipe, model: &ModelConfig) -> Vec<MemoryPart> {
-    let instances = recipe.engine_instances();
-    let path = setting("model.path", recipe.model.path.display());
-    let settings = [path.clone(), setting("rollout.instances", instances)];
-    let factors = [instances.into(), weight_bytes(model)];
-    let weights = MemoryPart::new("the weights of engine instances", settings, factors);
-    std::iter::once(weights).chain(packed_weights(recipe, model, 1, [path])).collect()
+    vec![engine_weights(recipe, model, 1, [setting("model.path", recipe.model.path.display())])]
 }
 
-/// Returns the memory of the packed weights of `engines` engines. The instances of an engine share one copy. Returns `None` if engines do
-/// not pack weights.
-fn packed_weights(
+/// Returns the memory of the weights of `engines` engines, packed if engines pack them. The instances of an engine share one copy.
+fn engine_weights(
     recipe: &Recipe,
     model: &ModelConfig,
     engines: u64,
     settings: impl IntoIterator<Item = String>,
-) -> Option<MemoryPart> {
+) -> MemoryPart {
     let dtype = recipe.rollout.dtype;
+    let bytes =
+        if packs_weights() { packed_weight_bytes(model, dtype) } else { weight_bytes(model) };
     let settings = settings.into_iter().chain([setting("rollout.dtype", dtype)]);
-    let factors = [engines, packed_weight_bytes(model, dtype)];
-    packs_weights().then(|| MemoryPart::new("packed weights of engines", settings, factors))
+    MemoryPart::new("the weights of engines", settings, [engines, bytes])
 }
 
 /// Returns the memory parts of a training run.
@@ -78,8 +73,8 @@ pub(crate) fn training_parts(run: TrainingMemory<'_>) -> Vec<MemoryPart> {
     }
     if run.on_host && run.has_torch_engine {
         let settings = run.model_and([run.workers_setting()]);
-        let packed = packed_weights(run.recipe, run.model, run.engine_count(), settings);
-        parts.extend([run.engines(), run.caches(), run.logits()].into_iter().chain(packed));
+        let weights = engine_weights(run.recipe, run.model, run.engine_count(), settings);
+        parts.extend([weights, run.caches(), run.logits()]);
     }
     parts
 }
@@ -102,17 +97,6 @@ impl TrainingMemory<'_> {
     fn engine_count(&self) -> u64 {
         let validation = if self.recipe.val_data.is_some() { VALIDATION_ENGINES } else { 0 };
         self.workers() + validation
-    }
-
-    fn engines(&self) -> MemoryPart {
-        let instances = self.recipe.engine_instances();
-        let settings =
-            self.model_and([setting("rollout.instances", instances), self.workers_setting()]);
-        MemoryPart::new(
-            "the weights of engine instances",
-            settings,
-            [self.engine_count(), instances.into(), weight_bytes(self.model)],
-        )
     }
 
     /// Returns the memory of the published weight versions except the newest version, which is counted with the trainer.
@@ -174,7 +158,8 @@ impl TrainingMemory<'_> {
         MemoryPart::new("the prompts of a step", settings, [self.launched().0, BYTES_PER_PROMPT])
     }
 
-    /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens.
+    /// Returns a lower bound on the number of responses that the engines run at once in the first step. It assumes that every prompt and
+    /// every response has the maximum length.
     fn running(&self) -> u64 {
         let rollout = &self.recipe.rollout;
         let data = &self.recipe.data;

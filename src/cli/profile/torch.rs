@@ -23,7 +23,7 @@ use crate::simulate::profile::Profiled;
 pub(super) struct TorchSubject {
     inputs: Inputs,
     engine: TorchMeasure,
-    /// A grid for each number of devices of an instance, ascending.
+    /// The grids, one per number of devices of an instance, in ascending order.
     grids: Vec<Grid>,
     clock: Arc<WallClock>,
 }
@@ -47,8 +47,11 @@ impl TorchSubject {
             estimate.check()?;
         }
         let clock = Arc::new(WallClock::start());
-        let decoder = |_instance| Decoder::load(folder, device);
-        let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;
+        let config = engine_config(&recipe);
+        let mut decoders = Decoder::load(folder, device)?.into_handles(config.instances);
+        let decoder =
+            |_instance| Ok(decoders.pop().expect("invariant: every instance has a handle"));
+        let engine = TorchMeasure::start(config, decoder, clock.clone())?;
         Ok(Self { inputs: recipe.profiling_inputs(), engine, grids: grids(&recipe), clock })
     }
 

@@ -145,9 +145,10 @@ impl Options {
             deterministic: self.deterministic,
         };
         let device = resolve_device(DeviceChoice::Auto)?;
+        let mut decoders = Decoder::load(&self.model, device)?.into_handles(self.instances);
         let engine = TorchEngine::start(
             config,
-            |_| Decoder::load(&self.model, device),
+            |_| Ok(decoders.pop().expect("invariant: every instance has a handle")),
             WeightStore::new(1),
             Arc::new(|_: &[i32]| String::new()),
             Arc::new(WallClock::start()),

@@ -10,14 +10,13 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::checkpoint::{self, Checkpoint, Scratch};
 use super::layer::{Attend, Handle, Layer};
-use super::matrix::SharedPacking;
 use super::outer_layers::OuterLayers;
 use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
 /// A decoder-only transformer with float32 weights.
 ///
-/// The caller computes the attention: [`forward`](Self::forward) passes it the queries, keys and values of each layer. An engine attends
-/// over its KV cache and a trainer over packed sequences ([`forward_packed`](Self::forward_packed)) with one set of weights.
+/// The caller computes the attention: [`forward`](Self::forward) passes it the queries, keys and values of each layer, for example to
+/// attend over a KV cache. [`forward_packed`](Self::forward_packed) attends within packed sequences.
 ///
 /// Gradients are computed after [`set_requires_grad(true)`](Self::set_requires_grad); run a decoder for inference under `tch::no_grad`.
 #[derive(Debug)]
@@ -61,7 +60,7 @@ impl Decoder {
     /// configuration.
     ///
     /// # Errors
-    /// Returns the errors of [`load`](Self::load).
+    /// Returns the errors of [`load`](Self::load), except that no memory is allocated on a device.
     pub fn check_folder(folder: &Path) -> Result<ModelConfig, TorchError> {
         let config = ModelConfig::from_folder(folder)?;
         Checkpoint::open(folder, &config)?;
@@ -118,11 +117,15 @@ impl Decoder {
         &self.parameters
     }
 
+    /// Returns the parameters by their Hugging Face names.
+    pub(crate) fn into_parameters(self) -> Vec<(String, Tensor)> {
+        self.parameters
+    }
+
     /// Sets whether gradients of the parameters are computed. Default: `false`. Without gradients, a forward pass runs fewer and larger
     /// matrix products.
     pub fn set_requires_grad(&mut self, requires_grad: bool) {
         self.trainable = requires_grad;
-        self.unpack();
         for (_, parameter) in &self.parameters {
             let _same_tensor = parameter.set_requires_grad(requires_grad);
         }
@@ -130,7 +133,6 @@ impl Decoder {
 
     /// Sets the precision of the layers' matrix products. Weights stay float32. Default: float32.
     pub fn set_precision(&mut self, precision: Precision) {
-        self.unpack();
         self.precision = precision;
         let factors = match precision {
             Precision::Float32 => None,
@@ -160,6 +162,14 @@ impl Decoder {
         decoder
     }
 
+    /// Returns `count` handles to the same weights, one for each instance of an engine. No other handle is left.
+    #[must_use]
+    pub fn into_handles(self, count: u32) -> Vec<Self> {
+        let mut handles: Vec<Self> = (1..count).map(|_| self.share()).collect();
+        handles.extend((count > 0).then_some(self));
+        handles
+    }
+
     fn over_same_memory(&self, handle: Handle) -> Self {
         let layers: Vec<Layer> = self.layers.iter().map(|layer| layer.share(handle)).collect();
         let outer = self.outer.share(handle);
@@ -167,40 +177,6 @@ impl Decoder {
         let (config, device) = (self.config.clone(), self.device);
         let (trainable, precision) = (self.trainable, self.precision);
         Self { config, device, outer, layers, parameters, trainable, precision }
-    }
-
-    /// [Packs](super::matrix) the weights for inference, or takes the packed weights from `packing` if another decoder with equal weights
-    /// and precision has packed them. Afterwards, the parameters must not be written to, except by [`copy_from`](Self::copy_from).
-    /// `copy_from`, [`set_requires_grad`](Self::set_requires_grad) and [`set_precision`](Self::set_precision) discard the packed weights.
-    ///
-    /// # Errors
-    /// Returns an error if a weight cannot be read.
-    pub(crate) fn pack(&mut self, packing: &SharedPacking) -> Result<(), TchError> {
-        let layers = self.layers.iter().flat_map(Layer::matrices);
-        let layers = layers.map(|weight| (weight, self.precision));
-        let weights: Vec<_> = layers.chain([(self.outer.head(), Precision::Float32)]).collect();
-        let packed = packing.of(&weights)?;
-        let (matrices, head) = packed.as_chunks::<{ Layer::MATRICES }>();
-        for (layer, packed) in self.layers.iter_mut().zip(matrices) {
-            layer.set_packed(packed.clone());
-        }
-        self.outer.set_packed(head.first().cloned().flatten());
-        Ok(())
-    }
-
-    fn unpack(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.set_packed(Default::default()));
-        self.outer.set_packed(None);
-    }
-
-    /// Returns `true` if the parameters have the same number, shapes and values as the parameters of `other`. Names are not compared.
-    pub(crate) fn equals(&self, other: &Self) -> Result<bool, TchError> {
-        let same_names = self.parameters.len() == other.parameters.len();
-        let mut pairs = self.parameters.iter().zip(&other.parameters);
-        Ok(same_names
-            && pairs.try_fold(true, |equal, ((_, own), (_, other))| {
-                Ok::<_, TchError>(equal && own.size() == other.size() && own.f_equal(other)?)
-            })?)
     }
 
     /// Runs the layers over `n` tokens of any number of sequences: ids `[n]` and positions `[n]`, both int64.
@@ -256,10 +232,9 @@ impl Decoder {
     /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case. Also returns an error if a copy
     /// fails.
     pub fn copy_from(&mut self, weights: &Weights) -> Result<(), TorchError> {
-        self.check(weights)?;
-        self.unpack();
-        for (at, (_, tensor)) in weights.tensors().iter().enumerate() {
-            self.assign(at, tensor, "published weights")?;
+        let mut given = weights.parameters(&self.config)?;
+        for (name, parameter) in &mut self.parameters {
+            tch::no_grad(|| parameter.f_copy_(&given.take(name)))?;
         }
         Ok(())
     }
@@ -297,25 +272,6 @@ impl Decoder {
         let parameters = named(&outer, &layers);
         let precision = Precision::Float32;
         Ok(Self { config, device, outer, layers, parameters, trainable: false, precision })
-    }
-
-    fn check(&self, weights: &Weights) -> Result<(), TorchError> {
-        let own: Vec<&str> = self.parameters.iter().map(|(name, _)| name.as_str()).collect();
-        let given: Vec<&str> = weights.tensors().iter().map(|(name, _)| name.as_str()).collect();
-        let without = |all: &[&str], some: &[&str]| -> Vec<String> {
-            all.iter().filter(|name| !some.contains(name)).map(|&name| name.to_owned()).collect()
-        };
-        if own != given {
-            layout::refuse_unexpected(
-                "published weights",
-                without(&own, &given),
-                without(&given, &own),
-            )?;
-        }
-        for ((name, own), (_, given)) in self.parameters.iter().zip(weights.tensors()) {
-            layout::check_shape("published weights", name, &own.size(), &given.size())?;
-        }
-        Ok(())
     }
 
     fn assign(&mut self, at: usize, values: &Tensor, origin: &str) -> Result<(), TorchError> {

@@ -52,10 +52,10 @@ pub enum TorchError {
         /// Bytes of keys, values, activations and logits.
         demand: u64,
     },
-    /// A libtorch operation failed.
+    /// A libtorch operation failed, or a tensor has a type that cannot be written to a file.
     #[error("libtorch: {reason}")]
     Torch {
-        /// The first line of libtorch's message.
+        /// The first line of the error message.
         reason: String,
     },
 }

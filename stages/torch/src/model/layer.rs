@@ -1,13 +1,10 @@
 //! One transformer block: attention and feed-forward, each on the residual stream.
 
-use std::sync::Arc;
-
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
 use super::host;
-use super::matrix::PackedMatrix;
-use super::rows::{HeadColumns, RmsNorm, RowOperations};
+use super::rows::RmsNorm;
 
 const NO_BIAS: Option<&Tensor> = None;
 
@@ -31,22 +28,20 @@ pub(crate) struct Layer {
     post_norm: Norm,
     gate_up: Stacked<2>,
     down: Linear,
-    /// The CPU kernels for the operations between the matrix products; present if all weights are packed on the CPU.
-    rows: Option<RowOperations>,
 }
 
 /// The cosines and sines of the rotary embedding at the positions of the tokens of a forward pass, `[n, 1, head_dim]` each.
 pub(crate) struct Rotation {
-    cos: Tensor,
+    pub(super) cos: Tensor,
     /// The sine, negated in the first half.
-    sin: Tensor,
+    pub(super) sin: Tensor,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heads {
-    query: i64,
-    key: i64,
-    dim: i64,
+pub(super) struct Heads {
+    pub(super) query: i64,
+    pub(super) key: i64,
+    pub(super) dim: i64,
 }
 
 /// A linear map `[n, inputs] -> [n, outputs]`.
@@ -56,16 +51,14 @@ struct Linear {
     weight: Tensor,
     /// `[outputs]`
     bias: Option<Tensor>,
-    /// The weight, packed for inference; `None` to multiply by `weight`.
-    packed: Option<Arc<PackedMatrix>>,
     /// The type to which input and weight are rounded before the product; `None` to keep float32.
     factors: Option<Kind>,
 }
 
 /// Linear maps of one input whose weights are stacked row-wise in memory.
 ///
-/// Inference uses `whole`, with one matrix product. `parts` are the parameters: views of the same memory, each a leaf of the autograd graph
-/// under its own name. An update of one is visible in the other.
+/// A forward pass without gradients uses `whole`, with one matrix product. `parts` are the parameters: views of the same memory, each a
+/// leaf of the autograd graph under its own name. An update of one is visible in the other.
 #[derive(Debug)]
 struct Stacked<const N: usize> {
     whole: Linear,
@@ -81,12 +74,9 @@ pub(crate) struct Norm {
 }
 
 impl Layer {
-    /// Number of [`matrices`](Self::matrices).
-    pub(crate) const MATRICES: usize = 4;
-
     /// Allocates a layer with uninitialized weights.
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
-        let heads = Heads { query: config.heads, key: config.kv_heads, dim: config.head_dim };
+        let heads = Heads::of(config);
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let (q, kv) = (heads.query * heads.dim, heads.key * heads.dim);
         let head_norm = || Norm::allocate(heads.dim, config.rms_norm_eps, device);
@@ -99,7 +89,6 @@ impl Layer {
             post_norm: Norm::allocate(hidden, config.rms_norm_eps, device)?,
             gate_up: Stacked::allocate([inner, inner], hidden, false, device)?,
             down: Linear::allocate(hidden, inner, false, device)?,
-            rows: None,
         })
     }
 
@@ -135,23 +124,6 @@ impl Layer {
             post_norm: norm(&self.post_norm),
             gate_up: self.gate_up.share(handle),
             down: self.down.share(handle),
-            rows: self.rows,
-        }
-    }
-
-    /// Returns the weights that inference multiplies by.
-    pub(crate) fn matrices(&self) -> [&Tensor; Self::MATRICES] {
-        [&self.qkv.whole, &self.output, &self.gate_up.whole, &self.down].map(|map| &map.weight)
-    }
-
-    /// Sets the packed form of each of the [`matrices`](Self::matrices); `None` removes the packed form. If all are packed on the CPU,
-    /// [`forward`](Self::forward) uses the CPU kernels also between the matrix products.
-    pub(crate) fn set_packed(&mut self, packed: [Option<Arc<PackedMatrix>>; Self::MATRICES]) {
-        let on_host = packed.iter().all(|one| one.as_ref().is_some_and(|one| one.is_on_host()));
-        self.rows = if on_host { RowOperations::detect() } else { None };
-        let maps = [&mut self.qkv.whole, &mut self.output, &mut self.gate_up.whole, &mut self.down];
-        for (map, packed) in maps.into_iter().zip(packed) {
-            map.packed = packed;
         }
     }
 
@@ -173,9 +145,6 @@ impl Layer {
         trainable: bool,
         attend: &mut dyn FnMut(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
     ) -> Result<Tensor, TchError> {
-        if let Some(rows) = self.rows {
-            return self.infer(rows, x, rotation, attend);
-        }
         let [q, k, v] = self.qkv.forward(&self.input_norm.forward(x)?, trainable)?;
         let (mut q, mut k) = (self.heads.split(&q)?, self.heads.split(&k)?);
         if let Some((query, key)) = &self.qk_norm {
@@ -186,36 +155,15 @@ impl Layer {
         let [gate, up] = self.gate_up.forward(&self.post_norm.forward(&x)?, trainable)?;
         self.down.add_to(&x, &gate.f_silu()?.f_mul(&up)?)
     }
-
-    /// Computes [`forward`](Self::forward) with packed weights.
-    fn infer(
-        &self,
-        rows: RowOperations,
-        x: &Tensor,
-        Rotation { cos, sin }: &Rotation,
-        attend: &mut dyn FnMut(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
-    ) -> Result<Tensor, TchError> {
-        let Heads { query, key, dim } = self.heads;
-        let qkv = self.qkv.whole.forward(&rows.normalize(x, &self.input_norm.rms()?)?)?;
-        let rotated = |start: i64, heads: i64, norm: Option<&Norm>| {
-            let [start, heads, dim] = [start * dim, heads, dim].map(|size| size as usize);
-            let norm = norm.map(Norm::rms).transpose()?;
-            rows.rotate(&qkv, &HeadColumns { start, heads, dim, norm }, cos, sin)
-        };
-        let norms = self.qk_norm.as_ref();
-        let q = rotated(0, query, norms.map(|(norm, _)| norm))?;
-        let k = rotated(query, key, norms.map(|(_, norm)| norm))?;
-        let v = self.heads.split(&qkv.f_narrow(-1, (query + key) * dim, key * dim)?)?;
-        let attended = attend(&q, &k, &v)?;
-        let x = self.output.add_to(x, &attended)?;
-        let gate_up = self.gate_up.whole.forward(&rows.normalize(&x, &self.post_norm.rms()?)?)?;
-        self.down.add_to(&x, &rows.gate(&gate_up)?)
-    }
 }
 
 impl Heads {
+    pub(super) fn of(config: &ModelConfig) -> Self {
+        Self { query: config.heads, key: config.kv_heads, dim: config.head_dim }
+    }
+
     /// Splits `[n, heads * dim]` into `[n, heads, dim]`, as a view.
-    fn split(self, x: &Tensor) -> Result<Tensor, TchError> {
+    pub(super) fn split(self, x: &Tensor) -> Result<Tensor, TchError> {
         x.f_unflatten(-1, [-1, self.dim])
     }
 }
@@ -228,7 +176,7 @@ impl Rotation {
     }
 
     /// Rotates each pair `(x[i], x[i + dim / 2])` of `x [n, heads, dim]` by its angle.
-    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let half = self.cos.size().last().map_or(0, |dim| dim / 2);
         x.f_mul(&self.cos)?.f_addcmul(&x.f_roll(half, -1)?, &self.sin)
     }
@@ -240,7 +188,6 @@ impl Linear {
         Ok(Self {
             weight: empty(&[outputs, inputs])?,
             bias: if bias { Some(empty(&[outputs])?) } else { None },
-            packed: None,
             factors: None,
         })
     }
@@ -249,12 +196,12 @@ impl Linear {
     fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
         let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
         let (weight, bias) = (rows(&self.weight)?, self.bias.as_ref().map(rows).transpose()?);
-        Ok(Self { weight, bias, packed: None, factors: self.factors })
+        Ok(Self { weight, bias, factors: self.factors })
     }
 
     fn share(&self, handle: Handle) -> Self {
         let (weight, bias) = (handle(&self.weight), self.bias.as_ref().map(handle));
-        Self { weight, bias, packed: self.packed.clone(), factors: self.factors }
+        Self { weight, bias, factors: self.factors }
     }
 
     fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
@@ -263,17 +210,14 @@ impl Linear {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        match &self.packed {
-            Some(packed) => packed.product(self.bias.as_ref(), x),
-            None if self.factors.is_none() => x.f_linear(&self.weight, self.bias.as_ref()),
-            None => {
-                let product = self.rounded(x)?.f_linear(&self.rounded(&self.weight)?, NO_BIAS)?;
-                let product = product.f_to_kind(Kind::Float)?;
-                match &self.bias {
-                    Some(bias) => product.f_add(bias),
-                    None => Ok(product),
-                }
-            }
+        if self.factors.is_none() {
+            return x.f_linear(&self.weight, self.bias.as_ref());
+        }
+        let product = self.rounded(x)?.f_linear(&self.rounded(&self.weight)?, NO_BIAS)?;
+        let product = product.f_to_kind(Kind::Float)?;
+        match &self.bias {
+            Some(bias) => product.f_add(bias),
+            None => Ok(product),
         }
     }
 
@@ -282,16 +226,12 @@ impl Linear {
         self.factors.map_or_else(|| Ok(factor.shallow_clone()), |kind| factor.f_to_kind(kind))
     }
 
-    /// Returns `residual + self(x)`. Product and sum are a single kernel if there is no bias, unless libtorch multiplies rounded factors.
+    /// Returns `residual + self(x)`. Product and sum are a single kernel if there is no bias and the factors are not rounded.
     fn add_to(&self, residual: &Tensor, x: &Tensor) -> Result<Tensor, TchError> {
-        match (&self.bias, &self.packed) {
-            (Some(_), _) => residual.f_add(&self.forward(x)?),
-            (None, Some(packed)) => packed.product(Some(residual), x),
-            (None, None) if self.factors.is_none() => {
-                residual.f_addmm(x, &self.weight.f_transpose(0, 1)?)
-            }
-            (None, None) => residual.f_add(&self.forward(x)?),
+        if self.bias.is_none() && self.factors.is_none() {
+            return residual.f_addmm(x, &self.weight.f_transpose(0, 1)?);
         }
+        residual.f_add(&self.forward(x)?)
     }
 }
 
@@ -329,7 +269,12 @@ impl<const N: usize> Stacked<N> {
 
 impl Norm {
     pub(crate) fn allocate(size: i64, eps: f64, device: Device) -> Result<Self, TchError> {
-        Ok(Self { weight: Tensor::f_empty([size], (Kind::Float, device))?, eps })
+        Ok(Self::new(Tensor::f_empty([size], (Kind::Float, device))?, eps))
+    }
+
+    /// Creates a norm with a weight `[size]`.
+    pub(super) fn new(weight: Tensor, eps: f64) -> Self {
+        Self { weight, eps }
     }
 
     pub(crate) fn share(&self, handle: Handle) -> Self {
@@ -345,7 +290,7 @@ impl Norm {
     }
 
     /// Returns the norm in the form that the CPU kernels use.
-    fn rms(&self) -> Result<RmsNorm<'_>, TchError> {
+    pub(super) fn rms(&self) -> Result<RmsNorm<'_>, TchError> {
         Ok(RmsNorm { weight: host::floats(&self.weight)?, eps: self.eps as f32 })
     }
 }

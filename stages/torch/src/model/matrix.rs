@@ -1,12 +1,12 @@
-//! Weights packed for matrix products, once per policy for all instances of an engine.
+//! Weights packed for matrix products.
 //!
 //! On a CPU, libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration.
 //! This module reorders the weights once. Where the kernel of this crate does not run, such as on a CUDA device, libtorch multiplies, and
-//! weights are packed only if they are rounded.
+//! packing only stacks and rounds the weights.
 
 mod kernel;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rollpacker_stages::train::config::Precision;
 use tch::{Device, Kind, TchError, Tensor};
@@ -22,44 +22,63 @@ pub(crate) struct PackedMatrix(Form);
 enum Form {
     /// Reordered weights on a CPU.
     Panels(Panels, MatrixKernel),
-    /// Rounded weights `[outputs, inputs]`, for products by libtorch. A tensor can be sent to another thread but not shared with it, hence
-    /// the lock.
-    Rounded(Mutex<Tensor>),
+    /// Weights `[outputs, inputs]` of type float32 or bfloat16, for products by libtorch. A tensor can be sent to another thread but not
+    /// shared with it, hence the lock.
+    Tensor(Mutex<Tensor>),
 }
 
-/// The packed weights of a policy, shared by the decoders that load the policy. The first decoder that needs the packed weights creates
-/// them. Clones share the packed weights.
+/// The packed matrices of a model: those of its layers in order, then the output head.
+pub(crate) type PackedMatrices = Vec<Arc<PackedMatrix>>;
+
+/// The packed forms of the weights of a policy. Clones share them.
+///
+/// Decoders keep the packed matrices in memory, not this list, so that they are freed with the last decoder that uses them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedPacking(Arc<Mutex<Option<PackedPolicy>>>);
+pub(crate) struct PackedForms(Arc<Mutex<Vec<PackedForm>>>);
 
-/// The packed weights of a policy, and the precision of each weight.
+/// Packed matrices on a device, rounded to a precision.
 #[derive(Debug)]
-struct PackedPolicy {
-    precisions: Vec<Precision>,
-    matrices: PackedMatrices,
+pub(crate) struct PackedForm {
+    pub(crate) device: Device,
+    pub(crate) precision: Precision,
+    pub(crate) matrices: Weak<PackedMatrices>,
 }
 
-/// The packed form of each weight; `None` for a weight that products use unpacked.
-type PackedMatrices = Vec<Option<Arc<PackedMatrix>>>;
+impl PackedForms {
+    /// Locks the list. A decoder that packs the weights holds the lock meanwhile, so that others wait for its matrices.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<PackedForm>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl PackedMatrix {
-    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if packing saves nothing: the weight is not rounded, and it
-    /// is not on the CPU, has no elements, or the processor lacks the instructions for the kernel.
-    fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
+    /// Packs the float32 matrices `parts [outputs, inputs]`, stacked row-wise and rounded to `precision`. A single matrix that is neither
+    /// reordered nor rounded is not copied.
+    pub(crate) fn new(parts: &[Tensor], precision: Precision) -> Result<Self, TchError> {
+        let weight = match parts {
+            [single] => single.shallow_clone(),
+            parts => Tensor::f_cat(parts, 0)?,
+        };
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
         if let Some(kernel) = MatrixKernel::detect().filter(|_| usable) {
-            let panels = Panels::new(&host::floats(weight)?, inputs as usize, precision);
-            return Ok(Some(Self(Form::Panels(panels, kernel))));
+            let panels = Panels::new(&host::floats(&weight)?, inputs as usize, precision);
+            return Ok(Self(Form::Panels(panels, kernel)));
         }
-        let rounded = || weight.f_detach()?.f_to_kind(Kind::BFloat16);
-        match precision {
-            Precision::Float32 => Ok(None),
-            Precision::Bfloat16 => Ok(Some(Self(Form::Rounded(Mutex::new(rounded()?))))),
-        }
+        Self::for_libtorch(&weight, precision)
     }
 
-    /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`; `None` counts as zero.
+    /// Keeps `weight [outputs, inputs]`, rounded to `precision`, for products by libtorch.
+    fn for_libtorch(weight: &Tensor, precision: Precision) -> Result<Self, TchError> {
+        let kind = match precision {
+            Precision::Float32 => Kind::Float,
+            Precision::Bfloat16 => Kind::BFloat16,
+        };
+        Ok(Self(Form::Tensor(Mutex::new(weight.f_detach()?.f_to_kind(kind)?))))
+    }
+
+    /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`; `None` counts as zero. Where
+    /// libtorch multiplies rounded weights, it rounds `x` and the product as well.
     pub(crate) fn product(&self, start: Option<&Tensor>, x: &Tensor) -> Result<Tensor, TchError> {
         match &self.0 {
             Form::Panels(panels, kernel) => {
@@ -67,13 +86,17 @@ impl PackedMatrix {
                 let x = host::floats(x)?;
                 host::create_tensor(&size, start, |sums| kernel.add_product(&x, panels, sums))
             }
-            Form::Rounded(weight) => {
+            Form::Tensor(weight) => {
                 let weight = weight.lock().unwrap_or_else(PoisonError::into_inner).shallow_clone();
-                let product = x.f_to_kind(weight.f_kind()?)?.f_linear::<&Tensor>(&weight, None)?;
+                let (kind, exact) = (weight.f_kind()?, x.f_kind()?);
+                if let Some(start) = start.filter(|_| kind == exact) {
+                    return start.f_addmm(x, &weight.f_transpose(0, 1)?);
+                }
+                let product = x.f_to_kind(kind)?.f_linear::<&Tensor>(&weight, None)?;
                 match start {
                     // Adding promotes the product to the kind of `start`.
                     Some(start) => product.f_add(start),
-                    None => product.f_to_kind(x.f_kind()?),
+                    None => product.f_to_kind(exact),
                 }
             }
         }
@@ -85,29 +108,8 @@ impl PackedMatrix {
     }
 }
 
-impl SharedPacking {
-    /// Returns the packed form of each of `weights`, which must be the weights of the policy. The matrices that the first call packs are
-    /// shared. A call with other precisions packs the weights again, for its caller only.
-    pub(crate) fn of(&self, weights: &[(&Tensor, Precision)]) -> Result<PackedMatrices, TchError> {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let precisions: Vec<Precision> = weights.iter().map(|(_, precision)| *precision).collect();
-        if let Some(packed) = shared.as_ref().filter(|packed| packed.precisions == precisions) {
-            return Ok(packed.matrices.clone());
-        }
-        let packed = weights.iter().map(|(weight, precision)| {
-            Ok::<_, TchError>(PackedMatrix::new(weight, *precision)?.map(Arc::new))
-        });
-        let matrices: PackedMatrices = packed.collect::<Result<_, _>>()?;
-        shared.get_or_insert_with(|| PackedPolicy { precisions, matrices: matrices.clone() });
-        Ok(matrices)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rollpacker_model::ModelConfig;
-
-    use super::super::Decoder;
     use super::super::kernel_threads::tests::on_threads;
     use super::*;
 
@@ -118,15 +120,17 @@ mod tests {
         angles.sin().view([rows, columns])
     }
 
-    fn packed(weight: &Tensor) -> Option<PackedMatrix> {
-        PackedMatrix::new(weight, Precision::Float32).unwrap()
+    /// Packs a matrix; `None` if no kernel of this crate runs here.
+    fn packed(weight: &Tensor, precision: Precision) -> Option<PackedMatrix> {
+        let packed = PackedMatrix::new(&[weight.shallow_clone()], precision).unwrap();
+        Some(packed).filter(PackedMatrix::is_on_host)
     }
 
     #[test]
     fn products_are_those_of_libtorch() {
         for (outputs, inputs) in [(1, 1), (32, 8), (33, 7), (100, 300), (64, 1536)] {
             let (weight, bias) = (matrix(outputs, inputs, 1), matrix(1, outputs, 2));
-            let Some(packed) = packed(&weight) else { return };
+            let Some(packed) = packed(&weight, Precision::Float32) else { return };
             for rows in [1, 3, 4, 12, 17, 97, 200] {
                 let (x, residual) = (matrix(rows, inputs, 3), matrix(rows, outputs, 4));
                 let expected = x.matmul(&weight.tr());
@@ -148,8 +152,8 @@ mod tests {
         for (outputs, inputs) in [(33, 7), (100, 300)] {
             let weight = matrix(outputs, inputs, 1);
             let rounded = weight.to_kind(Kind::BFloat16).to_kind(Kind::Float);
-            let Some(rounded) = packed(&rounded) else { return };
-            let packed = PackedMatrix::new(&weight, Precision::Bfloat16).unwrap().unwrap();
+            let Some(rounded) = packed(&rounded, Precision::Float32) else { return };
+            let Some(packed) = packed(&weight, Precision::Bfloat16) else { return };
             for rows in [1, 13, 200] {
                 let x = matrix(rows, inputs, 3);
                 let (found, expected) = (packed.product(None, &x), rounded.product(None, &x));
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_in_every_batch() {
-        let Some(packed) = packed(&matrix(70, 90, 1)) else { return };
+        let Some(packed) = packed(&matrix(70, 90, 1), Precision::Float32) else { return };
         let x = matrix(130, 90, 2);
         let all = packed.product(None, &x).unwrap();
         for (start, rows) in [(0, 1), (5, 4), (90, 12), (3, 101), (129, 1)] {
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn threads_change_no_bit() {
-        let Some(packed) = packed(&matrix(1000, 700, 1)) else { return };
+        let Some(packed) = packed(&matrix(1000, 700, 1), Precision::Float32) else { return };
         for rows in [1, 13, 100, 700] {
             let (x, bias) = (matrix(rows, 700, 2), matrix(1, 1000, 3));
             let alone = packed.product(Some(&bias), &x).unwrap();
@@ -182,59 +186,25 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_decoder_computes_the_same_and_follows_new_weights() {
-        let _no_grad = tch::no_grad_guard();
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
-        let config = ModelConfig::from_folder(folder.as_ref()).unwrap();
-        let of_seed = |seed| Decoder::init(config.clone(), seed, Device::Cpu).unwrap();
-        let logits = |decoder: &Decoder| {
-            let ids = Tensor::from_slice(&[3i64, 1, 4, 1, 5]);
-            decoder.logits(&decoder.forward_packed(&ids, &[5]).unwrap()).unwrap()
-        };
-        let (mut decoder, other) = (of_seed(1), of_seed(2));
-        decoder.pack(&SharedPacking::default()).unwrap();
-        assert!(logits(&decoder).allclose(&logits(&of_seed(1)), 1e-4, 1e-5, false));
-        let weights = other.snapshot().unwrap();
-        decoder.copy_from(&weights).unwrap();
-        assert_eq!(logits(&decoder), logits(&other), "the packed form is dropped");
-        decoder.pack(weights.packing()).unwrap();
-        assert!(logits(&decoder).allclose(&logits(&other), 1e-4, 1e-5, false));
+    fn stacked_matrices_are_one_matrix() {
+        let (first, second, x) = (matrix(5, 30, 1), matrix(34, 30, 2), matrix(7, 30, 3));
+        let of = |parts: &[Tensor]| PackedMatrix::new(parts, Precision::Float32).unwrap();
+        let whole = of(&[Tensor::cat(&[&first, &second], 0)]);
+        let stacked = of(&[first, second]);
+        assert_eq!(stacked.product(None, &x).unwrap(), whole.product(None, &x).unwrap());
     }
 
     #[test]
-    fn packed_decoders_of_all_families_compute_the_same() {
-        let _no_grad = tch::no_grad_guard();
-        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models");
-        for model in std::fs::read_dir(models).unwrap().map(|entry| entry.unwrap().path()) {
-            let mut decoder = Decoder::load(&model, Device::Cpu).unwrap();
-            let hidden = |decoder: &Decoder| {
-                let ids = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6]);
-                decoder.forward_packed(&ids, &[5, 3]).unwrap()
-            };
-            let expected = hidden(&decoder);
-            decoder.pack(&SharedPacking::default()).unwrap();
-            let difference = (hidden(&decoder) - &expected).abs().max().double_value(&[]);
-            let largest = expected.abs().max().double_value(&[]);
-            assert!(difference < 1e-5 * largest, "{}: {difference} of {largest}", model.display());
+    fn products_by_libtorch_start_from_a_row_or_a_matrix() {
+        let (weight, x) = (matrix(33, 70, 1), matrix(5, 70, 2));
+        let packed = PackedMatrix::for_libtorch(&weight, Precision::Float32).unwrap();
+        let product = x.matmul(&weight.tr());
+        assert_eq!(packed.product(None, &x).unwrap(), product);
+        for rows in [1, 5] {
+            let start = matrix(rows, 33, 3);
+            let found = packed.product(Some(&start), &x).unwrap();
+            assert!(found.allclose(&(&product + &start), 1e-5, 1e-5, false), "{rows}");
         }
-    }
-
-    #[test]
-    fn weights_are_packed_once() {
-        let (weight, shared) = (matrix(4, 4, 1), SharedPacking::default());
-        let of = |precision| shared.clone().of(&[(&weight, precision)]).unwrap();
-        let same = |one: &PackedMatrices, other: &PackedMatrices| match (&one[0], &other[0]) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        };
-        let (first, second) = (of(Precision::Float32), of(Precision::Float32));
-        assert_eq!(first.len(), second.len());
-        assert!(first[0].is_none() || same(&first, &second));
-        let rounded = of(Precision::Bfloat16);
-        assert!(!same(&rounded, &first));
-        let product = |packed: &PackedMatrix| packed.product(None, &matrix(3, 4, 2)).unwrap();
-        let expected = PackedMatrix::new(&weight, Precision::Bfloat16).unwrap().unwrap();
-        assert_eq!(product(rounded[0].as_ref().unwrap()), product(&expected));
     }
 
     #[test]
@@ -242,7 +212,7 @@ mod tests {
         let (weight, x, start) = (matrix(33, 70, 1), matrix(5, 70, 2), matrix(5, 33, 3));
         let rounded = |x: &Tensor| x.to_kind(Kind::BFloat16);
         let product = rounded(&x).matmul(&rounded(&weight).tr()).to_kind(Kind::Float);
-        let packed = PackedMatrix(Form::Rounded(Mutex::new(rounded(&weight))));
+        let packed = PackedMatrix::for_libtorch(&weight, Precision::Bfloat16).unwrap();
         assert_eq!(packed.product(None, &x).unwrap(), product);
         assert_eq!(packed.product(Some(&start), &x).unwrap(), product + start);
     }

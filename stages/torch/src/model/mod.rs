@@ -8,6 +8,7 @@ pub mod decoder;
 pub mod device;
 mod error;
 pub(crate) mod host;
+pub(crate) mod inference;
 pub(crate) mod kernel_threads;
 mod layer;
 pub(crate) mod matrix;

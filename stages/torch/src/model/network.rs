@@ -3,6 +3,7 @@
 use tch::{Device, TchError, Tensor};
 
 pub(crate) use super::layer::Attend;
+use super::packed::Packing;
 use super::{Decoder, ModelConfig};
 
 /// A decoder-only transformer for inference. Its weights are all in memory, as in a [`Decoder`], or partly read in every forward pass, as
@@ -27,6 +28,13 @@ pub(crate) trait Network: Send {
 
     /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError>;
+
+    /// Runs the layers over sequences that are concatenated without padding; see [`Decoder::forward_packed`].
+    fn forward_packed(&mut self, ids: &Tensor, lengths: &[i64]) -> Result<Tensor, TchError> {
+        let packing = Packing::new(lengths, ids.size1()?)?;
+        let positions = packing.positions()?.f_to_device(self.device())?;
+        self.forward(ids, &positions, &mut |_, q, k, v| packing.attend(q, k, v))
+    }
 }
 
 impl Network for Decoder {

@@ -1,12 +1,9 @@
 //! The parts of a decoder before its first layer and after its last.
 
-use std::sync::Arc;
-
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
 use super::layer::{Handle, Norm, Rotation};
-use super::matrix::PackedMatrix;
 
 /// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
 #[derive(Debug)]
@@ -14,10 +11,8 @@ pub(crate) struct OuterLayers {
     /// `[vocab, hidden]`
     embedding: Tensor,
     norm: Norm,
-    /// `[vocab, hidden]`; absent if tied to the embedding.
+    /// `[vocab, hidden]`; `None` if the head is tied to the embedding, or the decoder holds the head itself.
     head: Option<Tensor>,
-    /// The weight of the head, packed for inference; `None` to multiply by the weight itself.
-    packed_head: Option<Arc<PackedMatrix>>,
     /// The id of the padding token, whose lookups contribute no gradient to the embedding; -1 if there is none. PyTorch calls it
     /// `padding_idx`.
     padding: i64,
@@ -30,14 +25,22 @@ impl OuterLayers {
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
         let matrix =
             || Tensor::f_empty([config.vocab_size, config.hidden_size], (Kind::Float, device));
-        Ok(Self {
-            embedding: matrix()?,
-            norm: Norm::allocate(config.hidden_size, config.rms_norm_eps, device)?,
-            head: if config.tie_word_embeddings { None } else { Some(matrix()?) },
-            packed_head: None,
-            padding: config.pad_token_id.map_or(-1, i64::from),
-            frequencies: signed_frequencies(config)?.f_to_device(device)?,
-        })
+        let norm = Norm::allocate(config.hidden_size, config.rms_norm_eps, device)?;
+        let head = if config.tie_word_embeddings { None } else { Some(matrix()?) };
+        Self::new(config, matrix()?, norm, head)
+    }
+
+    /// Creates the layers over the memory of existing parameters: `embedding` and `head` are `[vocab, hidden]`. Without `head`,
+    /// [`logits`](Self::logits) uses the embedding.
+    pub(crate) fn new(
+        config: &ModelConfig,
+        embedding: Tensor,
+        norm: Norm,
+        head: Option<Tensor>,
+    ) -> Result<Self, TchError> {
+        let frequencies = signed_frequencies(config)?.f_to_device(embedding.device())?;
+        let padding = config.pad_token_id.map_or(-1, i64::from);
+        Ok(Self { embedding, norm, head, padding, frequencies })
     }
 
     /// Returns the same parts over the same memory; `handle` creates their tensors.
@@ -46,7 +49,6 @@ impl OuterLayers {
             embedding: handle(&self.embedding),
             norm: self.norm.share(handle),
             head: self.head.as_ref().map(handle),
-            packed_head: self.packed_head.clone(),
             padding: self.padding,
             frequencies: handle(&self.frequencies),
         }
@@ -82,20 +84,12 @@ impl OuterLayers {
 
     /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
-        match &self.packed_head {
-            Some(packed) => packed.product(None, hidden),
-            None => hidden.f_linear::<&Tensor>(self.head(), None),
-        }
+        hidden.f_linear::<&Tensor>(self.head(), None)
     }
 
-    /// Returns the weight of the head, `[vocab, hidden]`: the embedding if the head is tied to it.
-    pub(crate) fn head(&self) -> &Tensor {
+    /// Returns the weight of the head, `[vocab, hidden]`; the embedding if there is no separate head.
+    fn head(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
-    }
-
-    /// Sets the packed form of the [`head`](Self::head); `None` removes the packed form.
-    pub(crate) fn set_packed(&mut self, packed: Option<Arc<PackedMatrix>>) {
-        self.packed_head = packed;
     }
 }
 

@@ -65,7 +65,7 @@ impl Packing {
 }
 
 impl EqualLengthRun {
-    /// Maps `[sequences * length, heads, dim]` to the same shape.
+    /// Computes causal attention within each sequence of the run. The result has the shape of q, `[sequences * length, heads, dim]`.
     fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let by_head =
             |x: &Tensor| x.f_unflatten(0, [self.sequences, self.length])?.f_transpose(1, 2);

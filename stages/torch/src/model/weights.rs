@@ -1,6 +1,6 @@
 //! Published weights, and the store from which engines load them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_dataflow::step::PolicyVersion;
@@ -8,17 +8,20 @@ use rollpacker_stages::rollout::Policy;
 use tch::Tensor;
 
 use super::host::{floats, to_host};
-use super::matrix::SharedPacking;
-use super::{Decoder, TorchError};
+use super::matrix::PackedForms;
+use super::{Decoder, ModelConfig, ModelError, TorchError, layout};
 
 /// The parameters of a model by their Hugging Face names, without gradients.
 #[derive(Debug)]
 pub struct Weights {
     tensors: Vec<(String, Tensor)>,
     digest: u64,
-    /// The packed form of the tensors, for the instances that generate with these weights.
-    packing: SharedPacking,
+    packed_forms: PackedForms,
 }
+
+/// The parameters of a model by name, except those that were [taken](Self::take). Names and shapes are those of the model.
+#[derive(Debug)]
+pub(crate) struct Parameters(BTreeMap<String, Tensor>);
 
 impl Weights {
     /// Creates weights from tensors. The tensors are shared, not copied, so other handles to them must not be written through.
@@ -26,16 +29,10 @@ impl Weights {
     /// # Errors
     /// Returns an error if the values cannot be copied to the CPU for the digest.
     pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, TorchError> {
-        let mut digest = Digest(0);
-        for (name, tensor) in &tensors {
-            digest.bytes(name.as_bytes());
-            tensor.size().iter().for_each(|&size| digest.word(size as u64));
-            digest.floats(&floats(&to_host(tensor)?)?);
-        }
-        Ok(Self { tensors, digest: digest.finish(), packing: SharedPacking::default() })
+        Ok(Self { digest: digest(&tensors)?, tensors, packed_forms: PackedForms::default() })
     }
 
-    /// Returns the tensors, in the order of the network.
+    /// Returns the tensors, in the order in which [`new`](Self::new) received them.
     pub fn tensors(&self) -> &[(String, Tensor)] {
         &self.tensors
     }
@@ -46,9 +43,17 @@ impl Weights {
         self.digest
     }
 
-    /// Returns the packed form of the weights, which decoders that load them share.
-    pub(crate) fn packing(&self) -> &SharedPacking {
-        &self.packing
+    /// Returns the tensors as the parameters of a model of configuration `config`.
+    ///
+    /// # Errors
+    /// Returns an error if the weights belong to another model.
+    pub(crate) fn parameters(&self, config: &ModelConfig) -> Result<Parameters, ModelError> {
+        Parameters::new("published weights", config, self.share().tensors)
+    }
+
+    /// Returns the packed forms of the weights, which decoders with these weights share.
+    pub(crate) fn packed_forms(&self) -> &PackedForms {
+        &self.packed_forms
     }
 
     /// Returns another handle to the same tensors.
@@ -58,8 +63,65 @@ impl Weights {
             .iter()
             .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
             .collect();
-        Self { tensors, digest: self.digest, packing: self.packing.clone() }
+        Self { tensors, digest: self.digest, packed_forms: self.packed_forms.clone() }
     }
+}
+
+impl Parameters {
+    /// Takes the tensors of a model of configuration `config`. `origin` names their source in errors.
+    ///
+    /// # Errors
+    /// Returns an error if a tensor is missing, occurs twice, has another shape, or does not belong to the model.
+    pub(crate) fn new(
+        origin: &str,
+        config: &ModelConfig,
+        tensors: Vec<(String, Tensor)>,
+    ) -> Result<Self, ModelError> {
+        let expected = layout::parameters(config);
+        let mut unused: BTreeMap<_, _> =
+            expected.iter().map(|(name, shape)| (name.as_str(), shape)).collect();
+        let (mut found, mut extra) = (BTreeMap::new(), Vec::new());
+        for (name, tensor) in tensors {
+            match unused.remove(name.as_str()) {
+                Some(shape) => {
+                    layout::check_shape(origin, &name, shape, &tensor.size())?;
+                    found.insert(name, tensor);
+                }
+                None => extra.push(name),
+            }
+        }
+        layout::refuse_unexpected(origin, unused.into_keys().map(str::to_owned).collect(), extra)?;
+        Ok(Self(found))
+    }
+
+    /// Takes the parameters of `decoder`.
+    pub(crate) fn of(decoder: Decoder) -> Self {
+        Self(decoder.into_parameters().into_iter().collect())
+    }
+
+    /// Removes and returns the parameter `name`.
+    ///
+    /// # Panics
+    /// Panics if the model has no parameter of this name, or it was already taken.
+    pub(crate) fn take(&mut self, name: &str) -> Tensor {
+        self.0
+            .remove(name)
+            .unwrap_or_else(|| panic!("invariant: the model has a parameter `{name}`"))
+    }
+}
+
+/// Returns a digest of names, shapes and values.
+///
+/// # Errors
+/// Returns an error if the values cannot be copied to the CPU.
+pub(crate) fn digest(tensors: &[(String, Tensor)]) -> Result<u64, TorchError> {
+    let mut digest = Digest(0);
+    for (name, tensor) in tensors {
+        digest.bytes(name.as_bytes());
+        tensor.size().iter().for_each(|&size| digest.word(size as u64));
+        digest.floats(&floats(&to_host(tensor)?)?);
+    }
+    Ok(digest.finish())
 }
 
 /// A multiplicative hash over 8-byte words; not cryptographic.

@@ -7,11 +7,10 @@ use rollpacker_dataflow::step::SampleId;
 use super::instance::InstanceCommand;
 use super::sequence::Sequence;
 
-/// The commands of an instance that wait until a policy is loaded. A policy is not loaded while responses of the previous policy are in
-/// flight.
+/// The commands that a deterministic instance has deferred. A load waits while the instance has responses of the previous policy, and later
+/// loads and requests wait behind it. All other commands, such as aborts, are executed at once.
 ///
-/// This way one policy samples a response from its first to its last token, however early the next policy arrives. Only requests and
-/// further policies wait; all other commands, such as aborts, are executed at once.
+/// This way one policy samples all tokens that a request adds to a response, however early the next policy arrives.
 #[derive(Default)]
 pub(super) struct Backlog(VecDeque<InstanceCommand>);
 

@@ -1,12 +1,14 @@
 //! Colocated models: models other than the actor that run on the actor's instances between its iterations.
 //!
-//! The actor has priority. A colocated model has a share: the number of tokens, decoded and prefilled together, that it may process after
-//! each iteration of the actor. Unused tokens are saved only as far as the colocated model's next iteration needs them, so that a prompt
-//! longer than the share runs after some iterations. On average over any number of iterations, a colocated model takes no more than its
-//! share per iteration. While the actor is idle a colocated model keeps running, and the instance checks for the actor's commands between
-//! the colocated model's iterations.
+//! The actor has priority. A colocated model has a share: the number of tokens, decoded and prefilled together, that it may process on an
+//! instance after each iteration of the actor. Unused tokens are saved only as far as the colocated model's next iteration needs them, so
+//! that a prompt longer than the share runs after some iterations. Averaged over all iterations of the actor so far, a colocated model
+//! takes no more than its share per iteration. While the actor is idle, colocated models keep running, and the instance checks for commands
+//! after one iteration of each of them.
 //!
-//! Colocated models affect when the actor's tokens are sampled, but not which tokens: actor and colocated models share only the thread.
+//! Actor and colocated models share only threads, so colocated models affect when the actor's tokens are sampled. In deterministic mode
+//! they do not affect which tokens are sampled. In other modes they may, because the last bits of logits depend on which responses are
+//! computed together.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -19,8 +21,9 @@ const ALONE_TOKENS: usize = 512;
 
 /// A list of models that an engine can run on its instances. A clone is a handle to the same list.
 ///
-/// A model is added when it is created. An engine that [hosts](super::TorchEngine::colocate) the list runs the models that are in the list
-/// at that time. An instance that is placed later runs the models that are in the list when it is placed.
+/// [`TorchChat::register_in`](crate::judge::TorchChat::register_in) adds a model. An engine that [hosts](super::TorchEngine::colocate) the
+/// list runs the models that are in the list at that time. An instance that is placed later runs the models that are in the list when it is
+/// placed.
 #[derive(Clone, Default)]
 pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 
@@ -30,7 +33,8 @@ pub(crate) trait ColocatedModel: Send + Sync {
     /// cannot run on a further instance or has failed.
     fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>>;
 
-    /// Returns the number of tokens that the colocated model may process after each iteration of the actor, on average; at least 1.
+    /// Returns the number of tokens that the colocated model may process on an instance after each iteration of the actor, on average; at
+    /// least 1.
     fn share(&self) -> usize;
 }
 
@@ -38,7 +42,7 @@ pub(crate) trait ColocatedModel: Send + Sync {
 ///
 /// # Contract
 /// A workload handles its own errors: it reports them to its callers, has no work from then on, and neither returns an error nor panics.
-/// When it is dropped, its unfinished work goes to other workloads.
+/// When it is dropped, its unfinished work returns to the model, which continues it elsewhere.
 pub(crate) trait ColocatedWorkload: Send {
     /// Returns the number of tokens that the next iteration would process without a limit; 0 if there is no work.
     fn pending_tokens(&mut self) -> usize;
@@ -116,7 +120,7 @@ impl BudgetedWorkload {
     }
 }
 
-/// The resources that the colocated models of an engine used.
+/// The resources that the colocated models of an engine used in a period, and the time of the actor in this period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColocatedUse {
     /// Number of tokens processed, decoded and prefilled, including tokens that were processed while the actor was idle.

@@ -9,7 +9,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use super::iterations::Iterations;
 use super::statistics::InstanceStatistics;
 
-/// The counters behind [`InstanceStatistics`]; one thread writes them.
+/// The counters behind [`InstanceStatistics`]; one thread at a time writes them.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     decode_iterations: AtomicU64,

@@ -23,7 +23,7 @@ pub(super) struct Dispatch<T> {
 /// The location of a response in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Assignment {
-    /// The instance that has the response; `None` if it is held.
+    /// The instance that has the response; `None` if the response is held, or was aborted and no instance has it.
     instance: Option<usize>,
     /// `true` if the response was aborted.
     aborted: bool,
@@ -45,7 +45,7 @@ pub(super) enum Abort<T> {
     Of(usize),
     /// No instance: the response was held and ends now.
     Held(T),
-    /// No instance: the response is not in flight, or it was held and was aborted before.
+    /// No instance: the response is not in flight, or it was aborted before and no instance has it.
     Unknown,
 }
 

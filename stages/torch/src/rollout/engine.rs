@@ -8,8 +8,9 @@
 //! responses, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
 //! Responses that end leave at once, so that no time is spent on padding.
 //!
-//! Requests made between two polls are sent to an instance together and start in the same iteration: their prompts are prefilled together,
-//! and which response ends first depends on their lengths, not on how fast the requests were made.
+//! Requests made between two polls are sent to an instance together, unless a load, an abort or a placement comes between them. If they
+//! fit, they start in the same iteration: their prompts are prefilled together, and which response ends first depends on their lengths, not
+//! on how fast the requests were made.
 //!
 //! [`place`](RolloutEngine::place) sets the number of instances that take responses. The others hand over their responses, as prompts and
 //! tokens without the cache, and free the memory of the cache; they keep their weights up to date. A response that is handed over is
@@ -61,7 +62,7 @@ use crate::model::{Decoder, TorchError, WeightStore};
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
 /// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops the
-/// instances after their current iteration and the commands that were already sent to them.
+/// instances after their current iteration and the commands in their channels.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
 /// KV cache of the old weights. Their token versions show which policy sampled each token. A
@@ -90,7 +91,8 @@ pub struct TorchEngine {
 }
 
 impl TorchEngine {
-    /// Starts the instances. Each has its own decoder, which `decoder` returns for the number of the instance.
+    /// Starts the instances. Calls `decoder` once for each instance, with its number from 0. Instances whose decoders equal the first one
+    /// share its weights.
     ///
     /// Until the first [`load`](RolloutEngine::load) the instances sample with the weights of their decoders, as policy version 0; later
     /// policies are read from `weights`.
@@ -100,16 +102,14 @@ impl TorchEngine {
     /// require it, memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
-        mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
+        decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
         weights: WeightStore,
         detokenize: Detokenize,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
-        let mut decoders =
-            (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        let mut decoders = instance_handle::pack(&config, decoder)?;
         let token_limit = config.token_limit(&decoders)?;
-        instance_handle::pack(&mut decoders, config.dtype)?;
         let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
         let (reports, busy) = (ReportSender::new(sender), Arc::default());
@@ -281,7 +281,8 @@ impl TorchEngine {
         self.shared.reports.send([Report::Completed(completion)]);
     }
 
-    /// Sends responses that an instance handed over to other instances.
+    /// Assigns the responses that an instance has handed over to placed instances and sends them. Reports those that were aborted
+    /// meanwhile.
     fn reassign(&mut self, sequences: Vec<Sequence>) {
         let routes = sequences
             .into_iter()
@@ -291,8 +292,8 @@ impl TorchEngine {
         self.send_requested();
     }
 
-    /// Returns the next event of the instances; `None` if there is no event now, or the engine has failed. Assigns responses that are
-    /// handed over to other instances.
+    /// Returns the next event of the instances; `None` if there is no event now, or the engine has failed. [Reassigns](Self::reassign) the
+    /// responses that instances have handed over.
     fn receive(&mut self) -> Option<RolloutEvent> {
         while !self.failed {
             match self.received.try_recv().ok()? {

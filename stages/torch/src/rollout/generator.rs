@@ -22,8 +22,9 @@ const PREFILL_TOKENS: usize = 4096;
 
 /// Continuous batching over a network: sequences are added and are returned when they end.
 ///
-/// The generator has no commands, events or clock; a rollout instance and a judge each wrap one. An iteration consists of
-/// [`admit_and_prefill`](Self::admit_and_prefill), [`decode`](Self::decode) and [`append_tokens`](Self::append_tokens), in this order.
+/// The generator has no commands, events or clock; a rollout instance, a serving instance and a judge each wrap one. An iteration consists
+/// of [`admit_and_prefill`](Self::admit_and_prefill), [`decode`](Self::decode) and [`append_tokens`](Self::append_tokens), in this order.
+/// Outside deterministic mode, [`logits`](Self::logits) and [`sample`](Self::sample) can replace `decode`.
 pub(crate) struct Generator<N> {
     network: N,
     /// The version of the network's weights.
@@ -47,9 +48,9 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Returns the memory that a network needs in addition to its weights: the cache, prompts that are prefilled together, and sequences
-    /// that are sampled together. The tokens of the cache count twice, for the rest of the last chunk of blocks and for the copies of a
-    /// layer that attention makes.
+    /// Returns the room that a network needs in addition to its weights, as counts of tokens and rows: for the KV cache, for the largest
+    /// prefill pass, and for the sequences that are sampled together. Cached tokens count twice: memory is allocated in whole chunks of
+    /// blocks, of which the last may be partly unused, and attention copies the keys and values of one layer at a time.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
@@ -60,7 +61,7 @@ impl Capacity {
     }
 }
 
-/// The work that admitting sequences required.
+/// The work of one call of [`Generator::admit_and_prefill`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AdmissionWork {
     /// Number of preempted sequences, which must be computed again.
@@ -115,7 +116,7 @@ impl<N: Network> Generator<N> {
         &self.network
     }
 
-    /// Returns the network, to load other weights into. Call [`set_version`](Self::set_version) afterwards.
+    /// Returns the network. Call [`set_version`](Self::set_version) after loading other weights into it.
     pub(crate) fn network_mut(&mut self) -> &mut N {
         &mut self.network
     }
@@ -255,8 +256,8 @@ impl<N: Network> Generator<N> {
         Ok(sampled)
     }
 
-    /// Appends the sampled tokens to the running sequences. Returns the sequences that end with their new token, ordered by id. Returns an
-    /// error if a log-probability is not finite.
+    /// Appends the sampled tokens to the running sequences. Removes and returns the sequences that end with their new token, ordered by id.
+    /// Returns an error if a log-probability is not finite.
     pub(crate) fn append_tokens(
         &mut self,
         sampled: Sampled,

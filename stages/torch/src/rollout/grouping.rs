@@ -1,4 +1,4 @@
-//! Groups of rows that attend together. Attention needs rows of one length, so shorter rows of a group are padded and masked.
+//! Groups of rows that attend together. Attention by libtorch needs rows of one length, so shorter rows of a group are padded and masked.
 
 use std::ops::Range;
 
@@ -28,7 +28,8 @@ pub(super) enum Grouping {
     },
 }
 
-/// The numbers of positions that the rows of a group attend to, before they are padded to the longest row.
+/// The extents of the rows of a group: the shortest, the longest, and the sum. An extent is the number of positions that a row attends to,
+/// rounded up with [`Grouping::Extents`].
 #[derive(Clone, Copy)]
 struct GroupLengths {
     shortest: usize,

@@ -16,12 +16,16 @@ use super::options::Detokenize;
 use super::race::{Progress, ProgressReading};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Placement, Policy, RolloutError, Waker};
-use crate::model::{Decoder, TorchError, Weights, kernel_threads};
+use crate::model::Weights;
+use crate::model::inference::InferenceDecoder;
+use crate::model::kernel_threads;
 
-/// A command from the engine to an instance. Commands are executed in order, between decode iterations.
+/// A command to an instance, from the engine or from the waker of a colocated model. Commands are executed between decode iterations, in
+/// the order in which they were sent. In deterministic mode, `Load` and `Generate` may be deferred, and later commands of other kinds
+/// overtake them; see [`Backlog`].
 pub(super) enum InstanceCommand {
     /// Load the weights of a policy. The command carries the weights, because the store may drop the version before the instance executes
-    /// it.
+    /// the command.
     Load(Policy, Weights),
     /// Generate these responses.
     Generate(Vec<Sequence>),
@@ -33,27 +37,27 @@ pub(super) enum InstanceCommand {
     SetDevices(u32),
     /// Add workloads of colocated models to the existing workloads.
     Colocate(Vec<BudgetedWorkload>),
-    /// Check whether a colocated model has work.
+    /// Wake the thread, so that it checks for work of its colocated models.
     CheckWorkloads,
 }
 
-/// A report from an instance to the engine.
+/// A report to the engine, from an instance or from the engine itself.
 #[derive(Debug)]
 pub(super) enum Report {
     /// A response has ended.
     Completed(Completion),
-    /// The responses that were in flight, the running responses first.
+    /// The responses that were in flight on the instance, the running responses first.
     HandedOver(Vec<Sequence>),
-    /// The instance has failed and its thread ends.
+    /// The instance has failed and its thread ends, or the engine has refused a call or a late response.
     Failed(RolloutError),
 }
 
-/// The channel from an instance to the engine, and the waker of the engine's caller.
+/// The channel of reports to the engine, and the waker of the engine's caller.
 #[derive(Clone)]
 pub(super) struct ReportSender {
     sender: Sender<Report>,
     waker: Arc<Mutex<Option<Waker>>>,
-    /// `true` if the engine was woken for progress that it has not read yet.
+    /// `true` if the caller was woken for progress that the engine has not read yet.
     progress_wake: Arc<AtomicBool>,
 }
 
@@ -86,7 +90,7 @@ impl ReportSender {
         self.progress_wake.store(false, Ordering::Release);
     }
 
-    /// Calls the waker, so that the engine is polled.
+    /// Calls the waker if one is set, so that the engine is polled.
     pub(super) fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(waker) = waker {
@@ -120,7 +124,7 @@ impl InstanceError {
 /// The result of [`Instance::run_once`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunResult {
-    /// The instance worked.
+    /// The instance executed or deferred a command, or ran an iteration.
     Worked,
     /// The instance had no work.
     Idle,
@@ -131,11 +135,11 @@ pub(super) enum RunResult {
 /// The state of an instance, owned by its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
-    /// Number of devices of the instance. The instance computes with the threads of all its devices.
+    /// Number of devices of the instance. It determines the KV budget and the number of [threads](super::instance_handle::threads).
     pub(super) devices: u32,
     /// KV budget of a device, in tokens.
     pub(super) device_kv_tokens: usize,
-    pub(super) generator: Generator<Decoder>,
+    pub(super) generator: Generator<InferenceDecoder>,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<Counters>,
@@ -143,7 +147,7 @@ pub(super) struct Instance {
     pub(super) reports: ReportSender,
     pub(super) busy: BusyFlag,
     pub(super) workloads: Vec<BudgetedWorkload>,
-    /// `true` in deterministic mode, in which the progress is published and one policy samples all tokens of a response.
+    /// `true` in deterministic mode, in which the progress is published, and a policy is loaded only while no responses are in flight.
     pub(super) deterministic: bool,
     pub(super) progress: Arc<Progress>,
     /// Number of batches that the instance has taken: the groups of responses that arrived in one [`Generate`](InstanceCommand::Generate)
@@ -166,11 +170,11 @@ impl Instance {
         Ok(None)
     }
 
-    /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the colocated models. If there is
-    /// nothing else to do and `may_wait` is set, it blocks until a command arrives.
+    /// Executes one deferred command, or executes or defers one received command. If there is none, runs an iteration of the actor if it
+    /// has responses, and then the colocated models. If there is nothing to do and `may_wait` is set, blocks until a command arrives.
     ///
-    /// The progress is published before the next command is received. All reports of earlier calls have been sent by then, so an engine
-    /// that reads the progress and then drains the channel has every end up to the published floor.
+    /// In deterministic mode, the progress is published before the next command is received. All reports of earlier calls have been sent by
+    /// then, so an engine that reads the progress and then drains the channel has every end up to the published floor.
     pub(super) fn run_once(&mut self, may_wait: bool) -> Result<RunResult, InstanceError> {
         let idle = self.generator.is_idle();
         if let Some(command) = self.backlog.next(idle) {
@@ -242,8 +246,8 @@ impl Instance {
 
     fn load(&mut self, policy: Policy, weights: &Weights) -> Result<(), RolloutError> {
         let Policy { version, location, .. } = policy;
-        let loaded = self.apply(weights);
-        loaded.map_err(|error| RolloutError::Load {
+        let decoder = self.generator.network().with_weights(weights);
+        *self.generator.network_mut() = decoder.map_err(|error| RolloutError::Load {
             version,
             location,
             reason: error.to_string(),
@@ -251,12 +255,6 @@ impl Instance {
         self.generator.set_version(version);
         self.counters.record_load(version, self.clock.now());
         Ok(())
-    }
-
-    fn apply(&mut self, weights: &Weights) -> Result<(), TorchError> {
-        let decoder = self.generator.network_mut();
-        decoder.copy_from(weights)?;
-        Ok(decoder.pack(weights.packing())?)
     }
 
     fn abort(&mut self, id: SampleId) -> Result<(), InstanceError> {
@@ -316,7 +314,7 @@ impl Instance {
             BudgetedWorkload::step_alone
         };
         let begun = self.clock.now();
-        // The weights of colocated models are not packed, so libtorch computes most of their work.
+        // libtorch computes most of the work of a streamed model, whose weights are not packed.
         let tokens =
             kernel_threads::with_libtorch_threads(|| self.workloads.iter_mut().map(turn).sum());
         let time = self.clock.now().since(begun);

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::Tick;
-use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
 use super::backlog::Backlog;
@@ -23,10 +22,10 @@ use super::passes::Passes;
 use super::race::{BatchesInFlight, Progress};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
-use crate::model::Decoder;
+use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
-use crate::model::matrix::SharedPacking;
 use crate::model::vectorized::Instructions;
+use crate::model::{Decoder, TorchError, weights};
 
 /// The engine's handle to an instance.
 pub(super) struct InstanceHandle {
@@ -53,12 +52,13 @@ pub(super) struct InstanceContext {
     pub(super) reports: ReportSender,
     /// Number of instances that are busy.
     pub(super) busy: Arc<AtomicU32>,
-    /// The way to split passes, if generation is deterministic.
+    /// The way to split rows into passes; `None` if generation is not deterministic.
     pub(super) passes: Option<Passes>,
 }
 
 impl InstanceHandle {
-    /// Sends a command. If the instance has ended, the command is discarded: the reason is in an event that has not been polled yet.
+    /// Sends a command. Discards the command if the channel is closed or the instance has ended. If the instance has failed, an event gives
+    /// the reason, which the caller may not have polled yet.
     pub(super) fn send(&self, command: InstanceCommand) {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
@@ -91,7 +91,8 @@ impl InstanceHandle {
         })
     }
 
-    /// Makes the thread end after its current iteration and the commands that were already sent.
+    /// Makes the thread end after its current iteration and the commands in its channel. Commands that the instance has deferred may be
+    /// dropped.
     pub(super) fn close(&mut self) {
         self.commands = None;
     }
@@ -110,7 +111,7 @@ impl InstanceContext {
     pub(super) fn start(
         &self,
         number: u32,
-        decoder: Decoder,
+        decoder: InferenceDecoder,
         token_limit: usize,
     ) -> Result<InstanceHandle, TorchEngineError> {
         let (mut handle, instance) = self.instance_with_handle(number, decoder, token_limit)?;
@@ -124,7 +125,7 @@ impl InstanceContext {
     pub(super) fn instance_with_handle(
         &self,
         number: u32,
-        decoder: Decoder,
+        decoder: InferenceDecoder,
         token_limit: usize,
     ) -> Result<(InstanceHandle, Instance), TchError> {
         let (commands, received) = channel();
@@ -143,7 +144,7 @@ impl InstanceContext {
     pub(super) fn instance(
         &self,
         number: u32,
-        decoder: Decoder,
+        decoder: InferenceDecoder,
         token_limit: usize,
         counters: &Arc<Counters>,
         commands: Receiver<InstanceCommand>,
@@ -175,7 +176,7 @@ impl InstanceContext {
 }
 
 impl InstanceThread {
-    /// Starts a thread that runs `instance` with `device_threads` threads for each of its devices.
+    /// Starts a thread that runs `instance`. `device_threads` is the number of threads of a device; see [`threads`].
     fn start(instance: Instance, device_threads: usize) -> std::io::Result<Self> {
         let (number, reports) = (instance.number, instance.reports.clone());
         let work = move || match run_instance(instance, device_threads) {
@@ -196,26 +197,34 @@ impl InstanceThread {
     }
 }
 
-/// Packs the weights of the decoders in the precision `dtype`. Decoders with the same weights as the first decoder share its packed
-/// weights.
-pub(super) fn pack(decoders: &mut [Decoder], dtype: Precision) -> Result<(), TorchEngineError> {
-    decoders.iter_mut().for_each(|decoder| decoder.set_precision(dtype));
-    let Some((first, others)) = decoders.split_first_mut() else { return Ok(()) };
-    let shared = SharedPacking::default();
-    first.pack(&shared)?;
-    for other in others {
-        let own = SharedPacking::default();
-        let packing = if other.equals(first)? { &shared } else { &own };
-        other.pack(packing)?;
+/// Packs the decoder that `decoder` returns for each instance of `config`. Instances whose decoders equal the first one share its weights.
+pub(super) fn pack(
+    config: &TorchEngineConfig,
+    mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
+) -> Result<Vec<InferenceDecoder>, TorchEngineError> {
+    let mut packed: Vec<InferenceDecoder> = Vec::new();
+    let mut first = None;
+    for number in 0..config.instances {
+        let decoder = decoder(number)?;
+        // One decoder is in memory at a time, so the weights are compared by their digest.
+        let digest = weights::digest(decoder.parameters())?;
+        let identity = (decoder.config().clone(), decoder.device(), digest);
+        let equal = packed.first().filter(|_| first.as_ref() == Some(&identity));
+        let next = match equal {
+            Some(first) => first.share(),
+            None => InferenceDecoder::new(decoder, config.dtype)?,
+        };
+        packed.push(next);
+        first.get_or_insert(identity);
     }
-    Ok(())
+    Ok(packed)
 }
 
-/// Returns the passes for instances of `config`, tested with `decoder` on a thread with as many kernel threads as an instance has. Returns
-/// `None` if generation is not deterministic.
+/// Returns the passes for instances of `config`, tested with `decoder` on a thread with as many kernel threads as an instance of one device
+/// has. Returns `None` if generation is not deterministic.
 pub(super) fn select_passes(
     config: &TorchEngineConfig,
-    decoder: &mut Decoder,
+    decoder: &mut InferenceDecoder,
 ) -> Result<Option<Passes>, TorchEngineError> {
     if !config.deterministic {
         return Ok(None);
@@ -232,9 +241,9 @@ pub(super) fn select_passes(
     Ok(Some(passes))
 }
 
-/// Runs an instance with `device_threads` threads for each of its devices. Returns the instance if the number of its devices changes, and
-/// `None` if the engine was dropped or has failed. A panic is converted to an error, so that callers do not wait for a thread that has
-/// ended.
+/// Runs an instance. `device_threads` is the number of threads of a device; see [`threads`]. Returns the instance if the number of its
+/// devices changes, and `None` if the engine was dropped or has failed. A panic is converted to an error, so that callers do not wait for a
+/// thread that has ended.
 fn run_instance(
     instance: Instance,
     device_threads: usize,
@@ -255,8 +264,8 @@ fn run_instance(
 
 /// Returns the number of threads of an instance of `devices` devices.
 ///
-/// On a processor without the instructions of this crate's kernels, libtorch computes, and sums in another order with another number of
-/// threads. There, `deterministic` instances have the threads of one device, whatever the placement.
+/// Where the kernels of this crate cannot run, libtorch computes, and sums in another order with another number of threads. There,
+/// `deterministic` instances have the threads of one device, whatever the placement.
 pub(super) fn threads(devices: u32, device_threads: usize, deterministic: bool) -> usize {
     let is_fixed = deterministic && Instructions::detect().is_none();
     if is_fixed { device_threads } else { device_threads.saturating_mul(devices as usize) }

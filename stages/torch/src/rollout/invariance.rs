@@ -34,7 +34,7 @@ pub enum InvarianceError {
         /// The circumstances of the two computations.
         circumstances: String,
     },
-    /// The network cannot be run.
+    /// A libtorch operation of the test failed.
     #[error("cannot test the kernels of this machine: {}", .0.to_string().lines().next().unwrap_or_default())]
     Torch(#[from] TchError),
 }
@@ -106,7 +106,7 @@ impl<'a, N: Network> Trial<'a, N> {
         self.compare(&found, positions, "with other sequences")
     }
 
-    /// Computes the logits of all tokens of a sequence in passes of `size`.
+    /// Computes the logits of all tokens of a sequence in passes of at most `size` rows.
     fn prefix(&mut self, sequence: usize, size: usize) -> Result<Tensor, TchError> {
         let cache_rows: Vec<CacheRow> = self.tables[sequence].rows(0..TOKENS).collect();
         let tokens = self.tokens.clone();

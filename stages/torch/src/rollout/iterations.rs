@@ -31,8 +31,8 @@ struct IterationSums {
     time: Nanos,
 }
 
-/// The iterations of an instance since the last call of [`take`]. The thread of the instance counts each iteration; the engine's caller
-/// takes the iterations once per step.
+/// The iterations of an instance since the last call of [`take`]. The thread of the instance counts each iteration that does not prefill;
+/// the engine's caller takes the iterations once per step.
 #[derive(Debug, Default)]
 pub(super) struct Iterations(Mutex<BTreeMap<IterationKind, IterationSums>>);
 

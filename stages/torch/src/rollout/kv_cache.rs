@@ -2,7 +2,7 @@
 //!
 //! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. Over [host memory](host), a kernel of this crate
 //! computes the attention and reads the blocks in place. [Device memory](device) consists of tensors: the blocks of the rows that attend
-//! together are gathered, and libtorch attends. Device memory serves CUDA devices, and CPUs without the instructions that the kernel needs.
+//! together are gathered, and libtorch attends. Device memory serves CUDA devices, and CPUs on which the kernel cannot run.
 
 mod device;
 mod host;
@@ -43,8 +43,8 @@ pub(super) struct KvCache {
 impl KvCache {
     /// Creates a cache without memory, which will hold about `tokens` tokens at most.
     ///
-    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory exceeds the
-    /// memory of the maximum number of tokens held so far by at most one chunk.
+    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory exceeds that of
+    /// the largest number of blocks in use so far by less than one chunk.
     pub(super) fn new(config: &ModelConfig, tokens: usize, device: Device) -> Self {
         let (kernel, chunk) = match device {
             Device::Cpu => (AttentionKernel::detect(), HOST_CHUNK),
@@ -180,7 +180,7 @@ mod tests {
             .reshape([-1])
     }
 
-    /// Checks the attention of a last token of each sequence, and that a padding row is zero.
+    /// Checks the attention of the last token of each sequence, and that a padding row is zero.
     fn check(cache: &mut KvCache, all: &[&Written], head_dim: i64, grouping: Grouping) {
         let last = |one: &&Written| one.table.rows([one.length - 1]);
         let rows: Vec<CacheRow> = all.iter().flat_map(last).collect();

@@ -9,8 +9,8 @@ use super::iterations;
 
 /// The decode iterations of a torch engine while it works. It can be read from any thread at any time.
 ///
-/// Iterations that also prefilled a prompt are excluded. Other work of the machine, including the engine's processing of tokens after an
-/// iteration, is not separated, so live iterations may take longer than profiled iterations.
+/// Iterations that also prefilled a prompt are excluded. Times include delays by other work on the machine, such as the caller's processing
+/// of responses, so live iterations may take longer than profiled iterations.
 #[derive(Clone, Debug)]
 pub struct LiveIterations {
     instances: Vec<Arc<Counters>>,

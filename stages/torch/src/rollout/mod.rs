@@ -35,9 +35,9 @@ pub use engine::TorchEngine;
 pub use live::LiveIterations;
 pub use options::{Detokenize, TorchEngineConfig, TorchEngineError};
 
-/// Returns `true` if engines on a CPU of this machine pack the weights of a policy. The packed weights take memory for one more copy of the
-/// weights, or for about half a copy if they are rounded to bfloat16. Packing needs a processor with AVX2 and FMA, and a crate compiled
-/// with an `opt-level` of at least 2.
+/// Returns `true` if engines on a CPU of this machine pack the weights of a policy. The packed weights take memory in addition to the
+/// published weights: a copy of the layers' matrices and of the output head. If they are rounded to bfloat16, the matrices of the layers
+/// take half as much. Packing needs a processor with AVX2 and FMA, and a crate compiled with an `opt-level` of at least 2.
 #[must_use]
 pub fn packs_weights() -> bool {
     Instructions::detect().is_some()

@@ -9,7 +9,8 @@ use super::Placement;
 use super::invariance::InvarianceError;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
-use crate::model::{Decoder, TorchError};
+use crate::model::TorchError;
+use crate::model::inference::InferenceDecoder;
 
 /// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
 /// an empty string for models without a tokenizer.
@@ -43,12 +44,13 @@ pub struct TorchEngineConfig {
     /// in any order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
     /// [lockstep](super::lockstep).
     ///
-    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until the responses requested before it have ended there.
-    /// [Replayed](Self::replay) lengths are assigned by [id](Lengths::of). Results are identical only on one machine: another kind of
-    /// processor rounds differently.
+    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until the responses requested before it have left the instance.
+    /// [Replayed](Self::replay) lengths are assigned by [id](Lengths::of). Results are the same only on the same kind of processor with the
+    /// same libtorch. Where engines do not [pack weights](super::packs_weights), the number of threads per instance must also be the same.
     ///
-    /// The engine tests the kernels of the machine before it starts, which takes as long as a prompt of about 700 tokens. A single row then
-    /// generates at 0.6 of the speed, because it is padded; from 32 rows on no difference was measured.
+    /// The engine tests the kernels of the machine before it starts, with the logits of 876 tokens if the passes that it tests first are
+    /// invariant. A single row generates at 0.6 to 1.0 of the speed of the default, depending on the model, because it is padded; from 32
+    /// rows on, the difference is within the noise.
     pub deterministic: bool,
 }
 
@@ -65,13 +67,13 @@ pub enum TorchEngineError {
         /// The value that was found.
         found: String,
     },
-    /// The model cannot be loaded.
+    /// The model cannot be loaded, or the digest of its weights cannot be computed.
     #[error(transparent)]
     Model(#[from] TorchError),
-    /// A libtorch operation failed while an instance was set up, for example because the device is out of memory.
+    /// A libtorch operation failed while weights were packed or an instance was set up, for example because the device is out of memory.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(TchError),
-    /// The machine cannot generate deterministically.
+    /// The machine cannot generate deterministically, or the test of its kernels cannot run.
     #[error("rollout option `deterministic`: {0}")]
     Invariance(InvarianceError),
     /// The system cannot create a thread.
@@ -106,8 +108,8 @@ impl TorchEngineConfig {
         at_least_one("max_running", self.max_running)
     }
 
-    /// Returns `true` if the engine has enough devices for `placement`, or if `placement` has no instances. The engine has one device for
-    /// each of its instances.
+    /// Returns `true` if `placement` has no instances, or has at least one device and no more devices than the engine. The engine has one
+    /// device for each of its instances.
     pub(super) fn has_devices_for(&self, placement: Placement) -> bool {
         let Placement { instances, tensor_parallel } = placement;
         let devices = u64::from(instances) * u64::from(tensor_parallel);
@@ -116,7 +118,10 @@ impl TorchEngineConfig {
 
     /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller. Returns an
     /// error unless the maximum exceeds `max_new_tokens`.
-    pub(super) fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
+    pub(super) fn token_limit(
+        &self,
+        decoders: &[InferenceDecoder],
+    ) -> Result<usize, TorchEngineError> {
         let models = decoders
             .iter()
             .map(|decoder| usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0));

@@ -22,9 +22,10 @@ use crate::model::network::Network;
 /// The way to split rows into passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passes {
-    /// The number of rows of a pass is a multiple of this; zero rows pad it.
+    /// The number of rows of a pass is a multiple of this; rows of token 0 pad it.
     pub(super) unit: usize,
-    /// Maximum number of rows of a pass: a multiple of the unit, and a divisor of [`EXTENT`].
+    /// Maximum number of rows of a pass; a multiple of the unit. It divides [`EXTENT`], except in the test of
+    /// [`invariance`](super::invariance).
     pub(super) max: usize,
     /// Maximum difference of the padded extents of rows that attend together, in tokens.
     pub(super) slack: usize,

@@ -22,6 +22,7 @@ use super::passes::Passes;
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError, TokenVersions};
+use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::{Decoder, TorchError};
 
@@ -65,22 +66,20 @@ struct Bench {
 }
 
 impl TorchMeasure {
-    /// Starts `config.instances` instances. Each has its own decoder, which `decoder` returns for the number of the instance. The instances
-    /// sample as in `config`, except that responses never end, and the limits on running responses and cached tokens are lifted so that
-    /// every point fits.
+    /// Starts `config.instances` instances. Calls `decoder` once for each instance, with its number from 0. Instances whose decoders equal
+    /// the first one share its weights. The instances sample as in `config`, except that responses never end, and the limits on running
+    /// responses and cached tokens are lifted so that every point fits.
     ///
     /// # Errors
     /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
     /// require it, memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
-        mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
+        decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
-        let mut decoders =
-            (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
-        instance_handle::pack(&mut decoders, config.dtype)?;
+        let mut decoders = instance_handle::pack(&config, decoder)?;
         let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
         let device_threads = config.threads_per_instance;
         let shared = context(config, clock, passes);
@@ -143,7 +142,8 @@ impl Drop for TorchMeasure {
 }
 
 impl ProfiledInstance {
-    /// Starts a thread that executes the tasks of `bench` with `device_threads` threads for each device of the instance.
+    /// Starts a thread that executes the tasks of `bench`. `device_threads` is the number of threads of a device; see
+    /// [`instance_handle::threads`].
     fn start(mut bench: Bench, device_threads: usize) -> std::io::Result<Self> {
         let (tasks, given) = channel();
         let (reply, replies) = channel();
@@ -224,7 +224,11 @@ fn context(
 }
 
 impl Bench {
-    fn new(shared: &InstanceContext, number: u32, decoder: Decoder) -> Result<Self, TchError> {
+    fn new(
+        shared: &InstanceContext,
+        number: u32,
+        decoder: InferenceDecoder,
+    ) -> Result<Self, TchError> {
         let positions = usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0);
         let (_, commands) = channel();
         let counters = Arc::new(Counters::default());
@@ -293,7 +297,7 @@ impl Bench {
 
     fn timed(
         &mut self,
-        work: impl FnOnce(&mut Generator<Decoder>) -> Result<(), GeneratorError>,
+        work: impl FnOnce(&mut Generator<InferenceDecoder>) -> Result<(), GeneratorError>,
     ) -> Result<f64, InstanceError> {
         let begun = self.instance.clock.now();
         work(&mut self.instance.generator)?;
@@ -338,6 +342,7 @@ mod tests {
         let _no_grad = tch::no_grad_guard();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2_tied");
         let decoder = Decoder::load(&folder, Device::Cpu).unwrap();
+        let decoder = InferenceDecoder::new(decoder, Precision::Float32).unwrap();
         let config = TorchEngineConfig {
             instances: 1,
             threads_per_instance: 1,

@@ -12,7 +12,7 @@ pub(super) struct Replay {
     lengths: Lengths,
     /// `true` to assign lengths by id, so that they do not depend on the order of launches or on the engine that launches.
     by_id: bool,
-    /// Number of responses launched, by step.
+    /// Number of responses launched, by step. Empty if lengths are assigned by id.
     launched: BTreeMap<Step, u64>,
     /// The lengths of responses that are not whole; each of these responses may be resumed in a later step. Empty if lengths are assigned
     /// by id.

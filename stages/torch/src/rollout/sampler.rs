@@ -7,7 +7,7 @@ use super::sequence::TokenDraw;
 
 /// Samples a token for each row of a batch of logits.
 ///
-/// Rows with the same sampling options are processed together; if all rows have the same options, there is a single group.
+/// Rows with the same temperature, top-k and top-p are processed together, as a group.
 ///
 /// At temperature 0, the token is the most likely one. Otherwise each row is sampled by inversion at its own uniform number: the token is
 /// the first, in order of token ids, whose cumulative probability exceeds the uniform number. Cumulative sums are in float64, so that rare
@@ -144,7 +144,7 @@ impl Sampler {
     }
 }
 
-/// Groups rows with the same sampling options, ordered by the first row of each group.
+/// Groups rows with the same temperature, top-k and top-p, ordered by the first row of each group.
 fn group_by_sampling(draws: &[TokenDraw]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (row, draw) in draws.iter().enumerate() {

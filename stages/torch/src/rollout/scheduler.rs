@@ -9,8 +9,8 @@ use super::blocks::{BlockCopy, BlockPool, BlockTable, blocks_of};
 use super::kv_cache::CacheRow;
 use super::sequence::Sequence;
 
-/// Number of free blocks per running response that the KV budget must have before a response is admitted, so that it is not preempted right
-/// away.
+/// Number of blocks per running response that must be free in the KV budget after a response is admitted, so that it is not preempted right
+/// away. A response that runs alone needs none.
 const RESERVED_BLOCKS: usize = 1;
 
 /// Tokens to run through the model; their keys and values go to the blocks of a running response.
@@ -33,9 +33,11 @@ pub(super) struct PrefillPlan {
 /// The responses of an instance: the queue of waiting responses, and the running batch.
 ///
 /// Responses are admitted first come, first served. A running response holds the blocks of its tokens; blocks that responses share count
-/// once. When the next iteration would exceed the budget, the most recently admitted response is preempted: it waits at the front of the
-/// queue and is computed again later. It keeps its tokens and its random stream, so preemption affects when its tokens are sampled, but not
-/// which tokens.
+/// once. While the next iteration would exceed the budget, the most recently admitted response is preempted, unless it is the only one. A
+/// preempted response waits at the front of the queue and is computed again later. It keeps its tokens and its random stream.
+///
+/// In deterministic mode, preemption affects when tokens are sampled, but not which tokens. In other modes it may affect both: recomputed
+/// cache entries may differ in their last bits, and after a load the new weights recompute the prefix.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     max_running: usize,
@@ -155,9 +157,9 @@ impl Scheduler {
         self.fits(self.running.len() + self.waiting.len(), self.held() + waiting, tokens)
     }
 
-    /// Admits waiting responses of up to `max` tokens together while there are rows and budget.
+    /// Admits waiting responses in order, up to `max` tokens in total, until the next one does not fit.
     ///
-    /// Blocks that a response will share count as its own here; they are free again in the next iteration.
+    /// Blocks that a response will share count once for each response here, and once for all from the next iteration on.
     pub(super) fn admit(&mut self, now: Nanos, mut max: usize) {
         let mut held = self.held();
         while let Some(tokens) = self.waiting.front().map(Sequence::tokens) {

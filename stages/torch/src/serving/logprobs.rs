@@ -3,9 +3,10 @@
 use rollpacker_stages::serving::TokenLogprob;
 use tch::{Kind, TchError, Tensor};
 
-use crate::model::Decoder;
+use crate::model::inference::InferenceDecoder;
+use crate::model::network::Network;
 
-/// Maximum number of logits that are computed at once for a prompt; bounds the memory of a pass to 64 MiB.
+/// Maximum number of logits that are computed at once for a prompt, unless one row has more. A tensor of them takes 64 MiB.
 const LOGITS: i64 = 1 << 24;
 
 /// Returns the log-probability and the rank of one token per row of `logits [n, vocab]`, with the `top` most likely tokens of each row, or
@@ -31,7 +32,7 @@ pub(super) fn of_rows(
 
 /// Returns the log-probabilities of the tokens of a prompt from the second on, computed in one pass over the prompt.
 pub(super) fn of_prompt(
-    decoder: &Decoder,
+    decoder: &mut InferenceDecoder,
     prompt: &[i32],
     top: u32,
 ) -> Result<Vec<TokenLogprob>, TchError> {
@@ -47,7 +48,7 @@ pub(super) fn of_prompt(
     Ok(all)
 }
 
-/// Returns the `top` most likely tokens of each of `rows` rows.
+/// Returns the `top` most likely tokens of each of `rows` rows with their log-probabilities, or all tokens if the vocabulary is smaller.
 fn likeliest(logprobs: &Tensor, top: u32, rows: usize) -> Result<Vec<Vec<(i32, f32)>>, TchError> {
     let width = i64::from(top).min(logprobs.size2()?.1);
     if width == 0 {

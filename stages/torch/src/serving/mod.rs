@@ -4,7 +4,8 @@
 //! the same KV cache, scheduler and sampler. The instances share one copy of the weights. All samples of a request go to the instance with
 //! the fewest responses in flight, so that the prompt is computed once.
 //!
-//! No KV cache outlives its response, so no later request reuses a prefix that old weights computed.
+//! A request shares a cached prefix only with running responses, and only if the current weights computed it. No later request therefore
+//! reuses a prefix that old weights computed.
 
 mod counters;
 mod iteration;
@@ -25,14 +26,15 @@ use rollpacker_model::ModelConfig;
 use rollpacker_stages::serving::{
     Generation, GenerationId, Pause, ServingEngine, ServingError, ServingLimits, ServingStatistics,
 };
+use rollpacker_stages::train::config::Precision;
 use tch::Device;
 use tokio::sync::oneshot;
 
 use self::counters::ServingCounters;
 pub use self::options::{TorchServingConfig, TorchServingError};
 use self::worker::{Command, Reply, Worker};
+use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
-use crate::model::matrix::SharedPacking;
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
@@ -74,8 +76,8 @@ impl TorchServing {
         device: Device,
         config: &TorchServingConfig,
     ) -> Result<Self, TorchServingError> {
-        let mut decoder = Decoder::load(folder, device)?;
-        decoder.pack(&SharedPacking::default()).map_err(TorchError::from)?;
+        let decoder = InferenceDecoder::new(Decoder::load(folder, device)?, Precision::Float32)
+            .map_err(TorchError::from)?;
         let model = decoder.config().clone();
         let limits = config.limits(&model)?;
         let mut started = Self {
@@ -105,7 +107,7 @@ impl TorchServing {
     fn start_instance(
         &self,
         number: usize,
-        decoder: Decoder,
+        decoder: InferenceDecoder,
         config: &TorchServingConfig,
     ) -> Result<(ServingInstance, JoinHandle<()>), TorchServingError> {
         let (commands, received) = channel();
@@ -173,9 +175,8 @@ impl Shared {
         let (config, device) = (self.config.clone(), self.device);
         let path = folder.clone();
         let read = move || {
-            let mut decoder = Decoder::load_as(config, &path, device)?;
-            decoder.pack(&SharedPacking::default())?;
-            Ok::<_, TorchError>(decoder)
+            let decoder = Decoder::load_as(config, &path, device)?;
+            Ok::<_, TorchError>(InferenceDecoder::new(decoder, Precision::Float32)?)
         };
         let failed = |reason: String| ServingError::Load { folder, reason };
         let read = match tokio::task::spawn_blocking(read).await {
@@ -187,7 +188,7 @@ impl Shared {
 }
 
 impl ServingInstance {
-    /// Sends a command. It is lost if the engine was dropped.
+    /// Sends a command. The command is dropped if the engine was dropped.
     fn send(&self, command: Command) {
         if let Some(commands) = &*self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ended = commands.send(command);

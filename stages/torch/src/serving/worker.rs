@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::counters::ServingCounters;
 use super::logprobs;
-use crate::model::{Decoder, kernel_threads};
+use crate::model::inference::InferenceDecoder;
+use crate::model::kernel_threads;
 use crate::rollout::generator::{Capacity, Generator, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
@@ -26,21 +27,21 @@ pub(super) enum Command {
     Generate(Generation),
     /// Abort all responses of a request.
     Abort(GenerationId),
-    /// Abort one response of a request.
+    /// Abort one response of a request. At least one token of the response must have been reported.
     AbortSample(GenerationId, u32),
     /// Pause the instance.
     Pause(Pause, Reply),
     /// End the pause.
     Resume(Reply),
     /// Sample with these weights.
-    Load(Decoder, Reply),
+    Load(InferenceDecoder, Reply),
     /// Mark later tokens with this label.
     Label(Arc<str>, Reply),
 }
 
 /// The state of an instance, owned by its thread.
 pub(super) struct Worker {
-    pub(super) generator: Generator<Decoder>,
+    pub(super) generator: Generator<InferenceDecoder>,
     commands: Receiver<Command>,
     pub(super) counters: Arc<ServingCounters>,
     /// The requests in the generator.
@@ -79,7 +80,7 @@ enum Gate {
 
 impl Worker {
     pub(super) fn new(
-        decoder: Decoder,
+        decoder: InferenceDecoder,
         capacity: Capacity,
         commands: Receiver<Command>,
         counters: Arc<ServingCounters>,
@@ -161,7 +162,7 @@ impl Worker {
 
     fn start(&mut self, mut generation: Generation) -> Result<(), GeneratorError> {
         if let Some(top) = generation.prompt_logprobs {
-            let decoder = self.generator.network();
+            let decoder = self.generator.network_mut();
             let prompt = &generation.prompt_ids;
             let scored = kernel_threads::with_libtorch_threads(|| {
                 logprobs::of_prompt(decoder, prompt, top)
@@ -267,7 +268,7 @@ impl Worker {
         }
     }
 
-    fn load(&mut self, decoder: Decoder, reply: Reply) {
+    fn load(&mut self, decoder: InferenceDecoder, reply: Reply) {
         self.loads += 1;
         *self.generator.network_mut() = decoder;
         self.generator.set_version(PolicyVersion(self.loads));

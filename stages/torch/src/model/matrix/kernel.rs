@@ -31,7 +31,7 @@ const NARROW_TILE: usize = 4;
 /// Number of rows of a tile between [`NARROW_TILE`] and [`WIDE_TILE`]. It is used only on a processor with 32 vector registers.
 const HALF_TILE: usize = 8;
 
-/// Number of inputs after which a tile fetches weights of the next panel.
+/// Number of inputs that a tile processes between two fetches of weights of the next panel.
 const PREFETCH_INPUTS: usize = 8;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.

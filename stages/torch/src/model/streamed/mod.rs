@@ -15,8 +15,8 @@
 //! large passes benefit most. The number of tokens from which compute dominates depends on the machine.
 //!
 //! The resident layers are chosen for a [`Demand`]. A call of [`plan`](StreamedDecoder::plan) between two passes chooses them again for
-//! another demand, since longer sequences need memory that layers used. Weights are float32 in memory for any type in the file; the
-//! reading thread converts them. No memory of the size of a layer is allocated after the first pass, because reads overwrite the buffers.
+//! another demand, since longer sequences need memory that layers used. Weights are float32 in memory for any type in the file; the reading
+//! thread converts them. A pass allocates no memory of the size of a layer, because reads overwrite the buffers.
 //!
 //! Files are read at positions, not mapped: pages of a mapped file are resident memory of this process that no budget counts or bounds. The
 //! system's page cache of the files is not memory of the process, and the system reclaims it when needed.
@@ -74,7 +74,7 @@ impl StreamedDecoder {
     ///
     /// # Errors
     /// Returns the errors of [`Decoder::load`](super::Decoder::load). Also returns an error if the budget is too small for embedding, norm,
-    /// head, the buffers and the tokens; it states the sufficient number of bytes.
+    /// head, the buffers and the tokens; the error states the sufficient number of bytes.
     pub fn open(
         folder: &Path,
         device: Device,

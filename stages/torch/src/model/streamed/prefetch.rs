@@ -100,12 +100,12 @@ impl Prefetch {
         }
     }
 
-    /// Returns the number of buffers that the thread has.
+    /// Returns the number of buffers that were sent to the thread and have not been taken since, filled buffers included.
     pub(super) fn buffers(&self) -> usize {
         self.requested.len()
     }
 
-    /// Returns the layers that are being read or queued, in order.
+    /// Returns the layers that were requested and not yet taken, in order.
     #[cfg(test)]
     pub(super) fn requested(&self) -> impl Iterator<Item = usize> {
         self.requested.iter().copied()

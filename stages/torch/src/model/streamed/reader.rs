@@ -36,7 +36,7 @@ impl Reader {
 
     /// Overwrites the weights of `buffer` with the weights of layer `index`, after `used` has passed.
     ///
-    /// All copies have completed when it returns, even if it returns an error.
+    /// All copies have completed when this method returns, even if a read fails.
     pub(super) fn read_layer(
         &mut self,
         index: usize,

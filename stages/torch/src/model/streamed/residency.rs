@@ -24,7 +24,8 @@ impl MemoryBudget {
 /// The maximum number of tokens that a model must have room for. They use memory in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Number of positions that the KV cache has memory for, for all sequences together, with room for the copies that attention makes.
+    /// Number of KV-cache positions to reserve memory for, over all sequences, including the unused parts of chunks and the copies that
+    /// attention makes.
     pub cached: u64,
     /// Number of tokens of one forward pass, which is largest when several prompts are prefilled together.
     pub pass: u64,

@@ -16,6 +16,7 @@ use tch::Device;
 
 use super::*;
 use crate::model::Weights;
+use crate::model::inference::InferenceDecoder;
 use crate::rollout::instance::{Instance, RunResult};
 use crate::rollout::passes::Passes;
 
@@ -47,6 +48,10 @@ fn decoder() -> Decoder {
         pad_token_id: None,
     };
     Decoder::init(config, 3, Device::Cpu).unwrap()
+}
+
+fn packed() -> InferenceDecoder {
+    InferenceDecoder::new(decoder(), Precision::Float32).unwrap()
 }
 
 /// Returns the weights of a version, which differ between versions.
@@ -120,7 +125,7 @@ impl Game {
         let mut unthreaded = Vec::new();
         for number in 0..instances {
             let (handle, instance) =
-                engine.shared.instance_with_handle(number, decoder(), 64).unwrap();
+                engine.shared.instance_with_handle(number, packed(), 64).unwrap();
             engine.instances.push(handle);
             unthreaded.push(instance);
         }
@@ -178,7 +183,7 @@ impl Game {
         panic!("seed {seed}: round {} does not end", self.round);
     }
 
-    /// Publishes a policy and requests responses by it, in most rounds fewer than there are instances.
+    /// Publishes a policy and requests responses by it, in most rounds fewer than the three instances of the largest game.
     fn request(&mut self) {
         let policy = self.store.publish(PolicyVersion(self.round), weights(self.round));
         self.engine.load(&policy);
@@ -269,10 +274,10 @@ impl Game {
     }
 }
 
-/// Returns the way to split passes on this machine, tested once.
+/// Returns the way to split rows into passes on this machine, tested once.
 fn passes(config: &TorchEngineConfig) -> Passes {
     static PASSES: OnceLock<Passes> = OnceLock::new();
-    *PASSES.get_or_init(|| instance_handle::select_passes(config, &mut decoder()).unwrap().unwrap())
+    *PASSES.get_or_init(|| instance_handle::select_passes(config, &mut packed()).unwrap().unwrap())
 }
 
 #[test]

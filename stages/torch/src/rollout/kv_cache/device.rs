@@ -36,7 +36,7 @@ struct AttentionGroup {
     blocks: PieceIndices,
     /// Number of positions that the rows attend to, including masked positions.
     extent: i64,
-    /// `[rows, 1, 1, extent]`: 0 where a row has a token, otherwise minus infinity. `None` if no position is masked.
+    /// `[rows, 1, 1, extent]`: 0 at the positions that a row attends to, otherwise minus infinity. `None` if no position is masked.
     mask: Option<Tensor>,
 }
 
@@ -98,8 +98,8 @@ impl DeviceMemory {
         Ok(PieceIndices { positions, parts: parts.collect::<Result<_, TchError>>()?, order })
     }
 
-    /// Returns a chunk as a matrix with one row for each piece of `positions` positions. The first row of the matrix is the first piece of
-    /// the keys of `layer` in the first block.
+    /// Returns the pieces of `positions` positions of a chunk as the rows of a matrix, from the first piece of the keys of `layer` in the
+    /// first block to the end of the chunk.
     fn pieces(&self, chunk: usize, positions: usize, layer: usize) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let matrix = self.chunks.of(chunk).f_view([-1, (positions * head_dim) as i64])?;
@@ -178,8 +178,9 @@ impl DeviceMemory {
         zeros.f_masked_fill(&absent, f64::NEG_INFINITY)
     }
 
-    /// Maps q `[rows, kv_heads, group, head_dim]` to the attention of the group's rows, in the same shape. The query heads of a group are
-    /// treated as the queries of their key head, so that keys and values are not repeated.
+    /// Returns the attention of the rows of `group`. `q` has the queries of all rows of the pass,
+    /// `[n, kv_heads, heads / kv_heads, head_dim]`; the result has the same layout. The query heads of a group are treated as the queries
+    /// of their key head, so that keys and values are not repeated.
     fn attend(&self, layer: usize, group: &AttentionGroup, q: &Tensor) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let rows = group.rows.end - group.rows.start;

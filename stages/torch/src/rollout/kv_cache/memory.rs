@@ -1,4 +1,4 @@
-//! The contract of the memory of a cache, and the types that its implementations share.
+//! The trait for the memory of the blocks of a KV cache, and the types that its implementations share.
 
 use std::fmt::Debug;
 use std::sync::Arc;
