@@ -104,7 +104,7 @@ impl App {
         }
     }
 
-    /// Returns the catalogs in which a session looks up the names in its recipe.
+    /// Returns the catalogs in which a session looks up the rewards, algorithms, engines and trainers that its recipe names.
     #[cfg(feature = "torch")]
     pub(crate) fn catalogs(&self) -> Catalogs {
         let Self { rewards, algorithms, engines, trainers, .. } = self.clone();
@@ -237,7 +237,8 @@ impl App {
         self
     }
 
-    /// Returns the recipe keys that select entries, each with the names of the entries that the key can select.
+    /// Returns the recipe keys that select entries, each with the names of the entries that the key can select. `actor.kl_loss_type` also
+    /// stands for `algorithm.kl_penalty`.
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let names = [
             ("schedule.name", self.schedules.names().collect::<Vec<_>>()),

@@ -36,7 +36,7 @@ impl StartBanner {
         Self(facts.into_iter().chain(cache).chain(placement).collect())
     }
 
-    /// Prints the facts, one per line, or as the fields of one JSON line if the console prints JSON.
+    /// Prints the version of the program and the facts, one per line. If the console prints JSON, prints only the facts, as one JSON line.
     pub(crate) fn print(&self, console: &Console) {
         if crate::terminal::is_json() {
             let fact = |(name, text): &(&str, String)| (name.replace(' ', "_"), json!(text));
@@ -64,7 +64,7 @@ fn model(folder: &Path) -> String {
     format!("{}{size}", folder.display())
 }
 
-/// Formats a number with three significant digits and a suffix, such as `596M`. Numbers below 1000 have no suffix.
+/// Formats a number with three significant digits and a suffix, such as `596M`. Numbers below 1000 are printed in full.
 fn short_count(count: u64) -> String {
     let units = [(1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")];
     let Some((unit, suffix)) = units.into_iter().find(|(unit, _)| count >= *unit) else {
@@ -118,7 +118,8 @@ fn engine(recipe: &Recipe) -> String {
     format!("{name}, {instances} instances, at most {slots} responses each at once")
 }
 
-/// Returns the budget of the torch engine's KV cache; `None` if the configuration of the model cannot be read.
+/// Describes the KV cache of an instance of the torch engine: its capacity in tokens and in bytes. Returns `None` if the configuration of
+/// the model cannot be read.
 fn kv_cache(recipe: &Recipe) -> Option<String> {
     let config = ModelConfig::from_folder(&recipe.model.path).ok()?;
     let tokens = recipe.rollout.kv_cache_tokens as u64;

@@ -20,7 +20,7 @@ use crate::profile_monitor::ProfileMonitor;
 pub struct EngineObserver<O, L> {
     /// The observer that receives the extended reports.
     pub observer: O,
-    /// The monitor of the profile; `None` if the recipe has no profile.
+    /// The monitor of the profile; `None` if the recipe has no profile, and on all workers but the first.
     pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
     /// A function that returns the iterations that the engine measured since the previous call.
     pub live: L,

@@ -1,4 +1,4 @@
-//! The end of a run: after all steps, on request, when the time is over, or with an error.
+//! The end of a run: after all steps, on request, or when the time is over.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub const ENDED_EARLY: u8 = 75;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// All steps are done.
+    /// All steps are done, or the prompts are exhausted.
     #[default]
     Finished,
     /// A stop was requested, by a signal or by the program.

@@ -20,7 +20,7 @@ impl EventLog {
         Err(RecordError::of(&events(run))(&reason))
     }
 
-    /// Does nothing, because there is no event file.
+    /// Is never called, because no event log can be created.
     ///
     /// # Errors
     /// Never.

@@ -1,6 +1,6 @@
 //! Formats numbers for people.
 
-/// Formats a number for a column of eight characters: with three decimals below 100, as an integer below a million, and with two
+/// Formats a number for a column of eight characters: 0 as `0`, with three decimals below 100, as an integer below a million, and with two
 /// significant digits and an exponent below 0.001 and from a million.
 pub(crate) fn format_number(value: f64) -> String {
     let size = value.abs();

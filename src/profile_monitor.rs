@@ -33,7 +33,7 @@ pub enum DriftError {
 
 /// A profile that is kept up to date with a live engine.
 ///
-/// A cell is one measurement of the profile. The time of a cell that drifted is replaced by the time of live iterations.
+/// A cell is one measurement of the profile. The time of a cell that drifted is multiplied by the mean ratio of measured to profiled times.
 pub struct ProfileMonitor {
     path: PathBuf,
     profile: Profile,
@@ -61,11 +61,13 @@ impl ProfileMonitor {
         &self.profile
     }
 
-    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics. If a cell cannot be
-    /// renewed, [`finish`](Self::finish) returns the error.
+    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics. Renewing a cell
+    /// multiplies its profiled time by its mean ratio and discards its ratios. If a cell cannot be renewed, [`finish`](Self::finish)
+    /// returns the error.
     ///
     /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a
-    /// moving mean over steps. It is absent until a cell is compared. `profile/drifted_cells` is the number of cells renewed in this step.
+    /// moving mean over steps. It is absent until a cell is compared, and again after every compared cell was renewed.
+    /// `profile/drifted_cells` is the number of cells renewed in this step.
     pub fn step(&mut self, live: &[Row]) -> Metrics {
         self.drift.observe_step(&self.profile, live);
         let max_ratio = self.drift.max_ratio();

@@ -17,7 +17,7 @@ use crate::recipe::Truncation;
 /// Number of prompts in a batch of the stream.
 const BATCH_ROWS: usize = 64;
 
-/// An error of a prompt.
+/// An error in reading the prompts of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The dataset cannot be read.
@@ -29,9 +29,9 @@ pub enum PromptError {
     /// The dataset no longer has the prompt that a resumed run read last.
     #[error("the dataset has no row {row}, which the run read as prompt {prompt}")]
     Gone {
-        /// The row.
+        /// The number of the row in the dataset, from 0.
         row: u64,
-        /// The prompt.
+        /// The id that the run gave to the prompt in this row.
         prompt: PromptId,
     },
     /// The prompt cannot be converted to tokens.

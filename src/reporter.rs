@@ -41,7 +41,7 @@ pub struct RunReporter {
     ending: Option<ExitTimer>,
     findings: FindingMonitor,
     totals: Totals,
-    /// The metrics of the validation before the first step.
+    /// The metrics of the validation before the first step; `None` without such a validation.
     warm_start: Option<Metrics>,
 }
 
@@ -86,7 +86,7 @@ pub struct RunSummary {
     pub skipped_prompts: Option<SkippedCounts>,
     /// The scores on held-out prompts.
     pub validation: Validation,
-    /// The wall time of steps, without validation.
+    /// The wall time of steps, without validation. Time in which two steps overlap counts for the earlier step only.
     pub step_time_s: StepTime,
     /// Sampled tokens per second of rollout, including the tokens of aborted responses.
     pub tokens_per_s: f64,
@@ -94,7 +94,7 @@ pub struct RunSummary {
     pub mean_trained_length: f64,
     /// The number of tokens sampled.
     pub launched_tokens: usize,
-    /// The number of tokens sampled but not trained on.
+    /// The number of tokens of responses that were neither trained on nor kept for a later step.
     pub discarded_tokens: usize,
 }
 
@@ -106,11 +106,11 @@ pub struct Validation {
     pub prompts: usize,
     /// The number of validation prompts left out because they are longer than `data.max_prompt_length`.
     pub overlong_prompts: u64,
-    /// The score before the first step, sampled at the rollout temperature.
+    /// The score before the first step, sampled as `rollout.val_kwargs` says.
     pub warm_start: Option<f64>,
     /// The score before the first step, decoded greedily.
     pub warm_start_greedy: Option<f64>,
-    /// The score after the last step, sampled at the rollout temperature.
+    /// The score after the last step, sampled as `rollout.val_kwargs` says.
     #[serde(rename = "final")]
     pub final_sampled: Option<f64>,
     /// The score after the last step, decoded greedily.
@@ -122,7 +122,7 @@ pub struct Validation {
 pub struct StepTime {
     /// The mean over the steps.
     pub mean: f64,
-    /// The sum over the steps. Larger than the wall time if steps overlap because of staleness.
+    /// The sum over the steps.
     pub total: f64,
 }
 
@@ -367,7 +367,7 @@ impl Totals {
     }
 }
 
-/// Adds the outputs that `trainer.logger` names.
+/// Adds the TensorBoard event file if `trainer.logger` selects it.
 fn with_loggers(folder: RunFolder, recipe: &Recipe) -> Result<RunFolder, RecordError> {
     if recipe.tensorboard { folder.with_events() } else { Ok(folder) }
 }

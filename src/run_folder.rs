@@ -59,7 +59,7 @@ pub enum RecordError {
         /// The metrics file, which the other process has replaced.
         path: PathBuf,
     },
-    /// The path holds something that must not be replaced.
+    /// The path holds something that must not be replaced, or the file cannot be created or renamed.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -215,7 +215,8 @@ impl RunFolder {
         Ok(Self { events: Some(events), ..self })
     }
 
-    /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
+    /// Returns the extent after `steps` steps, and the files that a snapshot synchronizes to the disk: the metrics file, and the files of
+    /// single steps that were written since the previous successful call.
     ///
     /// # Errors
     /// If a file cannot be opened. A file that was removed meanwhile is left out.
@@ -420,7 +421,8 @@ fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
 const PROMPT_COLUMNS: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
 
 /// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then the columns of [`schema::GROUPS`], with the texts of the prompt after
-/// its data source. The score, the weight and the advantages are null for responses that were not trained on.
+/// its data source. The columns of [`schema::GROUPS`] that [`schema::RESPONSES`] lacks, such as the score and the advantages, are null for
+/// responses that were not trained on.
 static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     let own = [
         Field::new("step", DataType::UInt64, false),

@@ -38,7 +38,7 @@ impl From<&SkippedPrompts> for SkippedCounts {
     }
 }
 
-/// The numbers of prompts that policies are validated on.
+/// The numbers of validation prompts, used and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValidationPrompts {
     /// The number of prompts.

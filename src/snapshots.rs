@@ -56,7 +56,8 @@ pub struct RunSnapshots {
     pub plan: Option<SnapshotPlan>,
     /// The snapshot to resume from; `None` if the run starts from the beginning.
     pub restored: Option<RestoredSnapshot>,
-    /// The generation of the store, which the other processes need to join it.
+    /// The generation of the store, which the other processes need to join it; `None` if the run neither takes snapshots nor resumes from
+    /// one.
     generation: Option<Generation>,
     /// Messages for the user: the snapshots that cannot be used, with the reasons, and a note if there is no snapshot to resume from.
     pub notes: Vec<String>,

@@ -1,8 +1,9 @@
 //! An Arrow record batch as a timely container.
 //!
-//! Within a process a [`Batch`] is shared and never copied: cloning it, or sending it to another thread, increments one reference count.
-//! Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch point into the slab
-//! that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you keep.
+//! Within a process a [`Batch`] is shared: cloning it increments one reference count, and sending it to another thread moves it without
+//! copying its rows. Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch
+//! point into the slab that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you
+//! keep.
 //!
 //! No public precedent for a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays are
 //! views, so routing row by row would build a batch per row. [`crate::route`] therefore gathers the rows of each receiver into one batch.

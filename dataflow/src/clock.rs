@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since the start of the run.
+/// A time in nanoseconds since the start of the run, or a duration in nanoseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

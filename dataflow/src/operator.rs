@@ -1,4 +1,4 @@
-//! The operator builder that all our operators use.
+//! The builder of operators over streams of batches.
 //!
 //! [`Operator`] wraps timely's builder. Every input and output checks the schema of its batches in debug builds and counts their rows. An
 //! input also opens the span of the operator's stage at the first batch of a step. The busy time of the logic is measured. For operators

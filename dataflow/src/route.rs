@@ -21,7 +21,8 @@ use crate::step::Step;
 
 /// Sends each row to worker `key mod workers`, where the key is the row's value in `column`, a `UInt64` column.
 ///
-/// Each receiver gets one gathered batch; rows are not routed one by one. Rows with equal keys keep their order.
+/// Each worker that receives rows of a batch gets them as one gathered batch; rows are not routed one by one. Rows with equal keys keep
+/// their order.
 pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByKey> {
     DistributorPact(move |_peers| ByKey { column })
 }

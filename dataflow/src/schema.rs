@@ -27,9 +27,9 @@ pub mod column {
     pub const DOMAIN: &str = "domain";
     /// `Utf8`: the prompt as chat messages, a JSON array of `{role, content}`.
     pub const MESSAGES: &str = "messages";
-    /// Shared `Int32`: the prompt as token ids, with the chat template applied.
+    /// Shared `Int32`: the prompt as token ids, with the chat template applied. In simulations, the ids only identify the prompt.
     pub const PROMPT_IDS: &str = "prompt_ids";
-    /// `UInt32`, tokens: the length of the prompt, also if `prompt_ids` identifies the prompt instead of listing its tokens.
+    /// `UInt32`, tokens: the length of the prompt, also if `prompt_ids` only identifies the prompt.
     pub const PROMPT_LENGTH: &str = "prompt_length";
     /// `Utf8`, nullable: the reference answer; structured answers as JSON.
     pub const GROUND_TRUTH: &str = "ground_truth";
@@ -43,7 +43,8 @@ pub mod column {
     pub const SAMPLE: &str = "sample";
     /// `UInt32`: the number of responses, starting at `sample`.
     pub const SAMPLES: &str = "samples";
-    /// `UInt64`: a policy, [`crate::step::PolicyVersion`]. For a response, the policy that sampled its first token.
+    /// `UInt64`: a policy, [`crate::step::PolicyVersion`]. For a response, the policy that sampled its first token, or the policy of its
+    /// first launch if the engine reported no version per token.
     pub const POLICY_VERSION: &str = "policy_version";
     /// `UInt32`, tokens: the length of the response. The token lists of the response are empty if the engine counts tokens without sampling
     /// them.
@@ -66,7 +67,8 @@ pub mod column {
     pub const TOKEN_VERSIONS: &str = "token_versions";
     /// `Utf8`: `stop`, `length`, `abort`, or `pause` for a response that continues in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
-    /// `UInt64`: the logical time of lockstep mode, [`crate::step::Tick`].
+    /// `UInt64`, nullable: a [tick](crate::step::Tick) of lockstep mode: in requests, the tick that has passed; in notices, the tick at
+    /// which the response ended.
     pub const TICK: &str = "tick";
     /// `UInt64`: the number of request rows that a worker has received since the start of the run.
     pub const RECEIVED_ROWS: &str = "taken_in_rows";
@@ -78,9 +80,10 @@ pub mod column {
     pub const TENSOR_PARALLEL: &str = "tensor_parallel";
     /// `UInt32`: the number of devices on which the trainer runs.
     pub const TRAINING_DEVICES: &str = "training_devices";
-    /// `UInt64`, nanoseconds of the run's clock: the time at which the engine started the response.
+    /// `UInt64`, nanoseconds of the run's clock: the time at which the engine admitted the response; equal to `finished_ns` if the response
+    /// was dropped before.
     pub const STARTED: &str = "started_ns";
-    /// `UInt64`, nanoseconds of the run's clock: the time at which the last token was sampled.
+    /// `UInt64`, nanoseconds of the run's clock: the time at which the last token was sampled, or at which the response was dropped.
     pub const FINISHED: &str = "finished_ns";
     /// `UInt32`: the number of times that the engine preempted the response and recomputed its KV cache.
     pub const PREEMPTIONS: &str = "preemptions";
@@ -96,7 +99,7 @@ pub mod column {
     pub const TOKEN_SCORES: &str = "token_scores";
     /// `Utf8`, nullable: the reason why the score, or a part of it, could not be computed; null if there was no error.
     pub const REWARD_ERROR: &str = "reward_error";
-    /// `UInt64`, nanoseconds: the duration of scoring.
+    /// `UInt64`, nanoseconds: the duration of scoring the response, plus that of scoring its group if a group reward applies.
     pub const REWARD_TIME: &str = "reward_time_ns";
     /// `UInt64`, nanoseconds of the run's clock: the time at which the score became known.
     pub const SCORED_AT: &str = "scored_ns";
@@ -130,32 +133,34 @@ pub mod column {
     pub const DIGEST: &str = "digest";
     /// `Utf8`: the decision of the schedule: `open`, `admit`, `defer`, `reject`, `pause` or `close`.
     pub const DECISION: &str = "decision";
-    /// `Utf8`: the reason for a decision or a placement, in a few words.
+    /// `Utf8`: the reason for a decision or a placement, in a few words; empty for the decision `close`.
     pub const REASON: &str = "reason";
-    /// `List<UInt32>`: the samples to which a decision applies.
+    /// `List<UInt32>`: the samples that the decision `admit` or `pause` applies to; empty for other decisions.
     pub const ADMITTED: &str = "admitted_samples";
     /// `List<Float32>`: the weight in the loss of each sample in [`ADMITTED`]; empty if all weights are 1.
     pub const WEIGHTS: &str = "admitted_weights";
     /// `Utf8`: the kind of round: `full`, `short` (a speculative round) or `long` (a round of deferred prompts).
     pub const ROUND: &str = "round";
-    /// `UInt64`: the number of prompts in the long-prompt queue.
+    /// `UInt64`: the number of deferred prompts that the schedule holds when the round closes; 0 for decisions other than `close`.
     pub const QUEUE_LENGTH: &str = "queue_length";
-    /// `UInt64`: the number of rounds since the oldest queued prompt was deferred; 0 if the queue is empty.
+    /// `UInt64`: the number of rounds since the deferral of the oldest prompt that [`QUEUE_LENGTH`] counts; 0 if it counts none.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
-    /// `Utf8`: the name of a metric, as shown to users.
+    /// `Utf8`: the name of a metric, as shown to users, or of a sum in [totals](super::TOTALS).
     pub const NAME: &str = "name";
-    /// `Float64`: the value of a metric.
+    /// `Float64`: the value of a metric or of a sum.
     pub const VALUE: &str = "value";
-    /// `Utf8`: the operator that reports an error.
+    /// `Utf8`: the operator that reports an error or a part of a snapshot.
     pub const OPERATOR: &str = "operator";
     /// `Utf8`: the [origin](crate::fault::Origin) of an error.
     pub const ORIGIN: &str = "origin";
     /// `Boolean`: `true` if an error occurred in the step of its row, `false` if it belongs to no step.
     pub const IN_STEP: &str = "in_step";
-    /// `UInt32`: a worker of the graph, as the source of a row or the receiver of a request. Nullable in decisions: a decision about a
-    /// prompt goes to the worker that holds the prompt, other decisions go to all workers.
+    /// `UInt32`: a worker of the graph: the sender of a notice or a part of a snapshot, the receiver of a request, a text or a decision, or
+    /// the owner of a chunk of a gradient. Nullable in decisions: a decision about a prompt goes to the worker that holds the prompt, other
+    /// decisions go to all workers.
     pub const WORKER: &str = "worker";
-    /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots; null if the operator has no file.
+    /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots; null if the worker has no file or could not
+    /// write it. The columns about the file are then 0 or empty.
     pub const PATH: &str = "path";
     /// `UInt64`, bytes: the length of the file.
     pub const LENGTH: &str = "length_bytes";
@@ -200,7 +205,7 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// Requests of the schedule to the rollout, in order. A request concerns `samples` responses of a prompt, starting at `sample`. `action` 0
 /// launches them, 1 aborts them, and 2 pauses them: it stops them and keeps their tokens for a later launch. In lockstep mode, `action` 3
 /// reports that `tick` has passed: responses that ended by then may be emitted, and the requests that follow apply at that tick. Only
-/// launches carry the prompt: in the other rows, `prompt_ids` is empty, and `data_source` and `row` are null.
+/// launches carry the prompt: in the other rows, `prompt_ids` is empty, `prompt_length` is 0, and `data_source` and `row` are null.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),
@@ -230,7 +235,8 @@ pub static TEXTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// Progress reports of a rollout in lockstep mode. All rows of a report are in one batch. The first row holds the progress of its `worker`.
-/// The other rows are the responses that ended on this worker or were dropped since its previous report, one row each, in any order.
+/// The other rows are the responses that ended on this worker, were dropped, or were returned again after a pause since its previous
+/// report, one row each, in any order.
 pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),
@@ -278,7 +284,8 @@ pub static POLICIES: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Decisions of the schedule, in the order in which they were taken.
+/// Decisions of the schedule about rounds, groups and pauses, in the order in which they were taken. Launches and aborts are [`REQUESTS`]
+/// only.
 pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(DECISION, DataType::Utf8),
@@ -340,7 +347,8 @@ pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Sums that accompany gradients, one row per number: denominators and the sums of metrics.
+/// Sums that accompany gradients, one row each: denominators and the sums of metrics. A sum covers the responses of one unit of
+/// computation, named by its prompt and first sample, or all responses of `source`.
 pub static TOTALS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(SOURCE, DataType::UInt32),

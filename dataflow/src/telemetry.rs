@@ -45,7 +45,7 @@ pub struct MeterReading {
     pub operator: &'static str,
     /// The number of rows received.
     pub rows_in: u64,
-    /// The number of rows emitted.
+    /// The number of rows and differential updates emitted.
     pub rows_out: u64,
     /// The wall time spent in the operator's logic.
     pub busy: Nanos,
@@ -99,13 +99,13 @@ pub fn readings() -> Vec<MeterReading> {
     METERS.with_borrow(|meters| meters.iter().map(|meter| meter.read()).collect())
 }
 
-/// Removes the meters of dataflows that this thread ran before.
+/// Removes the meters of dataflows that this thread ran before, and ends the spans of their steps.
 pub(crate) fn reset() {
     METERS.with_borrow_mut(Vec::clear);
     end_steps();
 }
 
-/// Ends the spans of steps that a fault left open.
+/// Ends the open spans of all steps, such as those that a fault left open.
 pub(crate) fn end_steps() {
     STEPS.with_borrow_mut(BTreeMap::clear);
 }

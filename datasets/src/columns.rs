@@ -81,7 +81,7 @@ impl ColumnRoles {
         Ok(plan)
     }
 
-    /// Returns the columns in use, each with its role.
+    /// Returns the columns that have a role, each with the name of its role.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &ColumnPath)> {
         let optional = [
             ("data_source", &self.data_source),

@@ -39,10 +39,10 @@ pub struct DatasetConfig {
     /// Paths or globs of Parquet and JSONL files, read in this order. The matches of a glob are read in alphabetical order. (verl:
     /// `data.train_files`)
     pub files: Vec<String>,
-    /// The names of the columns.
+    /// The columns that hold the parts of a prompt, such as its messages and its reference answer.
     pub columns: PromptColumns,
-    /// Further columns to return within `extra_info`, each under its own name; `*` stands for all. If `extra_info` has a field of the same
-    /// name, the field takes precedence. Default: none.
+    /// Further columns to return within `extra_info`, each under its own name; `*` stands for all columns that no role uses. If
+    /// `extra_info` has a field of the same name, the field takes precedence. Default: none.
     pub extra_columns: Vec<String>,
     /// `true` to shuffle the rows, in a new order every epoch. Default: `false`. (verl: `data.shuffle`)
     pub shuffle: bool,

@@ -21,7 +21,7 @@ use crate::writer::{PromptWriter, WriteOptions};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {
-    /// Parquet in verl's schema. A structured reference answer becomes JSON text. Fields of `extra_info` whose type differs between rows
+    /// Parquet in verl's schema. A structured reference answer becomes JSON text. Fields of `extra_info` whose values have no common type
     /// become text.
     Verl,
     /// JSON lines with ROLL's columns; `messages` is JSON text. Fields of `extra_info` become columns, except those with the name of an

@@ -26,11 +26,11 @@ pub enum DefectKind {
     NullPrompt,
     /// A prompt without messages, or with only blank messages.
     EmptyPrompt,
-    /// A message whose content is null.
+    /// A message whose content is null or absent.
     NullContent,
-    /// A message without a role.
+    /// A message whose role is null, absent or empty.
     MissingRole,
-    /// A role that chat templates do not support.
+    /// A role other than `system`, `user`, `assistant`, `tool` and `developer`.
     UnknownRole,
     /// A file without a column of reference answers, or a row without a reference answer in a file that has such a column.
     MissingGroundTruth,

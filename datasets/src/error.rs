@@ -10,10 +10,10 @@ pub enum DatasetError {
     /// The configuration names no file.
     #[error("expected at least one path or glob, found none")]
     NoFiles,
-    /// A path or glob matches nothing.
+    /// A path or glob matches nothing, or a folder contains no trace.
     #[error("no file matches `{pattern}`")]
     NoMatch {
-        /// The path or glob as configured.
+        /// The path or glob as configured; for a trace, the folder followed by `/*`.
         pattern: String,
     },
     /// A glob with invalid syntax.
@@ -115,7 +115,8 @@ pub enum DatasetError {
     AbsentColumn {
         /// The file.
         file: PathBuf,
-        /// The column, with a dot between a struct and its field.
+        /// The requested column, with a dot between a struct and its field. If no column was requested and none has a usual name, one usual
+        /// name.
         column: String,
         /// The columns of the file.
         found: Vec<String>,
@@ -167,7 +168,7 @@ pub enum DatasetError {
     /// A file has fewer rows than when the dataset was opened.
     #[error("the files changed while they were read: expected {expected} rows, found {found}")]
     Changed {
-        /// The expected number of rows.
+        /// The expected number of rows of the epoch, or of a window of the shuffled order.
         expected: u64,
         /// The number of rows found.
         found: u64,
@@ -217,7 +218,7 @@ impl DatasetError {
     }
 }
 
-/// Formats bytes for a message: as text if they are text, in hexadecimal otherwise.
+/// Formats bytes for a message: as text if they are text without control characters, in hexadecimal otherwise; `nothing` if there are none.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         _ if bytes.is_empty() => "nothing".to_owned(),

@@ -147,7 +147,7 @@ impl FileFormat {
     }
 }
 
-/// The content of a file. The first bytes have already been read and come from memory, because a pipe returns them only once.
+/// The content of a file. The bytes that were read to detect the format come from memory, because a pipe returns them only once.
 pub(crate) type FileContent = Chain<Cursor<Vec<u8>>, File>;
 
 /// A file that is opened once, with its format.
@@ -161,7 +161,7 @@ impl OpenedFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, or is neither Parquet nor JSONL.
+    /// If the file cannot be opened or read, or is neither Parquet nor JSONL.
     pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
         let Some(format) = FileFormat::of_name(path) else { return Self::of_content(path) };
         let file = File::open(path).map_err(DatasetError::io(path, "open"))?;

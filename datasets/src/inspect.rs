@@ -33,14 +33,14 @@ pub struct Inspection {
     pub prompt_chars: Option<Percentiles>,
     /// The number of usable rows for each kind of reference answer: `text`, `json object`, `json array`, `number`, `none`.
     pub ground_truths: BTreeMap<String, u64>,
-    /// The first usable prompts, as many as were requested.
+    /// The first usable prompts, at most as many as were requested.
     pub samples: Vec<PromptRow>,
 }
 
 /// A summary of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
-    /// The path.
+    /// The path of the file.
     pub path: PathBuf,
     /// `parquet` or `jsonl`.
     pub format: String,
@@ -56,7 +56,7 @@ pub struct FileFacts {
     pub parts: BTreeMap<String, String>,
 }
 
-/// Percentiles of a count, each a value that occurs (nearest rank), and the mean.
+/// Percentiles of whole numbers, each a number that occurs (nearest rank), and their mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// The minimum.

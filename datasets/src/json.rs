@@ -265,7 +265,7 @@ pub(crate) fn messages_text<'a>(messages: impl Iterator<Item = MessageRef<'a>>) 
 /// The further columns of a prompt: `extra_info` and the extra columns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtraColumns {
-    /// A struct, or JSON objects as text.
+    /// The column `extra_info`: structs, JSON objects as text, or nulls. `None` if there is no such column.
     pub(crate) info: Option<JsonColumn>,
     pub(crate) columns: Vec<(String, JsonColumn)>,
 }

@@ -18,7 +18,7 @@ pub(crate) struct Messages {
     pub(crate) column: Arc<str>,
     pub(crate) offsets: OffsetBuffer<i32>,
     pub(crate) nulls: Option<NullBuffer>,
-    /// `None` if all messages have the role `user`.
+    /// If `None`, all messages have the role `user`.
     pub(crate) roles: Option<StringArray>,
     pub(crate) contents: StringArray,
 }
@@ -82,8 +82,8 @@ fn is_blank(text: &str) -> bool {
     !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
-/// Converts a text column to messages, and returns the defects of its rows. Each row is converted as by [`MessagesBuilder::push_text`]. If
-/// every text is a user message, the column is not copied.
+/// Converts a text column to messages, and returns the defects of its rows. Each row is converted as by [`MessagesBuilder::push_text`]. The
+/// column is not copied if its name is not `messages` and no text begins with `[`: every text is then a user message.
 pub(crate) fn text_messages(
     text: &StringArray,
     column: &Arc<str>,

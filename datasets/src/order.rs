@@ -155,7 +155,7 @@ pub(crate) fn merge_adjacent(ranges: impl IntoIterator<Item = Range<u64>>) -> Ve
     joined
 }
 
-/// Cuts a segment into blocks of about equal length, each within the limits.
+/// Cuts a segment into blocks of about equal length. Each is within the limits, unless a single row of average size exceeds `max_bytes`.
 fn split_segment(segment: &Segment, max_rows: u64, max_bytes: u64) -> Vec<Segment> {
     let rows = segment.rows.end - segment.rows.start;
     let pieces = rows.div_ceil(max_rows).max(segment.bytes.div_ceil(max_bytes)).min(rows);

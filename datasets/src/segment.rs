@@ -12,7 +12,7 @@ pub(crate) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).expect("invariant: a chunk has few rows")
 }
 
-/// A run of adjacent rows that can be read without reading others: a row group, or a range of lines.
+/// A run of adjacent rows with its size: a row group or a range of lines of a file, or a block of a shuffled order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) rows: Range<u64>,

@@ -31,17 +31,17 @@ pub struct DefectLocation {
 /// All defects of one kind in one column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defect {
-    /// The kind.
+    /// The kind of the defects.
     pub kind: DefectKind,
     /// `true` if rows with this defect can still be used for training.
     pub warning: bool,
     /// The column, if one is affected.
     pub column: Option<String>,
-    /// The expected value.
+    /// The expected value at the first occurrence.
     pub expected: String,
     /// The number of occurrences.
     pub count: u64,
-    /// The locations of the first occurrences, as many as were requested.
+    /// The locations of the first occurrences, at most as many as were requested.
     pub first: Vec<DefectLocation>,
 }
 
@@ -60,7 +60,7 @@ pub struct Validation {
     pub defects: Vec<Defect>,
 }
 
-/// Checks every row, regardless of `max_samples`. `first` is the number of locations to report for each defect.
+/// Checks every row, regardless of `max_samples`. `first` is the maximum number of locations in each [`Defect`].
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ struct Validator {
     starts: Vec<u64>,
     rows: u64,
     defects: BTreeMap<(DefectKind, Option<String>), Defect>,
-    /// The digest of every prompt, with its row of the dataset.
+    /// The digest of every usable prompt, with its row of the dataset.
     prompts: Vec<(u64, u64)>,
 }
 

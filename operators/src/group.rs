@@ -35,7 +35,7 @@ pub struct Groups<'scope> {
     pub(crate) reward_kl: Option<KlController>,
     /// `true` if inference must return the predictions of a critic.
     pub(crate) needs_values: bool,
-    /// `true` if groups were distributed to the workers by prompt id. A worker may then hold groups of prompts that another worker
+    /// `true` if groups were distributed to the workers by prompt id. A worker may then hold groups whose responses another worker
     /// generated.
     pub(crate) redistributed: bool,
 }
@@ -83,8 +83,8 @@ impl Groups<'_> {
 /// assert_eq!(numbers::<Float64Type>(&groups, column::SCORE), [1.0, 2.0, 1.0, 2.0]);
 /// ```
 pub trait GroupExt<'scope> {
-    /// Emits the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that are
-    /// not admitted are dropped when the step ends.
+    /// Emits the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Responses that are not admitted
+    /// are dropped, at the latest when the step ends.
     ///
     /// A group is dropped and counted if one of its responses cannot be trained on because of an error. If the router has rewards for whole
     /// groups, each group is scored by them before it is emitted. Schedules and curricula that decide by rewards do not receive these
@@ -171,7 +171,7 @@ fn group<'scope>(
 struct IncompleteGroups {
     /// The admitted prompts whose groups are not complete.
     admitted: BTreeMap<PromptId, Admitted>,
-    /// The scored responses by prompt and sample, without the responses of complete groups.
+    /// The scored responses by prompt and sample. The responses to a prompt are removed when its group is complete.
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
     /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
@@ -235,7 +235,7 @@ impl IncompleteGroups {
     }
 }
 
-/// Returns `true` if the response can be trained on. An error leaves the score NaN.
+/// Returns `true` if the response can be trained on. Its score is NaN after an error that drops the group.
 fn is_scored(row: &Row) -> bool {
     !row.batch.values::<Float64Type>(column::SCORE).value(row.index).is_nan()
 }

@@ -1,8 +1,8 @@
 //! The operator for group rewards: scores complete groups, during the rollout, between [`group`](crate::group) and
 //! [`advantage`](crate::advantage).
 //!
-//! A group that arrives here is admitted, so its scoring is never cancelled. Executions that a group reward reports do not affect time
-//! limits: limits are derived from single responses.
+//! A group that arrives here is admitted, so its scoring is cancelled only if the run ends. Executions that a group reward reports do not
+//! affect time limits: limits are derived from single responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub(crate) struct GroupRewardOutputs<'scope> {
     pub(crate) warnings: BatchStream<'scope>,
 }
 
-/// Adds the scores of group rewards to whole groups. `texts` has the texts of the groups' prompts.
+/// Adds the scores of group rewards to whole groups. `texts` has the texts of the groups' prompts. Emits an error if the schedule or a
+/// curriculum decides by rewards, because they do not receive these scores.
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     texts: BatchStream<'scope>,
@@ -263,7 +264,8 @@ impl GroupScorer {
         }
     }
 
-    /// Counts an error, and counts the group as dropped if it must not be trained on. Returns `None` if the error ends the run.
+    /// Returns the effect of an error, or `None` if the error ends the run. Unless the error ends the run, counts the error, and counts the
+    /// group as dropped if it must not be trained on.
     fn count_error(&self, step: Step, source: &str, error: &RewardError) -> Option<ErrorEffect> {
         let reward = name_of(self.router.group_reward_of(source));
         let on_error = self.tallies.effective_on_error(self.router.on_error_of(source), reward);

@@ -6,8 +6,8 @@ pub(crate) fn bucket(tokens: u32) -> u32 {
     square.ilog2()
 }
 
-/// Returns the lower end of a bucket, rounded up to whole tokens: the smallest length in the bucket, except for bucket 1, which contains no
-/// length.
+/// Returns the lower end of a bucket, rounded up to whole tokens: the smallest length above 0 in the bucket, except for bucket 1, which
+/// contains no length.
 pub(crate) fn start(bucket: u32) -> u32 {
     let root = 2f64.powf(f64::from(bucket) / 2.0).ceil();
     root as u32

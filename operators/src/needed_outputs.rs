@@ -12,8 +12,8 @@ pub(crate) struct NeededOutputs {
 }
 
 impl NeededOutputs {
-    /// Rejects outputs that are missing or do not have one entry per token. Without the check, a trainer that infers nothing would silently
-    /// train without the KL penalty of the recipe.
+    /// Rejects outputs of a wrong number of sequences, missing outputs that are needed, and outputs without one entry per token. Without
+    /// the check, a trainer that infers nothing would silently train without the KL penalty of the recipe.
     pub(crate) fn check(
         self,
         sequences: &[Sequence<'_>],

@@ -133,7 +133,7 @@ impl Survival {
     /// Returns the expected number of remaining tokens of a response that has `tokens` tokens, E\[min(L, T) - `tokens` | L > `tokens`\],
     /// with `T` the longest observation.
     ///
-    /// Returns `None` if no observation allows an estimate: at and beyond `T`, and if no response was longer than `tokens`. The caller
+    /// Returns `None` if no observation allows an estimate: at and beyond `T`, and where the estimate of P(L > `tokens`) is 0. The caller
     /// should then fall back to its cap.
     #[must_use]
     pub fn mean_residual(&self, tokens: u32) -> Option<f64> {

@@ -57,7 +57,7 @@ pub type TrainerCallError = CallError<TrainError>;
 /// update operators share the trainer; their calls are executed in order.
 pub struct TrainerThread {
     service: Service<TimedTrainer>,
-    /// The step whose update comes next. It advances when the worker has received the result of an update.
+    /// The step whose update comes next. It advances when the worker has received the policy of an update.
     next: Cell<Step>,
     /// Callbacks that run after every update.
     listeners: RefCell<Vec<Box<dyn Fn()>>>,
@@ -189,7 +189,7 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
-    /// Runs the trainer's models on `groups`. The reply is an error if an output that is `needed` is missing.
+    /// Runs the trainer's models on `groups`. The reply is an error if the trainer fails or an output that is `needed` is missing.
     pub(crate) fn infer(
         &self,
         step: Step,

@@ -62,7 +62,7 @@ pub enum ValidationError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] RolloutError),
-    /// A reward failed.
+    /// A reward whose errors end the run failed, or a reward whose errors are tolerated failed too often.
     #[error("{prompt}: {}", describe(error, data_source))]
     Reward {
         /// The prompt, by its position in the validation data.
@@ -305,7 +305,7 @@ pub type ValidatorThread = ServiceThread<ValidatePolicy>;
 /// assert_eq!(metric(&metrics, "val/score"), [1.0]);
 /// ```
 pub trait ValidateExt {
-    /// Validates each policy whose version is a multiple of `every` before passing it on, so that the next round waits for the result. If
+    /// Validates each policy whose version is a multiple of `every` before passing it on, so that a round that needs the policy waits for the result. If
     /// `every` is 0, no policy is validated. A failed validation ends the run. With several workers, each worker validates its own
     /// policies, so `every` should be 0 on all workers but one.
     #[must_use]

@@ -56,7 +56,7 @@ struct Input {
     /// Data source of rows that name none.
     #[arg(long, default_value = "unknown")]
     default_data_source: String,
-    /// Further columns to copy into extra_info; `*` for all.
+    /// Further columns to copy into extra_info; `*` for all [default: none; for `convert`, all].
     #[arg(long, value_delimiter = ',')]
     extra_columns: Vec<String>,
 }
@@ -182,8 +182,9 @@ impl WriteArgs {
     }
 }
 
-/// Runs a subcommand. The exit status is 0 if the input has no errors, and 2 otherwise. The errors are printed on standard error. With
-/// `--json`, the defects of rows are printed in the JSON object instead.
+/// Runs a subcommand. The exit status is 2 if the input, an option or the output cannot be used, or if `validate` finds a row that cannot
+/// be used, and 0 otherwise. The errors are printed on standard error. With `--json`, the defects of rows are printed in the JSON object
+/// instead.
 ///
 /// # Errors
 ///
@@ -204,7 +205,7 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The text to print and the exit status, or the defect of the input.
+/// The text to print and the exit status, or the error of the input, of an option or of the output.
 type DataReport = Result<(String, ExitCode), DatasetError>;
 
 fn inspect_report(args: &InspectArgs) -> anyhow::Result<DataReport> {
@@ -370,7 +371,7 @@ fn file_text(file: &FileFacts) -> String {
     text
 }
 
-/// Formats the 20 most frequent values.
+/// Formats the 20 most frequent values with their counts, and the number of other values.
 fn frequency_text(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
     let mut commonest: Vec<_> = counts.iter().collect();
     commonest.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));

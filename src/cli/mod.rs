@@ -33,7 +33,7 @@ use rollpacker_dataflow::fault::{Fault, Origin};
 use crate::App;
 use crate::terminal;
 
-/// Exit status for input that cannot be used: the command line, a recipe, a dataset or a model folder.
+/// Exit status for input that cannot be used, such as the command line, a recipe, a dataset, a model folder or a run folder.
 pub(crate) const BAD_INPUT: u8 = 2;
 
 /// Reinforcement-learning post-training of language models as a streaming dataflow graph, with tail batching.

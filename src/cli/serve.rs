@@ -154,7 +154,8 @@ impl ServeArgs {
         }
     }
 
-    /// Serves until a signal arrives or the engine fails.
+    /// Serves until the engine or the server fails, or a signal arrives. After a signal, running calls may end within `--shutdown-timeout`,
+    /// and are then aborted.
     async fn serve(
         &self,
         engine: Arc<TorchServing>,
@@ -201,7 +202,7 @@ impl ServeArgs {
     }
 }
 
-/// Returns the error of an engine option, which names the flag of the command line.
+/// Replaces the engine option that an error names by its flag of the command line. Returns other errors unchanged.
 fn with_flag(error: TorchServingError) -> anyhow::Error {
     match error {
         TorchServingError::Option { option, expected, found } => {
@@ -212,7 +213,7 @@ fn with_flag(error: TorchServingError) -> anyhow::Error {
     }
 }
 
-/// Returns the key in an environment variable, which is redacted in all output from now on.
+/// Returns the key in an environment variable. From now on, all output redacts the key.
 fn key(name: &str) -> anyhow::Result<String> {
     let key = std::env::var(name).unwrap_or_default();
     ensure!(

@@ -83,7 +83,8 @@ fn model(sft: &Sft, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
 
 /// Reads the recipe that the command line names and runs its fine-tuning.
 ///
-/// A recipe or a dataset that cannot be used, or a run that does not fit into memory, is reported on standard error with exit status 2.
+/// A recipe, a dataset or an output folder that cannot be used, or a run that does not fit into memory, is reported on standard error with
+/// exit status 2.
 ///
 /// # Errors
 /// If training fails, or the folder cannot be written.

@@ -21,7 +21,7 @@ pub(crate) struct ShowArgs {
     /// Step whose responses are shown, from 1 [default: the last step with rollouts].
     #[arg(long)]
     step: Option<u64>,
-    /// Show all responses of this prompt side by side instead.
+    /// Show all responses to this prompt instead.
     #[arg(long, value_name = "ID")]
     prompt: Option<u64>,
     /// Number of responses to show of each kind: best, worst and random.

@@ -82,8 +82,8 @@ enum LogFormat {
 }
 
 impl TrainArgs {
-    /// Returns the snapshot to resume from. The value after `--resume` is optional, so an override that follows it is parsed as its value;
-    /// it is moved back to the overrides.
+    /// Returns the snapshot to resume from; `None` without `--resume`. The value after `--resume` is optional, so an override that follows
+    /// it is parsed as its value; it is moved back to the overrides.
     fn take_resume(&mut self) -> anyhow::Result<Option<ResumeFrom>> {
         let written = match self.resume.take() {
             Some(setting) if setting.contains('=') => {
@@ -108,7 +108,8 @@ impl TrainArgs {
         }
     }
 
-    /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints how each of these was translated.
+    /// Reads the recipe with the settings of the command line, which may have verl's keys. Prints how verl's keys were translated, unless
+    /// one of them has an error.
     fn read(&self, app: &App) -> Result<Recipe, RecipeError> {
         let config = self.config.as_deref();
         let mut settings = config.map_or_else(|| Ok(Table::new()), read_table)?;

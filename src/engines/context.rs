@@ -42,9 +42,9 @@ pub struct EngineContext {
     pub settings: EngineSettings,
     /// The clock of the run, by which completions are timed.
     pub clock: Arc<dyn Clock>,
-    /// The recorded response lengths that the torch engine replays; `None` without `rollout.replay_lengths`.
+    /// The recorded response lengths that the torch engine replays; `None` without `rollout.replay_lengths`, and for validation.
     pub(crate) replay: Option<Lengths>,
-    /// The models that the torch engine hosts.
+    /// The models that the torch engine hosts; none for validation, and on all workers of a process but the first.
     pub(crate) colocated: ColocatedModels,
 }
 

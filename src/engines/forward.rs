@@ -18,7 +18,7 @@ const CANARY_TOKENS: usize = 48;
 const MIN_DISTINCT: usize = 12;
 
 /// Returns the tokens of the canary, which servers and the program both score: at most the smaller of `max` and 48, but at least 2. The
-/// tokens encode a fixed text, or are spread over the vocabulary if the tokenizer cannot represent the text.
+/// tokens encode a fixed text, or are spread over the vocabulary if the tokenizer gives the text too few tokens or too few different ones.
 #[must_use]
 pub fn canary_tokens(tokenizer: &Tokenizer, max: usize) -> Vec<i32> {
     let max = max.min(CANARY_TOKENS);
@@ -63,7 +63,7 @@ impl ReferenceDecoder {
     /// Loads a model folder.
     ///
     /// # Errors
-    /// If the folder cannot be read, or has another kind of model.
+    /// If the folder cannot be read, its model is not supported, or the device is out of memory.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TorchError> {
         Ok(Self(Decoder::load(folder, device)?))
     }

@@ -68,7 +68,7 @@ pub(crate) struct StartedEngine {
     pub(crate) servers: Option<ServerReports>,
 }
 
-/// The reports of an engine over servers.
+/// The functions through which an engine over servers reports its metrics and its failure.
 #[cfg_attr(
     not(feature = "servers"),
     allow(dead_code, reason = "only engines over servers have it")
@@ -206,7 +206,7 @@ impl EngineStarter {
 }
 
 impl ChosenEngine {
-    /// Returns an engine that a program passes by value. Errors name its type.
+    /// Returns the choice of an engine that a program constructs with `start`. Errors name the type of the engine.
     pub(crate) fn custom<E: RolloutEngine + 'static>(
         start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
     ) -> Self {
@@ -248,7 +248,8 @@ impl ChosenEngine {
         Ok(started)
     }
 
-    /// Returns the error of a constructor with the recipe key or the engine that it concerns.
+    /// Returns the error of a constructor with the recipe key or the engine that it concerns. An error of the torch engine that is not a
+    /// [`CatalogError`] is returned unchanged.
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast::<CatalogError>() {
             Ok(CatalogError::Option { key, reason }) => {

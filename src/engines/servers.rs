@@ -265,7 +265,7 @@ struct TrainedWeights {
     decoder: Arc<Mutex<Decoder>>,
 }
 
-/// The weights of a version.
+/// The weights of one policy version, and the model into which they are copied to write and score them.
 struct VersionWeights {
     weights: Weights,
     decoder: Arc<Mutex<Decoder>>,

@@ -20,11 +20,11 @@ use crate::timeline::{Interval, TimelineResponse, TimelineStep};
 /// A written trace.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
-    /// The number of steps.
+    /// The number of steps in the trace.
     pub(crate) steps: usize,
-    /// The number of responses.
+    /// The number of responses in the trace.
     pub(crate) responses: u64,
-    /// The number of steps without rollouts.
+    /// The number of steps in the trace that have no rollouts in the run folder.
     pub(crate) without_rollouts: usize,
 }
 

@@ -21,11 +21,11 @@ use crate::show::RunRecord;
 /// A written event file.
 #[derive(Debug)]
 pub(crate) struct EventFile {
-    /// The file.
+    /// The path of the file.
     pub(crate) path: PathBuf,
-    /// The number of metrics.
+    /// The number of different metrics in the file.
     pub(crate) metrics: usize,
-    /// The number of scalars.
+    /// The number of scalars in the file, one per metric and step.
     pub(crate) scalars: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn write(run: &RunRecord, folder: &Path) -> anyhow::Result<EventFile>
 /// A writer of an event file.
 pub(crate) struct EventWriter<W> {
     pub(crate) out: W,
-    /// `true` if the head of the file is written.
+    /// `true` if the first event, which names the version of the file, is written.
     is_begun: bool,
     /// The metrics that the file has so far.
     described: BTreeSet<String>,
@@ -76,8 +76,8 @@ impl<W: Write> EventWriter<W> {
         })
     }
 
-    /// Writes the metrics of a step, reported at `time` in seconds since 1970. The first call also writes the head of the file. The values
-    /// must be finite.
+    /// Writes the metrics of a step, reported at `time` in seconds since 1970. The first call also writes the version of the file. The
+    /// values must be finite.
     pub(crate) fn write<'a>(
         &mut self,
         step: u64,
@@ -110,7 +110,7 @@ impl<W: Write> EventWriter<W> {
     }
 }
 
-/// Returns the description of a metric with its unit.
+/// Returns the texts that TensorBoard shows for a metric: its description and its unit, if it has one.
 fn described(metric: &Metric) -> SummaryMetadata {
     let unit = match metric.unit {
         "1" => String::new(),

@@ -16,7 +16,8 @@ pub(crate) struct FindingMonitor {
 }
 
 impl FindingMonitor {
-    /// Adds a step, and returns the findings of rules that had no finding in an earlier step.
+    /// Adds a step and judges the rules whose `warns_after` is reached. Returns the findings of rules that had no finding in an earlier
+    /// step.
     pub(crate) fn step(&mut self, metrics: &Metrics) -> Vec<Finding> {
         self.window.push(metrics.clone());
         let (run, steps) = (self.window.recent(), self.window.steps());

@@ -24,7 +24,7 @@ impl MetricLookup for rollpacker_stages::train::Metrics {
     }
 }
 
-/// The first and the last [`STEPS`] steps of a run in progress.
+/// The first and the last [`STEPS`] steps of a run, up to the step that was added last.
 #[derive(Debug)]
 pub(crate) struct StepWindow<S> {
     first: Vec<S>,

@@ -35,9 +35,9 @@ pub(crate) struct Finding {
 
 /// A rule that judges one metric.
 pub(super) struct Rule {
-    /// The metric that the value is derived from.
+    /// The metric that the value is derived from. `reward/errors` stands for the metrics of all kinds of errors.
     metric: &'static str,
-    /// Returns the value that is judged; `None` if the run has no such value or another rule judges it.
+    /// Returns the value that is judged; `None` if the run does not report it, or if the rule does not apply to the run.
     value: fn(&Recent<'_>) -> Option<f64>,
     /// The bound from which the value is a problem.
     bound: f64,

@@ -39,7 +39,7 @@ pub(crate) enum NewCrateError {
     /// The path of the new folder exists already.
     #[error("{}: expected a folder that does not exist; choose another name or remove it", .0.display())]
     Exists(PathBuf),
-    /// The source of rollpacker is not a checkout.
+    /// The source of rollpacker is neither a checkout nor a URL.
     #[error(
         "--rollpacker `{0}`: expected the folder of a checkout of rollpacker, or the URL of its git repository"
     )]

@@ -33,7 +33,7 @@ pub(crate) trait LivePlacement: fmt::Debug + Send + Sync {
     }
 
     /// Returns `true` if devices are lent to the trainer before the rollout of a step ends. Groups must then be scored and trained on while
-    /// the rollout runs, or the lent devices are idle.
+    /// the rollout runs, or the lent devices are idle. Returns `false` for a placement of a program, whose decisions are not known.
     fn needs_streamed_groups(&self) -> bool {
         false
     }

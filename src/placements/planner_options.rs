@@ -36,7 +36,8 @@ impl From<PlannerRule> for Rule {
 }
 
 impl PlannerOptions {
-    /// Returns the numbers of devices that an instance of a planner may have: the powers of two that divide the number of devices.
+    /// Returns the degrees of tensor parallelism that a planner may choose for an engine instance, ascending: the powers of two that divide
+    /// `devices`.
     pub fn parallelisms(devices: u32) -> impl Iterator<Item = u32> {
         let powers = std::iter::successors(Some(1_u32), |size| size.checked_mul(2));
         powers.take_while(move |size| devices.is_multiple_of(*size) && *size <= devices)

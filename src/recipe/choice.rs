@@ -13,7 +13,7 @@ use super::keys::dotted_name;
 pub(crate) struct KeyedChoice {
     /// The recipe key that names the entry.
     pub(crate) key: &'static str,
-    /// The table that holds the options without a recipe key of their own.
+    /// The table that holds the options without a recipe key of their own; empty if a recipe cannot set such options.
     pub(crate) section: &'static str,
     /// The name of the entry and the options of `section`.
     pub(crate) choice: Choice,

@@ -79,7 +79,7 @@ pub enum RecipeError {
         key: String,
         /// The allowed values.
         expected: String,
-        /// The value as written.
+        /// The value found, or a description of it, such as `nothing`.
         found: String,
     },
 }

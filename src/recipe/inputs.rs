@@ -1,4 +1,4 @@
-//! The input files that a recipe names. No command may overwrite them.
+//! The input files that a recipe names. Commands reject outputs that would overwrite them.
 
 use std::path::Path;
 
@@ -58,8 +58,8 @@ impl Reward {
     }
 }
 
-/// Adds every string in an option, at any nesting depth, that is the path of an existing file, such as a model, a program or one of its
-/// arguments.
+/// Adds the file or the files of the folder that a string in an option names, at any nesting depth, such as a model, a program or one of
+/// its arguments. A string that is no such path adds nothing.
 fn add_paths(option: &Value, inputs: &mut Inputs) {
     match option {
         Value::String(text) => inputs.add(Path::new(text)),

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::aliases::Alias;
 use super::error::{RecipeError, unknown_keys};
 
-/// A type that is written as TOML sections.
+/// A type that is read from TOML sections.
 pub(crate) trait Sections: DeserializeOwned {
     /// Returns the section with this dotted name, or the top level of the file for "". Returns `None` if the section is not a struct.
     fn section(name: &str) -> Option<Section>;

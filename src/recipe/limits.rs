@@ -16,7 +16,7 @@ pub(crate) const MAX_REWARD_THREADS: usize = 4096;
 pub(crate) const MAX_STEPS: u64 = 1_000_000_000;
 /// Maximum staleness, in steps.
 pub(crate) const MAX_STALENESS: u64 = 1 << 16;
-/// Maximum number of prompts of a step.
+/// Maximum number of prompts of a step, and of an update.
 pub(crate) const MAX_PROMPTS: usize = 1 << 24;
 /// Maximum number of responses to a prompt.
 pub(crate) const MAX_RESPONSES: u32 = 1 << 20;
@@ -28,11 +28,12 @@ pub(crate) const MAX_POSITIONS: i64 = i32::MAX as i64;
 pub(crate) const MAX_TOKENS: usize = 1 << 40;
 /// Maximum number of rounds, prompts and responses in options of schedules.
 pub(crate) const MAX_SCHEDULE_COUNT: u64 = 1 << 20;
-/// Maximum number of responses in flight, of examples of an update, and of snapshots kept.
+/// Maximum number of responses that an instance runs at once, of groups that the trainer receives at once, of examples of an update, and of
+/// snapshots kept.
 pub(crate) const MAX_CONCURRENT: usize = 1 << 31;
 /// Maximum duration in seconds: about 31 years.
 pub(crate) const MAX_SECONDS: f64 = 1e9;
-/// Maximum coefficient of a loss, and maximum ratio of probabilities.
+/// Maximum coefficient of a loss, maximum ratio of probabilities, and maximum divergence.
 pub(crate) const MAX_FACTOR: f64 = 1e6;
 /// Maximum learning rate. Adam changes each weight by about this much in one update.
 pub(crate) const MAX_LEARNING_RATE: f64 = 10.0;

@@ -316,7 +316,7 @@ impl Recipe {
         Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
 
-    /// Reads a recipe that may name one of `schedules` or one of `placements`, applies `overrides`, and validates it.
+    /// Reads a recipe that may name entries of `schedules` and `placements`, applies `overrides`, and validates it.
     ///
     /// # Errors
     /// In the same cases as [`Recipe::read`].

@@ -88,7 +88,7 @@ impl RawRecipe {
 
 impl raw::Placement {
     /// Returns the errors of this section alone: keys that no placement has, and an unknown name. If the name is known, also keys that this
-    /// placement does not have, values of a wrong type and numbers that are not finite.
+    /// placement does not have, the table `options` for a built-in placement, values of a wrong type and numbers that are not finite.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
         let catalog = self.placements.built_in();
         let all = catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();

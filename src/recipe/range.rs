@@ -56,7 +56,7 @@ pub(crate) fn range_text<T>(ranges: &[Range<T>], key: &str) -> Option<String> {
     ranges.iter().find(|range| range.key == key).map(Range::words)
 }
 
-/// Returns an error for each number that is out of the range of its key.
+/// Returns an error for each key with a number out of its range.
 pub(crate) fn errors<T>(ranges: &[Range<T>], settings: &T) -> impl Iterator<Item = RecipeError> {
     ranges.iter().filter_map(|range| range.check(settings).err())
 }

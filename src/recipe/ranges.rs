@@ -1,4 +1,5 @@
-//! The range of every number in a recipe.
+//! The ranges of the numeric keys of a recipe. Other modules check durations, thresholds, options that other crates define, and numbers
+//! that depend on other settings.
 
 use rollpacker_model::config::max as size;
 

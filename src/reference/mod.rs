@@ -162,7 +162,7 @@ fn described<T: Sections>(
     }
 }
 
-/// Returns the names that are valid values of a key; `None` for other keys.
+/// Returns the names that are valid values of a key, as code; `None` if the values of the key are not names of a known list.
 fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
     let listed = names.iter().find(|(of, _)| match key {
         "algorithm.kl_penalty" => *of == "actor.kl_loss_type",

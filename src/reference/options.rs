@@ -1,4 +1,4 @@
-//! The options of schedules, engines, rewards and algorithms, as far as their catalogs list them.
+//! The options of schedules, placements, engines, rewards and algorithms, as far as their catalogs list them.
 
 use rollpacker_rewards::{Guard, Registry};
 use rollpacker_stages::catalog::{About, ListedEntry, OptionDocs};

@@ -25,7 +25,7 @@ documented! {
     #[derive(Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(crate) struct CommonOptions {
-        /// The name of the built-in reward, if it differs from the name of the table.
+        /// The name of the reward, built-in or added by the program, if it differs from the name of the table.
         kind: Option<String>,
         /// The effect of an error. Default: `reward.on_error`.
         on_error: Option<OnError>,

@@ -20,12 +20,12 @@ pub(crate) enum ReadError {
     /// A file cannot be read, or has content that no run writes.
     #[error("{path}: {reason}")]
     File {
-        /// The file, with the line if it has lines.
+        /// The file, followed by the line or the step if the error concerns one.
         path: String,
         /// The error of the system or of the parser.
         reason: String,
     },
-    /// The selected responses do not exist.
+    /// The selected steps or responses do not exist. The text is the message.
     #[error("{0}")]
     NoResponses(String),
 }

@@ -54,7 +54,7 @@ impl MetricLookup for StepMetrics {
 
 /// Receives the lines of a [`MetricsFile`].
 pub(crate) trait MetricsSink {
-    /// Discards all lines: the run has replaced the file, as it does when it starts anew or resumes.
+    /// Discards all lines: the reader begins at the first line of the file, which a run replaces when it starts anew or resumes.
     fn clear(&mut self);
     /// Takes a whole line, or the error of a line that does not contain the metrics of a step.
     fn line(&mut self, line: Result<StepMetrics, ReadError>);

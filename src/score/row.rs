@@ -95,7 +95,7 @@ impl ScoreColumns {
         Ok(())
     }
 
-    /// Returns the group of a row.
+    /// Returns the text in the group column of a row. A value that is absent or null is an error.
     pub(super) fn group(&self, row: &JsonObject) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());

@@ -33,7 +33,7 @@ pub struct ScoreSummary {
     pub components: BTreeMap<String, f64>,
     /// The number of rows with a score by outcome: the label `outcome` of the score, or `scored`.
     pub outcomes: BTreeMap<String, u64>,
-    /// The number of groups scored as a whole.
+    /// The number of groups whose data source has a group reward, including groups without a score because of an error.
     pub groups: u64,
     /// The number of rows without a score, by kind of error.
     pub errors: BTreeMap<String, u64>,

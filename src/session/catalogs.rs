@@ -8,7 +8,7 @@ use crate::recipe::{Choices, RecipeError, Reward};
 use crate::rewards;
 use crate::trainers::Trainers;
 
-/// The catalogs in which a session looks up the names in its recipe.
+/// The catalogs in which a session looks up the names in its recipe, except the schedule and the placement, which the recipe resolves.
 ///
 /// The default has the built-in entries.
 #[derive(Clone)]

@@ -220,7 +220,7 @@ impl Session {
         Self { inputs: self.inputs.with_snapshots(snapshots), ..self }
     }
 
-    /// Returns a digest of the prompts and their order.
+    /// Returns a digest of the names and the row counts of the training files, and of the settings that determine the order of the prompts.
     ///
     /// # Errors
     /// If the dataset cannot be read or has no fingerprint.

@@ -24,7 +24,7 @@ pub(super) type LoggedPolicy = LoggedPlacement<Box<dyn PlacementPolicy>>;
 /// has.
 ///
 /// # Errors
-/// If the options of the recipe are inconsistent.
+/// If an option of the placement does not fit the run.
 pub(super) fn policy(
     recipe: &Recipe,
     workers: usize,

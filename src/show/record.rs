@@ -13,7 +13,8 @@ use crate::run_reader::{MetricsFile, MetricsSink, ReadError, StepMetrics, settin
 pub(crate) struct RunRecord {
     /// The run folder.
     pub(crate) folder: PathBuf,
-    /// The reason of the end, from `summary.json`: `finished`, `stopped` or `out_of_time`. `None` if the run is not over, or was killed.
+    /// The reason of the end, from `summary.json`: `finished`, `stopped` or `out_of_time`. `None` if there is no summary: the run is not
+    /// over, was killed, or failed with an error.
     pub(crate) ended: Option<String>,
     /// The number of complete steps.
     pub(crate) steps: u64,

@@ -16,9 +16,9 @@ use crate::run_reader::{self, ReadError, Rollouts, dialogue, rollout_steps};
 pub(crate) struct ResponsePick {
     /// The step, from 1; `None` selects the last step with rollouts.
     pub(crate) step: Option<u64>,
-    /// All responses of this prompt, in the order of their samples, instead of the best, worst and random responses.
+    /// The prompt whose responses are all selected, in the order of their samples; `None` selects the best, worst and random responses.
     pub(crate) prompt: Option<u64>,
-    /// The number of best, of worst and of random responses.
+    /// The maximum number of best, of worst and of random responses.
     pub(crate) count: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct ResponsePick {
 pub(crate) struct ShownResponse {
     /// The reason of the choice: `best`, `worst`, `random` or `prompt`.
     pub(crate) pick: &'static str,
-    /// The number of the prompt in the run.
+    /// The id of the prompt in the run.
     pub(crate) prompt_id: u64,
     /// The index of the response in its group, from 0.
     pub(crate) sample: u32,
@@ -51,7 +51,7 @@ pub(crate) struct ShownResponse {
     pub(crate) components: Option<String>,
     /// The labels of the reward, as JSON; `None` if there are none.
     pub(crate) labels: Option<String>,
-    /// The error of the reward, if scoring failed.
+    /// The reason why the score, or a part of it, could not be computed; `None` if there was no error or the response was not trained on.
     pub(crate) reward_error: Option<String>,
 }
 
@@ -148,8 +148,8 @@ fn mean(values: &[f32]) -> Option<f64> {
     (!values.is_empty()).then(|| sum / values.len() as f64)
 }
 
-/// Returns the best, the worst and random responses among those with a score: `count` of each, but at most a third of the responses with a
-/// score, rounded up. No response occurs twice.
+/// Returns the best responses with a score, then the worst, then random ones: up to `count` of each, and at most a third of the responses
+/// with a score, rounded up. No response occurs twice.
 fn pick_responses(all: Vec<ShownResponse>, step: u64, count: usize) -> Vec<ShownResponse> {
     let mut scored: Vec<_> = all.into_iter().filter(|one| one.score.is_some()).collect();
     let order = |one: &ShownResponse, other: &ShownResponse| {

@@ -7,11 +7,11 @@ use crate::findings::{Finding, Severity};
 use crate::number_format::format_number;
 use crate::wrap::wrap;
 
-/// The maximum number of lines that are shown of a prompt.
+/// The maximum number of lines that are shown of a prompt, a reference answer, the components or the labels.
 const PROMPT_LINES: usize = 6;
-/// The maximum number of lines that are shown of a response.
+/// The maximum number of lines that are shown of a response or of a reward error.
 const RESPONSE_LINES: usize = 16;
-/// The width of the report in characters.
+/// The maximum width of a line of findings or responses, in characters.
 const WIDTH: usize = 80;
 
 impl fmt::Display for RunReport {

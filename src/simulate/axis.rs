@@ -11,7 +11,7 @@ use crate::recipe::RecipeError;
 pub struct Axis {
     /// The key of the setting.
     key: String,
-    /// The values by name, each with the settings that make it.
+    /// The values. Each has its name in tables and the settings that it stands for, as `key=value`.
     values: Vec<(String, Vec<String>)>,
 }
 

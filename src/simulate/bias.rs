@@ -19,9 +19,9 @@ const FIRST_BUCKET: u32 = 512;
 const INCLUSION_PREFIX: &str = "bias/inclusion/";
 /// Metric of the effective sample size.
 const ESS_METRIC: &str = "bias/ess";
-/// Metric of the tokens that a step launched.
+/// Metric of the tokens that were sampled in a step.
 const LAUNCHED_METRIC: &str = "rollout/launched_tokens";
-/// Metric of the tokens that a step launched and discarded.
+/// Metric of the tokens of responses that a step neither trains on nor keeps for a later step.
 const DISCARDED_METRIC: &str = "rollout/discarded_tokens";
 
 /// The lengths of the trained responses relative to the lengths that the policy samples. A statistic is `None` if no run has the value.
@@ -40,7 +40,7 @@ pub struct LengthBias {
     pub inclusion: Vec<(String, SeedStat)>,
     /// The effective sample size divided by the number of responses; 1 without weights.
     pub ess: Option<SeedStat>,
-    /// The share of sampled tokens that were not trained on.
+    /// The tokens of responses that were neither trained on nor kept for a later step, divided by all sampled tokens.
     pub discarded: Option<SeedStat>,
 }
 

@@ -12,7 +12,7 @@ const MAX_GPUS: u32 = 1 << 17;
 const MAX_PROMPTS: u64 = 1 << 40;
 /// Maximum number of CPU slots of the sandbox.
 const MAX_SLOTS: usize = 1 << 20;
-/// Maximum number of steps of a run, whose virtual time is counted in nanoseconds.
+/// Maximum number of measured steps, and of warm-up steps. A run counts its virtual time in nanoseconds.
 const MAX_STEPS: u64 = 1_000_000;
 /// Maximum number of seeds of a configuration.
 const MAX_SEEDS: u64 = 1_000_000;
@@ -84,7 +84,7 @@ impl RawJob {
         self.check_layout()
     }
 
-    /// Checks the curriculum, and that the run reads prompts again, because pass rates are unknown before.
+    /// Checks the curriculum, and that the job sets the length of an epoch: pass rates are known only when a run reads prompts again.
     fn check_curriculum(&self) -> Result<(), RecipeError> {
         let Some(options) = &self.data.curriculum else { return Ok(()) };
         check_curriculum(options)?;

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{Number, between, within};
 
-/// The factor by which a constant may differ from the fitted value.
+/// Maximum ratio of a constant to its fitted value, and the maximum of a constant whose fitted value is 0.
 const MAX_FACTOR: f64 = 1000.0;
 
 /// Constants that are shares and must be above 0.

@@ -60,8 +60,8 @@ fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
     (0..runs.len()).filter(|&index| requested(&runs[index]) || is_baseline(index)).collect()
 }
 
-/// Returns, for each configuration, the plain `sync` of its job: the baseline with the fewest settings. A baseline that several jobs share
-/// gets the plain `sync` of the first of these jobs.
+/// Returns, for each configuration, the index of the plain `sync` of its job: the baseline with the fewest settings. A baseline that
+/// several jobs share gets the plain `sync` of the first of these jobs.
 pub(super) fn plain_syncs(runs: &[ConfigurationRuns]) -> Vec<usize> {
     let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
     for (_, members) in jobs(runs).into_iter().rev() {
@@ -80,7 +80,7 @@ pub(crate) mod tests {
     use super::super::summary::tests::run;
     use super::*;
 
-    /// Returns a configuration with the first one, itself, as its baseline.
+    /// Returns a configuration whose baseline is the first configuration.
     pub(crate) fn configured(label: &str, outcomes: &[RunOutcome]) -> ConfigurationRuns {
         ConfigurationRuns {
             label: label.to_owned(),

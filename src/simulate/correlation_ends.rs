@@ -29,7 +29,7 @@ pub struct CorrelationEnds {
     pub token_speedup: Option<LowHigh>,
     /// Speed-up of a step over the plain `sync` of the job.
     pub speedup_over_sync: Option<LowHigh>,
-    /// The mean trained length divided by the mean length of the policy's responses.
+    /// The weighted mean of the trained lengths divided by the mean length of the policy's responses.
     pub mean_ratio: Option<LowHigh>,
     /// The 90th percentile of the trained lengths divided by the 90th percentile of the policy's lengths.
     pub p90_ratio: Option<LowHigh>,
@@ -40,6 +40,6 @@ pub struct CorrelationEnds {
     pub least_inclusion: Option<LowHigh>,
     /// The effective sample size divided by the number of responses.
     pub ess: Option<LowHigh>,
-    /// The share of sampled tokens that were not trained on.
+    /// The tokens of responses that were neither trained on nor kept for a later step, divided by all sampled tokens.
     pub discarded: Option<LowHigh>,
 }

@@ -61,7 +61,8 @@ impl Gantt {
     }
 }
 
-/// Adds a response that ran from `began` to `ended` (in seconds) to the bins of a step of `seconds` that it overlaps.
+/// Adds a response that ran from `began` to `ended` to the bins, which divide a step of `seconds`. Each bin grows by the share of it in
+/// which the response ran. All times are in seconds.
 fn add_to_bins(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
     if seconds <= 0.0 {
         return;

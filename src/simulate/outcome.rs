@@ -28,7 +28,7 @@ pub struct RunOutcome {
     pub steps: Vec<StepOutcome>,
     /// The training weight of each length: the sum of the weights of its responses.
     pub trained: BTreeMap<u32, f64>,
-    /// The lengths of all launched responses; aborted responses are censored.
+    /// The lengths of the launched responses, each once; aborted responses are censored. A paused response is added when it ends.
     pub launched: Survival,
     /// The Gantt chart of the requested step; `None` if no step was requested or the run does not reach it.
     pub gantt: Option<Gantt>,
@@ -53,7 +53,7 @@ pub struct StepOutcome {
     pub trained_tokens: f64,
     /// The number of responses that were trained on.
     pub trained_responses: f64,
-    /// All other metrics, by name.
+    /// All metrics of the step, by name.
     pub metrics: Metrics,
 }
 

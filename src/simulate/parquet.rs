@@ -37,7 +37,7 @@ pub fn write(path: &Path, runs: &[ConfigurationRuns]) -> anyhow::Result<()> {
     Ok(file.finish()?)
 }
 
-/// A step and the run that it belongs to.
+/// A step with the configuration and the seed of its run.
 struct SummaryRow<'a> {
     run: &'a ConfigurationRuns,
     seed: u64,

@@ -15,7 +15,7 @@ pub struct Profiled {
     pub rows: Vec<Row>,
     /// The number of points that were requested.
     pub points: usize,
-    /// The time for which the engine ran, in simulated seconds.
+    /// The duration of the measurement in seconds: simulated time for a simulated engine, wall-clock time for a real engine.
     pub seconds: f64,
 }
 

@@ -97,7 +97,7 @@ impl Setup {
     }
 
     /// Describes the instances in short. If all rounds began with the same instances, these are named once. Otherwise the most frequent
-    /// instances of each kind of round are named, with their share of that kind unless it is 100 %.
+    /// instances of each kind of round are named, with their share of that kind unless it rounds to 100 %.
     #[must_use]
     pub fn rollout_text(&self) -> String {
         let Some(first) = self.rollout.first() else { return "-".to_owned() };
@@ -237,7 +237,7 @@ pub(crate) mod tests {
         Job::resolve(from_table::<RawJob>(table).expect("valid"), None).expect("valid")
     }
 
-    /// Returns the setup of the default job.
+    /// Returns the setup of the default job with the schedule `sync`.
     pub(crate) fn setup() -> Setup {
         Setup::of(&job(&["schedule.name=sync"]), &[])
     }

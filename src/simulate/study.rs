@@ -76,7 +76,8 @@ impl Study {
     }
 }
 
-/// Returns the smallest interval that contains every interval of the correlation that the traces allow.
+/// Returns the smallest interval that contains every interval of the correlation that the traces allow, with the summaries at the upper
+/// end.
 fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a> {
     let assumed = || traces.iter().filter_map(|trace| trace.assumed);
     let low = assumed().map(|assumed| assumed.low).fold(1.0, f64::min);
@@ -114,7 +115,8 @@ fn chosen(runs: &[ConfigurationRuns], tolerance: f64) -> anyhow::Result<Option<S
     Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
 }
 
-/// Reduces `runs` to the runs that are repeated under other assumptions: the runs at `indices`, as a single job, with their first seed.
+/// Returns all configurations as configurations of a single job with only their first seed. Those at `indices` count as requested, as in
+/// [`Sweep::with_assumption`].
 fn restrict_to(runs: &[ConfigurationRuns], indices: &[usize]) -> Vec<ConfigurationRuns> {
     let narrow = |(index, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
         job: String::new(),

@@ -17,7 +17,7 @@ use super::stat::{SeedStat, stat};
 pub struct RoundSummary {
     /// The share of these steps in all steps.
     pub share: f64,
-    /// The duration of such a step in seconds.
+    /// The mean duration of such a step in seconds.
     pub step_s: SeedStat,
 }
 
@@ -36,7 +36,7 @@ pub struct Summary {
     pub seeds: usize,
     /// The number of measured steps of a run.
     pub steps: usize,
-    /// Seconds of a step.
+    /// The mean duration of a step in seconds.
     pub step_s: SeedStat,
     /// The steps by kind of round.
     pub rounds: BTreeMap<String, RoundSummary>,
@@ -109,7 +109,7 @@ impl Summary {
     }
 }
 
-/// Returns the ratio of a value between two configurations, seed by seed.
+/// Returns the value of `above` divided by the value of `below`, seed by seed; `None` if either has no runs.
 fn ratio(
     above: &ConfigurationRuns,
     below: &ConfigurationRuns,

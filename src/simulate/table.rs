@@ -16,7 +16,7 @@ pub(super) struct SummaryTable {
 }
 
 /// Returns the tables of step times, of speed-ups and biases, and of setups. If a trace does not determine the within-prompt correlation,
-/// the tables show figures at both ends of its interval.
+/// the tables show the figures of [`CorrelationEnds`] at both ends of its interval, and all other figures at the lower end.
 pub(super) fn all(summaries: &[Summary]) -> [SummaryTable; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }

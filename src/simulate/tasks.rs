@@ -53,8 +53,8 @@ pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<AdaptiveLimits> {
     Ok(AdaptiveLimits::new(job.limits(), seed)?)
 }
 
-/// Returns the factor by which a judge slows down decoding. It exceeds 1 only if the judge shares the devices of the rollout and responses
-/// are scored during the rollout.
+/// Returns the factor by which a judge slows down decoding. It is 1 unless the judge shares the devices of the rollout and responses are
+/// scored during the rollout.
 #[must_use]
 pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;

@@ -26,7 +26,7 @@ pub struct TraceSummary {
 }
 
 impl TraceSummary {
-    /// Returns the summary as a sentence.
+    /// Returns a sentence with the number of responses and the number of them that are truncated.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { trace, responses, max_response_length, cut, .. } = self;
@@ -68,7 +68,7 @@ impl TraceSummary {
     }
 }
 
-/// Returns the assumption, narrowed to the correlation that the job sets.
+/// Returns the estimate, narrowed to the correlation that the job sets if it sets one.
 pub(super) fn with_correlation(
     correlation_estimate: CorrelationEstimate,
     correlation: Option<f64>,

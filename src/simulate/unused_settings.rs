@@ -12,7 +12,7 @@ use crate::recipe::RecipeError;
 use crate::recipe::error::out_of_bounds;
 
 impl RawJob {
-    /// Rejects the first setting that would be read and then ignored.
+    /// Returns an error that names the first setting that has no effect in this job.
     pub(super) fn reject_unused(&self) -> Result<(), RecipeError> {
         let placement = self.placement()?;
         if let Some((key, found)) = self.unused_stream(&placement).next() {

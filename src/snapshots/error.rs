@@ -9,7 +9,7 @@ use rollpacker_operators::resume::ResumeError;
 
 use crate::run_folder::RecordError;
 
-/// A value of `--resume` that names no snapshot.
+/// The error of a value of `--resume` that is neither `latest` nor a number of steps from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected `latest` or a number of steps, at least 1")]
 pub struct ResumeFromError;
@@ -96,12 +96,12 @@ pub enum RunSnapshotsError {
         /// The number of steps after which the snapshot was taken.
         steps: Step,
     },
-    /// The first process has sent something other than its snapshots.
+    /// The note of the first process about its snapshots cannot be read.
     #[error("cannot read the first process's note about its snapshots")]
     Note(#[source] serde_json::Error),
 }
 
-/// Steps, counted from 1 as in messages to users.
+/// The last steps of snapshots, printed in reverse order and counted from 1.
 struct StepList<'a>(&'a [Step]);
 
 impl fmt::Display for StepList<'_> {

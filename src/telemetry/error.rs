@@ -49,7 +49,7 @@ pub enum TelemetryError {
     /// The thread that exports metrics cannot be started.
     #[error("cannot start the thread that exports metrics")]
     Thread(#[source] std::io::Error),
-    /// The run has ended, and the collector has not received all data.
+    /// The run has ended, and the collector has not received all data that this process recorded.
     #[error("telemetry was lost: {}", loss::join(.0))]
     Lost(Vec<Loss>),
 }

@@ -119,7 +119,7 @@ impl Drop for Telemetry {
     }
 }
 
-/// Registers the values of the configured export headers as secrets, because collectors repeat them in error messages.
+/// Registers the values of the configured export headers as secrets, because collectors may repeat them in error messages.
 fn register_secrets(variable: &impl Fn(&str) -> Option<String>) {
     for name in ["", "TRACES_", "METRICS_", "LOGS_"] {
         let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();

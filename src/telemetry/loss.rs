@@ -40,7 +40,8 @@ pub struct Loss {
     pub signal: Signal,
     /// The endpoint, without credentials.
     pub endpoint: String,
-    /// The number of failed exports. An export is one batch of spans or of log messages, or the metrics of one step.
+    /// The number of failed exports. An export is one batch of spans or of log messages, or the metrics of one step. A failed
+    /// shutdown counts as one more.
     pub exports: u64,
     /// The cause of the first failure.
     pub cause: String,

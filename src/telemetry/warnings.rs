@@ -28,7 +28,8 @@ pub(crate) fn print() {
     drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer())));
 }
 
-/// Returns a layer that prints the messages that `RUST_LOG` selects, or warnings if its value is unset or cannot be parsed.
+/// Returns a layer that prints the messages that `RUST_LOG` selects, or warnings of this project if its value is unset or cannot be parsed.
+/// Warnings that the console has already printed are left out.
 pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
     // Spans stay turned off: those of steps and stages are for the export of traces.
     let unprinted =

@@ -20,7 +20,7 @@ pub struct Continuations {
 struct OpenResponse {
     /// The number of tokens when the response ended or was paused.
     tokens: u32,
-    /// The steps that had a part of the response.
+    /// The shown steps that have a part of the response.
     steps: Vec<u64>,
 }
 

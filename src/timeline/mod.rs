@@ -26,14 +26,14 @@ pub struct TimelineStep {
     pub validation: Option<Interval>,
     /// The intervals in which the trainer computed, in order; empty if they were not recorded.
     pub training: Vec<Interval>,
-    /// The responses that ended in the step.
+    /// The responses that ended or were paused in the step.
     pub responses: Vec<TimelineResponse>,
 }
 
 /// A response on a timeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimelineResponse {
-    /// The number of the prompt in the run.
+    /// The id of the prompt.
     pub prompt: u64,
     /// The index of the response in its group, from 0.
     pub sample: u32,
@@ -43,7 +43,7 @@ pub struct TimelineResponse {
     pub rollout: Option<Interval>,
     /// The time in which the response was scored. `None` for responses that were not trained on in the step.
     pub scoring: Option<Interval>,
-    /// The length, in tokens.
+    /// The length of the response in tokens, including the tokens that earlier steps sampled.
     pub tokens: u32,
     /// The number of tokens that earlier steps sampled.
     pub resumed: u32,

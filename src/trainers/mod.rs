@@ -170,7 +170,7 @@ impl TrainerStarter {
 }
 
 impl ChosenTrainer {
-    /// Returns a trainer that a program passes by value. Errors name its type.
+    /// Returns the choice of a trainer that a program constructs with `start`. Errors name the type of the trainer.
     pub(crate) fn custom<T: Trainer + 'static>(
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
@@ -199,7 +199,8 @@ impl ChosenTrainer {
         Ok(trainer)
     }
 
-    /// Returns the error of a constructor with the recipe key or the trainer that it concerns.
+    /// Returns the error of a constructor with the recipe key or the trainer that it concerns. Other errors of the torch trainer are
+    /// returned unchanged.
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast::<CatalogError>() {
             Ok(CatalogError::Option { key, reason }) => {

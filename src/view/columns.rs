@@ -15,13 +15,14 @@ pub(super) struct Columns {
     rounds: Vec<(u64, String)>,
     /// The number of lines.
     pub(super) lines: usize,
-    /// The last step.
+    /// The number of the last training step; 0 before the first.
     pub(super) steps: u64,
     /// The first and the last training steps, from which findings are made.
     ends: StepWindow<StepMetrics>,
     /// The first error of a line, and the number of lines that could not be read.
     error: Option<(String, usize)>,
-    /// The number of times that the run replaced its metrics file.
+    /// The number of times that the metrics file was read from its first line: once, and again each time that the run has replaced the
+    /// file.
     pub(super) generation: usize,
 }
 
@@ -60,7 +61,7 @@ impl Columns {
         columns.filter_map(|(name, points)| Some((name.as_str(), value(points)?))).collect()
     }
 
-    /// Returns the kind of the round of a step; empty if the step has no line.
+    /// Returns the kind of the round of a training step; empty if the step has no line, or its line names no kind.
     pub(super) fn round(&self, step: u64) -> &str {
         let at = self.rounds.partition_point(|(other, _)| *other < step);
         self.rounds.get(at).filter(|(other, _)| *other == step).map_or("", |(_, round)| round)
@@ -141,7 +142,8 @@ impl Curve {
     /// Returns the downsampled curve of a metric over the steps from `options.from` to `options.to`. `points` are all values of the metric;
     /// the moving average also covers the values before `options.from`.
     ///
-    /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run adds further steps.
+    /// Groups begin at multiples of their width in steps, a power of two. While the run adds steps, earlier groups stay as they are or
+    /// merge in pairs.
     pub(super) fn of(points: &[Point], options: CurveOptions) -> Self {
         let smooth = smoothed(points, options.smoothing);
         let begin = points.partition_point(|point| point.step < options.from);

@@ -25,7 +25,7 @@ impl ViewError {
         Self { status: StatusCode::BAD_REQUEST, text }
     }
 
-    /// Returns the error of a request from another site.
+    /// Returns the error of a request whose `Host` header does not name this machine.
     pub(super) fn forbidden(text: String) -> Self {
         Self { status: StatusCode::FORBIDDEN, text }
     }

@@ -31,12 +31,13 @@ pub(super) async fn events(
 struct Changes {
     runs: Shared,
     ticks: Interval,
-    /// The table that the page has.
+    /// The table that was last sent to the page, as JSON; empty before.
     sent: String,
 }
 
 impl Changes {
-    /// Waits until the table differs from what the page has; `None` if the table cannot be formatted or its reading panicked.
+    /// Waits until the table differs from the table last sent, and returns it as JSON. Returns `None` if the table cannot be formatted or
+    /// its reading panicked.
     async fn next(&mut self) -> Option<String> {
         loop {
             self.ticks.tick().await;

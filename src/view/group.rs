@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::run_reader::{ReadError, Rollouts, dialogue, number, text};
 
-/// The columns of a response and of its prompt, except the columns in `PROMPT_COLUMNS`.
+/// The columns that are shown of a response and of its prompt, except the columns in `PROMPT_COLUMNS` and the values per token.
 pub(super) const COLUMNS: [&str; 19] = [
     column::PROMPT_ID,
     column::SAMPLE,
@@ -73,7 +73,7 @@ pub(super) struct GroupResponse {
     advantage: Option<f64>,
     components: Option<Value>,
     labels: Option<Value>,
-    /// The error of the reward, if scoring failed.
+    /// The reason why the score, or a part of it, could not be computed; `None` if there was no error or the response was not trained on.
     error: Option<String>,
 }
 

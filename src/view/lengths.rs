@@ -58,7 +58,7 @@ struct SourceHistograms {
     cut: Vec<u32>,
 }
 
-/// The responses of a data source.
+/// The scores and the lengths in tokens of the responses of a data source, split as in [`SourceHistograms`].
 #[derive(Debug, Default)]
 struct SourceValues {
     scores: Vec<f64>,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::lengths::read_steps;
 use crate::run_reader::{ReadError, Rollouts, number, text};
 
-/// The number of characters of a prompt that the table shows.
+/// The maximum number of characters of a prompt that the table shows.
 const MAX_PREVIEW_CHARS: usize = 160;
 
 const COLUMNS: [&str; 9] = [
@@ -123,8 +123,8 @@ fn collect(
     Ok(())
 }
 
-/// Returns the beginning of the last message, at most `MAX_PREVIEW_CHARS` characters. If `messages` is not a list of messages, returns the
-/// beginning of `messages` itself.
+/// Returns the beginning of the last message, at most `MAX_PREVIEW_CHARS` characters, followed by an ellipsis if the message is longer. If
+/// `messages` is not a list of messages, returns the beginning of `messages` itself.
 fn preview(messages: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(messages).ok();
     let last =

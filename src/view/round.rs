@@ -39,14 +39,15 @@ const COLUMNS: [&str; 18] = [
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) step: u64,
-    /// The kind of the round; empty if the step has no metrics yet.
+    /// The kind of the round; empty if the step has no metrics yet, or its line names no kind.
     kind: String,
     metrics: BTreeMap<String, f64>,
     /// The stages of the step; `None` if its records do not determine their times.
     stages: Option<Vec<StageSpan>>,
     responses: Vec<RoundResponse>,
     prompts: Vec<RoundPrompt>,
-    /// The placements of the step, as the run wrote them, with times since `origin_ns`.
+    /// The placements of the step, as the run wrote them, with times on the run's clock; `None` if the run wrote none or they cannot be
+    /// read.
     placement: Option<Value>,
     /// The time on the run's clock from which all seconds count, in nanoseconds.
     origin_ns: u64,
@@ -61,9 +62,9 @@ struct RoundResponse {
     outcome: ResponseOutcome,
     started: f64,
     finished: f64,
-    /// The time at which the score was known; `None` without a score.
+    /// The time at which the score was known; `None` for a response that was not trained on.
     scored: Option<f64>,
-    /// The duration of scoring, in seconds.
+    /// The duration of scoring, in seconds; `None` for a response that was not trained on.
     reward_s: Option<f64>,
     instance: u32,
     tokens: u32,
@@ -74,7 +75,7 @@ struct RoundResponse {
     /// The version of the policy that sampled the first token.
     policy: u64,
     finish: String,
-    /// `true` if the reward failed.
+    /// `true` if the response was trained on although its score, or a part of it, could not be computed.
     failed: bool,
 }
 
@@ -107,7 +108,7 @@ struct RoundPrompt {
     outcome: &'static str,
 }
 
-/// The kind of a step's round and its metrics, as the run recorded them.
+/// The metrics of a step and the kind of its round, as the run recorded them.
 pub(super) struct StepRecord {
     kind: String,
     metrics: BTreeMap<String, f64>,
@@ -122,7 +123,7 @@ impl StepRecord {
         }
     }
 
-    /// Returns `true` if the step has no line of metrics.
+    /// Returns `true` if the run has no metrics of the step.
     pub(super) fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }

@@ -16,14 +16,15 @@ use super::run::{RunDetail, RunLine};
 use super::tokens::TokenView;
 use super::{Shared, assets, events, host};
 
-/// The default number of points of a curve.
+/// The default maximum number of points of a curve.
 const POINTS: usize = 400;
 /// The maximum number of points of a curve that a request may ask for.
 const MAX_POINTS: usize = 4000;
 
 type Answer<T> = Result<Json<T>, ViewError>;
 
-/// Returns the routes of the page and of its data. With `loopback_only`, requests whose `Host` header does not name this machine are refused.
+/// Returns the routes of the page and of its data. With `loopback_only`, requests whose `Host` header does not name this machine are
+/// refused.
 pub(crate) fn router(runs: Shared, loopback_only: bool) -> Router {
     let calls = Router::new()
         .route("/api/runs", get(lines))
@@ -40,7 +41,8 @@ pub(crate) fn router(runs: Shared, loopback_only: bool) -> Router {
     if loopback_only { router.layer(from_fn(host::only_loopback)) } else { router }
 }
 
-/// Runs a function that reads files on a thread that may wait for the disk.
+/// Runs `read`, which reads files, on a thread that may wait for the disk, and returns its result as JSON. If `read` panics, returns an
+/// error.
 async fn read_blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
 ) -> Answer<T> {

@@ -61,13 +61,13 @@ fn modified(path: &Path) -> Option<SystemTime> {
 pub(super) struct RunLine {
     name: String,
     folder: String,
-    /// The reason of the end; `None` if the run is not over, or was killed.
+    /// The reason of the end; `None` if the run has no readable summary: it is not over, was killed, or failed with an error.
     ended: Option<String>,
-    /// The number of the last training step.
+    /// The number of the last training step; 0 before the first.
     steps: u64,
     /// The number of lines of metrics. A page reads its curves again if this number or `generation` changes.
     lines: usize,
-    /// The number of times that the run replaced its metrics file.
+    /// The number of times that the metrics file was read from its first line; see [`Columns::generation`].
     generation: usize,
     /// The time at which `metrics.jsonl` was last written, in seconds since 1970; 0 if it is unknown.
     written: f64,

@@ -16,7 +16,7 @@ pub(super) struct StageSpan {
 ///
 /// A run records the durations of the stages, but not their start times. Each stage follows the previous stage, and the rollout ends with
 /// the last response, whose time is recorded. Stages without a duration are left out. Returns `None` if the recorded duration of the
-/// rollout is 0 or missing: the rollout then ended before the previous step, and the durations leave out a part of the step.
+/// rollout is missing or 0. It is 0 if the rollout ended before the previous step closed; the durations then leave out a part of the step.
 pub(super) fn stages(
     metrics: &BTreeMap<String, f64>,
     generated: f64,

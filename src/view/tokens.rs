@@ -21,12 +21,12 @@ const COLUMNS: [&str; 7] = [
     column::VALUES,
 ];
 
-/// A response with the values of its tokens. A list is empty if the run has no such values.
+/// A response with the values of its tokens. A list is empty if the response has no such values.
 #[derive(Debug, Serialize)]
 pub(super) struct TokenView {
     response: GroupResponse,
     ids: Vec<i32>,
-    /// The texts of the tokens; `None` if there is no tokenizer.
+    /// The texts of the tokens; `None` if they cannot be determined.
     pieces: Option<Vec<String>>,
     /// The reason why there are no texts; `None` if there are.
     without_pieces: Option<String>,

@@ -99,7 +99,7 @@ impl Secrets {
     }
 }
 
-/// Registers a secret of at least 8 bytes for the lifetime of the process. Shorter secrets are ignored.
+/// Registers a secret for the lifetime of the process, in each of its [forms](Secrets::add) that has at least 8 bytes.
 pub fn register(secret: &str) {
     let mut secrets = Secrets::default();
     secrets.add(secret);
@@ -277,7 +277,7 @@ fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
     kept.into()
 }
 
-/// Redacts one URL after its scheme.
+/// Redacts the part of a URL after its scheme: the user information, and the values of parameters whose names indicate secrets.
 fn without_user_information(url: &str) -> String {
     let (authority, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
     let host = authority.rfind('@').map(|at| format!("{REDACTED}{}", &authority[at..]));

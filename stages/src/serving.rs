@@ -28,8 +28,8 @@ pub struct Generation {
     pub sampling: Sampling,
     /// The tokens that end a response.
     pub ends: EndTokens,
-    /// The seed of the responses. Requests with the same seed, prompt, sampling options and weights have the same responses. Without a
-    /// seed, the identity of the request selects the random numbers.
+    /// The seed of the responses. Requests with the same seed, prompt, sampling options, end tokens and weights have the same responses.
+    /// Without a seed, the identity of the request selects the random numbers.
     pub seed: Option<u64>,
     /// The number of most likely tokens whose log-probabilities the engine reports at each sampled token, in addition to the
     /// log-probability of the sampled token. `None` to report no log-probabilities.
@@ -92,7 +92,7 @@ pub trait TokenReceiver: Send {
 /// The treatment of running requests during a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Running requests are aborted.
+    /// All requests are aborted, running or waiting.
     Abort,
     /// The pause begins after the running requests have ended.
     Wait,
@@ -182,8 +182,8 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Generates the responses of a request.
     fn generate(&self, generation: Generation);
 
-    /// Aborts a request. Its receiver gets the end of each sample with [`FinishReason::Abort`]; tokens reported before stay valid. Has no
-    /// effect if the request has ended.
+    /// Aborts a request. Its receiver gets [`FinishReason::Abort`] for each sample that has not ended; tokens reported before stay valid.
+    /// Has no effect if the request has ended.
     fn abort(&self, id: GenerationId);
 
     /// Aborts one sample of a request. At least one token of the sample must have been reported. Has no effect if the sample has ended.
@@ -201,7 +201,7 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// If the engine has stopped.
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Returns `true` between a pause and the next resume.
+    /// Returns `true` from the time at which a pause has begun on all instances until all instances have resumed.
     fn is_paused(&self) -> bool;
 
     /// Loads the safetensors files of a folder. `None` selects the folder with which the engine was started. The future is ready when every

@@ -87,7 +87,7 @@ pub fn shape_of(name: &str, shapes: &[(&str, Shape)]) -> Shape {
         .unwrap_or_default()
 }
 
-/// A struct that has only the field with the number `at`.
+/// A deserializer of a struct that contains only the field at index `at`.
 struct OneField<'a> {
     at: usize,
     shape: &'a mut Shape,

@@ -38,7 +38,8 @@ pub fn reason(message: &str) -> String {
     of_variant().or_else(of_type).unwrap_or_else(|| message.to_owned())
 }
 
-/// Returns the keys that lead to the value that an error concerns. If the value is in a list, the keys lead to the list.
+/// Returns the keys that lead to the value that an error concerns, up to the first list or enum on the way. If the value is in a list, the
+/// keys lead to the list.
 pub fn keys_to(path: &serde_path_to_error::Path) -> impl Iterator<Item = &str> {
     path.iter().map_while(|segment| match segment {
         Segment::Map { key } => Some(key.as_str()),
@@ -83,7 +84,8 @@ pub fn one_of(names: &[&str], found: &str) -> String {
     format!("one of {}{hint}", names.join(", "))
 }
 
-/// Returns the message for a wrong name, from the rest of an error of serde after "unknown variant `".
+/// Returns the message for a wrong name, from the rest of an error of serde after "unknown variant `"; `None` if the error does not list
+/// the expected names.
 fn wrong_name(rest: &str) -> Option<String> {
     let (found, expected) = rest.split_once("`, expected ")?;
     // Names are between backquotes, and words between names are not.
@@ -115,7 +117,7 @@ fn describe_type(expected: &str) -> Cow<'_, str> {
     words.into()
 }
 
-/// Returns the range of an integer type in words; `None` if the type is not narrower than TOML's integers.
+/// Returns the range of an integer type in words; `None` for signed types of 64 bits or more, and for types that are not integers.
 fn describe_range(expected: &str) -> Option<String> {
     let (min, max): (i64, i64) = match expected {
         "u8" => (0, u8::MAX.into()),

@@ -2,7 +2,7 @@
 
 use crate::fault::origin::{HasOrigin, Origin};
 
-/// The error of a request whose thread or task panicked before it replied.
+/// The error of a request whose thread or task ended before it replied, usually by a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread or task that ran the request panicked")]
 pub struct Panicked;

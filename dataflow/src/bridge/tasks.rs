@@ -24,7 +24,7 @@ pub enum Executor {
 
 /// The futures of one operator, each under a unique key. Dropping the collection [cancels](Tasks::cancel) them.
 pub struct Tasks<K, R> {
-    /// The tasks that have neither replied nor been cancelled.
+    /// The tasks that were not cancelled and whose results [`try_next`](Self::try_next) has not returned.
     wanted: BTreeMap<K, Canceller>,
     replies: Arc<Replies<K, R>>,
     /// Replies that were taken from `replies` and not returned yet.
@@ -53,7 +53,8 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         Self { wanted: BTreeMap::new(), replies, taken: VecDeque::new(), running }
     }
 
-    /// Starts a task under a key that has never been used before.
+    /// Starts a task. `key` must not have been used before, not even for a canceled task, whose late reply would be taken for the reply of
+    /// this one.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
         self.wanted.insert(key.clone(), canceller);

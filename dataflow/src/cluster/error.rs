@@ -34,7 +34,7 @@ pub enum ClusterError {
     Hosts {
         /// The file.
         path: PathBuf,
-        /// A description of the problem.
+        /// The address that occurs twice, or `none`.
         found: String,
     },
     /// The process index is out of range.

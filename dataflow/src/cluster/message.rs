@@ -41,7 +41,7 @@ pub(super) struct Hello {
     /// The facts of the sender's run.
     pub(super) facts: RunFacts,
     /// The note of process 0, which the workers of all processes can read; see [`Cluster::run`](super::Cluster::run). `None` if another
-    /// process is the sender and does not know the note yet.
+    /// process is the sender.
     pub(super) note: Option<String>,
     /// The current time of the sender's clock.
     pub(super) now: Nanos,
@@ -58,7 +58,7 @@ pub(super) enum ControlMessage {
     Done,
 }
 
-/// Writes one line.
+/// Writes `message` as one line of JSON.
 pub(super) fn write(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

@@ -2,7 +2,8 @@
 //!
 //! An operator that fails emits an error row at the step that failed and keeps its capability, so that no frontier reports the step as
 //! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first error. Dropping the capability on an
-//! error would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
+//! error would lose data silently. A panic is a bug. Binaries end the process at a panic ([`stop_on_panic`]), because the peers of a worker
+//! that unwinds would wait forever.
 
 pub(crate) mod origin;
 pub(crate) mod record;

@@ -10,7 +10,8 @@ use crate::step::{PromptId, Step};
 /// An error of an operator, with the step, prompt and response that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The step at which the operator failed; `None` for a fault that belongs to no step. The receiver of the error row sets this field.
+    /// The step at which the operator failed. `None` for a fault that belongs to no step, and until the receiver of the error row sets this
+    /// field.
     pub step: Option<Step>,
     /// The name of the operator that failed.
     pub operator: String,

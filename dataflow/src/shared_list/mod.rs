@@ -89,14 +89,14 @@ fn item_name(item: &DataType) -> Option<&'static str> {
     }
 }
 
-/// The fields that [`list_item`] returns for numbers.
+/// The fields that [`list_item`] returns for the most frequent item types.
 static LIST_ITEMS: LazyLock<[FieldRef; 4]> = LazyLock::new(|| {
     [DataType::Int32, DataType::UInt32, DataType::UInt64, DataType::Float32]
         .map(|item| Arc::new(Field::new_list_field(item, false)))
 });
 
-/// Returns the field of the items of a list column. Items are never null. Lists of the item types of the streams (`Int32`, `UInt32`,
-/// `UInt64`, `Float32`) share one field per type, so that no batch allocates a field and their types compare by address.
+/// Returns the field of the items of a list column. Items are never null. Lists of `Int32`, `UInt32`, `UInt64` or `Float32` share one field
+/// per type, so that their batches allocate no field and their types compare by address.
 #[must_use]
 pub fn list_item(item: DataType) -> FieldRef {
     let shared = LIST_ITEMS.iter().find(|field| *field.data_type() == item).cloned();
@@ -179,7 +179,7 @@ fn copied<T: ArrowPrimitiveType>(lists: &BinaryViewArray) -> ArrayRef {
     Arc::new(ListArray::new(list_item(T::DATA_TYPE), offsets, values, None))
 }
 
-/// Copies shared lists and texts into buffers that hold nothing else, before they are sent to another process or written to a file.
+/// Copies shared lists and texts into buffers that hold nothing else, before a batch is encoded for another process.
 pub(crate) fn compacted(rows: &RecordBatch) -> RecordBatch {
     let columns = rows.columns().iter().map(|column| -> ArrayRef {
         match column.data_type() {

@@ -20,7 +20,7 @@ struct CadenceState {
     last_queried: Option<Step>,
     /// The steps of which a snapshot was requested. They are kept, because some operators query them late.
     requested: BTreeSet<Step>,
-    /// The number of workers of this process that have an operator which takes part in snapshots.
+    /// The number of workers of this process that have called `join` and not `leave`.
     workers: usize,
     /// The number of workers of the graph.
     peers: usize,
@@ -108,7 +108,8 @@ impl Cadence {
     }
 
     /// Returns `true` if the snapshot of `step` or of a later step is committed or was given up. Otherwise requests the snapshot of `step`,
-    /// a completed step, and returns `false`; the registered operators are woken when the snapshot is committed or given up.
+    /// a completed step, and returns `false`. The registered operators are woken at the first request for `step`, and when the snapshot is
+    /// committed or given up.
     pub(crate) fn is_settled(&self, step: Step) -> bool {
         let mut state = self.lock();
         if state.settled >= Some(step) {

@@ -36,7 +36,7 @@ pub(crate) fn claim(
     }
 }
 
-/// Returns the newest generation of which the folder contains any file, or 0 if there is none.
+/// Returns the newest generation of which the folder contains a claim, a manifest or a folder of parts, or 0 if there is none.
 pub(crate) fn newest(
     files: &dyn Files,
     layout: &SnapshotLayout,

@@ -90,12 +90,13 @@ impl HasOrigin for SnapshotError {
     }
 }
 
-/// Damage to a file of a snapshot, because of which the snapshot is not trusted.
+/// The reason why a snapshot cannot be used: a missing, changed or unreadable file, a manifest of another run, parts without a manifest, or
+/// no snapshot of the requested step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
     /// The file or folder.
     pub path: PathBuf,
-    /// The expected content.
+    /// The expected content of the file or folder.
     pub expected: String,
     /// The content that was found.
     pub found: String,

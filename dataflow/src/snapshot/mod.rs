@@ -18,8 +18,8 @@
 //!
 //! Snapshots are taken after every n-th step ([`Cadence`]), on request ([`SnapshotRequest`]), and when all inputs have ended. A killed run
 //! loses the steps after its last manifest and computes them again. A crash leaves a manifest either complete or absent. Parts without a
-//! manifest are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation
-//! can no longer commit.
+//! manifest are removed when the next generation is claimed. [`SnapshotStore::open`] claims a [`Generation`], and processes with an older
+//! generation can no longer commit.
 //!
 //! With [`Cadence::with_held_states`], every operator also holds the state of its last step in memory. If the next step fails for a
 //! temporary reason, [`Parts::save_held`] still takes a snapshot of the step before. An operator holds a capability of that step until it

@@ -264,8 +264,8 @@ impl Parts {
         }
     }
 
-    /// Returns `true` if the state has not changed since it was last handed to the writer. With [`OnError::Warn`], always returns `false`,
-    /// because the parts of a failed snapshot are removed.
+    /// Returns `true` if the state has not changed since it was last handed to the writer. Returns `false` before the first step changes
+    /// the state, and always with [`OnError::Warn`], because the parts of a failed snapshot are removed.
     fn is_unchanged(&self) -> bool {
         self.writer.plan.on_error == OnError::Fail
             && self.reached.is_some()

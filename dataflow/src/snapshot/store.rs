@@ -181,7 +181,7 @@ impl SnapshotStore {
         }
     }
 
-    /// Returns the generation of this process; 0 if the store was opened only for reading.
+    /// Returns the generation in which this store writes; 0 if the store was opened only for reading.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -302,7 +302,8 @@ impl SnapshotStore {
         written.inspect_err(|_| drop(self.files.remove(&draft)))
     }
 
-    /// Removes the parts of a failed snapshot. `step` is the step for which this process wrote the parts.
+    /// Removes the parts of a snapshot that is not committed, because it failed or contains nothing new. `step` is the step for which this
+    /// process wrote the parts.
     ///
     /// # Errors
     /// If the parts cannot be removed.

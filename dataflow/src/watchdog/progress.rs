@@ -11,7 +11,7 @@ type Count = Box<dyn Fn() -> u64>;
 thread_local! {
     /// The counters of work done outside of the graph for this worker.
     static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
-    /// The number of rows and frontier changes that this worker has processed.
+    /// A wrapping count of the batches that the operators of this worker received or emitted and of the changes of their frontiers.
     static EVENTS: Cell<u64> = const { Cell::new(0) };
     /// The latest step of which this worker has processed rows.
     static LATEST_STEP: Cell<Step> = const { Cell::new(Step(0)) };
@@ -24,7 +24,7 @@ pub(crate) fn record_event() {
     EVENTS.set(EVENTS.get().wrapping_add(1));
 }
 
-/// Counts progress with rows of a step.
+/// Counts one event of progress and records that rows of `step` have arrived, unless `step` is [`Step::END`].
 pub(crate) fn record_rows(step: Step) {
     record_event();
     if step != Step::END {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason why a file cannot be written.
+/// The reason why an output file cannot be written, or why abandoned files cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The path is taken by something that must not be replaced.

@@ -92,7 +92,7 @@ fn is_input(path: &Path, input: &Path) -> FileError {
     FileError::IsInput { path: path.to_owned(), input: input.to_owned() }
 }
 
-/// Returns `true` if two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
+/// Returns `true` if two paths lead to the same place: to one file, or to one name in one folder where there is no regular file.
 #[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     match (FileId::at(one), FileId::at(other)) {
@@ -104,7 +104,7 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Returns the path with its folder resolved; `None` if the folder does not exist.
+/// Returns the path with its folder resolved; `None` if the folder does not exist, or the path does not end in a name.
 fn with_resolved_folder(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;

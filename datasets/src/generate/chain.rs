@@ -2,8 +2,9 @@
 //!
 //! A prompt is a digit followed by maps, such as `3+4*7`. It is read from left to right, without precedence, and only the last digit is
 //! kept. The worked solution is `3+4=7,7*7=9,A:9`; the direct solution is `A:9`. Every map is a bijection of the digits (adding 1 to 9, or
-//! multiplying by 3, 7 or 9, which are coprime to 10), so the answer depends on every step and no map can be skipped. The worked solution
-//! is easier to learn: each of its steps is one of 120 facts, while the direct answer is a function of the whole prompt.
+//! multiplying by 3, 7 or 9, which are coprime to 10). No map discards the digit before it, as `*0` would, so the last maps alone do not
+//! determine the answer. The worked solution is easier to learn: each of its steps is one of 120 facts, while the direct answer is a
+//! function of the whole prompt.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;

@@ -63,7 +63,7 @@ pub struct Generated {
     pub train: PathBuf,
     /// The file of the held-out prompts, without demonstrations.
     pub validation: PathBuf,
-    /// The number of prompts in both files.
+    /// The total number of prompts in the two files.
     pub rows: u64,
     /// The median length of the worked solutions of `train`, in characters.
     pub median_solution_chars: u64,
@@ -83,7 +83,7 @@ pub struct Generated {
 ///
 /// If a setting is out of bounds, there are not enough different prompts, the path of a file holds something that is not a regular file,
 /// the folder cannot be created, or a file cannot be written. In these cases, neither file is replaced, with one exception:
-/// `validation.parquet` is replaced first and stays replaced if only the replacement of `train.parquet` fails.
+/// `validation.parquet` is replaced first and stays replaced if `train.parquet` cannot be completed afterwards.
 pub fn generate(
     config: &ChainConfig,
     folder: &Path,

@@ -102,7 +102,7 @@ impl JsonlFile {
     }
 }
 
-/// Returns one segment for each recorded position.
+/// Returns one segment of up to [`STRIDE`] rows for each of `offsets`. `end` is the end of the last row.
 fn segments(rows: u64, offsets: &[u64], end: u64) -> Vec<Segment> {
     let ends = offsets.iter().skip(1).copied().chain([end]);
     let segment = |((index, start), end): ((u64, &u64), u64)| Segment {

@@ -331,7 +331,7 @@ fn decoded_bytes(group: &RowGroupMetaData, projection: &ProjectionMask) -> u64 {
     bytes.sum()
 }
 
-/// Returns the number of rows that take about [`CHUNK_BYTES`], at most [`CHUNK_ROWS`].
+/// Returns the number of rows that take about [`CHUNK_BYTES`] in the row group with the largest rows: at least 1, at most [`CHUNK_ROWS`].
 fn chunk_rows(segments: &[Segment]) -> usize {
     let fit = |segment: &Segment| {
         CHUNK_BYTES * (segment.rows.end - segment.rows.start) / segment.bytes.max(1)

@@ -340,7 +340,7 @@ impl TraceReader<'_> {
 
 /// Finish reasons of responses that were dropped before their end.
 const DROPPED: [&str; 4] = ["abort", "aborted", "cancelled", "canceled"];
-/// Finish reasons of responses that continue in a later row.
+/// Finish reasons of paused responses, which may continue in a later row.
 const PAUSED: [&str; 2] = ["pause", "paused"];
 
 impl<'a> TraceCell<'a> {

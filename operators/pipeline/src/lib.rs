@@ -80,7 +80,7 @@ type SharedObserver = Rc<RefCell<dyn Observer>>;
 pub enum RunTime {
     /// Wall time, from this clock.
     Wall(Arc<dyn Clock>),
-    /// Virtual time, which the stages advance.
+    /// Virtual time. Whenever no work is left, it advances to the earliest alarm that a stage has set.
     Virtual(VirtualClock),
 }
 
@@ -348,8 +348,8 @@ impl Pipeline {
     }
 }
 
-/// Reports warnings and errors of all workers to the observer of the first worker. The observer is registered with `faults` before the
-/// error stream, so that the observer receives a fault before the run ends.
+/// Reports the warnings of all workers to the observer of the first worker, and the fault of this worker that ends the run to this worker's
+/// observer. The observer is registered with `faults` before the error stream, so that it receives the fault before the run ends.
 fn report_faults(
     warnings: BatchStream<'_>,
     errors: BatchStream<'_>,

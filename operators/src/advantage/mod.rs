@@ -63,7 +63,7 @@ pub struct ScoredResponse {
 /// assert_eq!(Regret.advantages(&group), [0.0, -1.0, -0.5]);
 /// ```
 pub trait Advantage: Send + Sync {
-    /// Returns the advantages of a group.
+    /// Returns the advantage of each response of a group, in their order.
     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64>;
 }
 
@@ -93,7 +93,8 @@ pub struct Trajectory {
 pub struct Estimate {
     /// One advantage per token.
     pub advantages: Vec<f64>,
-    /// The value that a critic should have predicted at each token. Empty for an estimator that needs no values.
+    /// The value that a critic should have predicted at each token. May be empty unless the estimator [needs
+    /// values](TokenAdvantage::needs_values).
     pub returns: Vec<f64>,
 }
 
@@ -201,7 +202,7 @@ impl Estimator {
 /// A violation of the contract of an [`Advantage`] or a [`TokenAdvantage`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EstimateError {
-    /// The number of estimates differs from the number of responses.
+    /// The number of estimates, or of advantages of a group, differs from the number of responses that the estimator received.
     #[error(
         "the advantage estimator violates its contract: expected one estimate for each of {expected} responses, found {found}"
     )]
@@ -234,7 +235,7 @@ pub enum EstimateError {
         field: &'static str,
         /// The id of the prompt.
         prompt: u64,
-        /// The number that is not finite.
+        /// The number that is not finite as an `f32`.
         found: f64,
     },
 }

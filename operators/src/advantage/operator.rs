@@ -138,7 +138,7 @@ struct AdvantageState {
     inferred: bool,
     controller: Option<KlController>,
     open: BTreeMap<Step, AdvantageStep>,
-    /// The snapshot parts of the KL coefficient; `None` if it does not adapt.
+    /// The snapshot parts of the KL coefficient; `None` if it does not adapt or there is no KL penalty.
     parts: Option<OperatorParts>,
     /// `true` once a step could not be estimated. The capabilities of the step are kept, so it does not complete, and no later group is
     /// passed on.

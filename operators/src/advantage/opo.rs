@@ -3,7 +3,7 @@
 use super::{Advantage, ScoredResponse};
 
 /// The score minus the length-weighted mean of the group's scores. This baseline is optimal if the gradients of all tokens have equal norm
-/// (Hao et al. 2025, OPO; verl's `opo`). The mean of a group of one is taken as 0.
+/// (Hao et al. 2025, OPO; verl's `opo`). The mean of a group of one, or of a group without tokens, is taken as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opo;
 

@@ -6,16 +6,16 @@ use rollpacker_dataflow::schema::column;
 
 use super::Trajectory;
 
-/// The responses of a batch with their rewards, and the mean KL divergence of each response. The KL penalty has been subtracted from the
-/// rewards.
+/// The responses of a batch with their rewards, and the mean KL divergence of each response. The KL penalty has been subtracted from
+/// rewards and scores.
 pub(super) struct Rewarded {
     pub(super) trajectories: Vec<Trajectory>,
     /// Mean divergence per response, in nats per token. Empty without a KL penalty.
     pub(super) divergences: Vec<f64>,
 }
 
-/// Reads the responses of a batch. If there is a KL penalty, `coefficient` times the divergence of each token is subtracted from its
-/// reward. Values and divergences are read only if the batch is `inferred`.
+/// Reads the responses of a batch. With a `coefficient`, the KL penalty of a token is `coefficient` times its divergence. It is subtracted
+/// from the reward of the token and from the score of the response. Values and divergences are read only if the batch is `inferred`.
 pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) -> Rewarded {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
     let scores = batch.values::<Float64Type>(column::SCORE);

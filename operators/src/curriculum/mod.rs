@@ -1,8 +1,8 @@
 //! Curriculum: leaves out prompts that the policy recently solved always or never, before anything is generated for them.
 //!
-//! A group whose responses all have the same reward has no gradient. DAPO (section 3.2) drops such groups after the rollout, which costs
-//! their generation; [`dynamic`](crate::schedule::dynamic) does this. A curriculum avoids that cost for prompts whose last result is
-//! known, as the difficulty pools of prime-rl do. Both can be combined.
+//! With group-relative advantages, a group whose responses all have the same reward has no gradient. DAPO (section 3.2) drops such groups
+//! after the rollout, which costs their generation; [`dynamic`](crate::schedule::dynamic) does this. A curriculum avoids that cost for
+//! prompts whose last result is known, as the difficulty pools of prime-rl do. Both can be combined.
 //!
 //! # The rule
 //! Prompts arrive epoch after epoch. Each prompt is judged once per epoch, just before the schedule would receive it. The judgement depends
@@ -19,7 +19,7 @@
 //!
 //! # Pass rates
 //! The pass rate of a group is the share of its responses whose score is at least `pass_score`. Groups that are trained on count with
-//! their admitted responses, and groups without reward variance that a schedule rejects count with all responses that it had scored.
+//! their admitted responses. A group that a schedule rejects for lack of reward variance counts with its responses that were scored before.
 //! Other prompts, such as deferred ones, and groups with a response that could not be scored, leave the history unchanged.
 //!
 //! # Determinism

@@ -28,7 +28,8 @@ pub(super) struct Results {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct StepResults {
-    /// The result of each response, by prompt and sample index: `true` if the response passed, `None` if it could not be scored.
+    /// The result of each response, by prompt and sample index: `Some(true)` if the response passed, `Some(false)` if it did not, `None` if
+    /// it could not be scored.
     passed: BTreeMap<PromptId, BTreeMap<u32, Option<bool>>>,
     groups: BTreeMap<PromptId, CountedGroup>,
     is_closed: bool,

@@ -66,7 +66,7 @@ pub fn anchors<'scope>(
 struct ExecutionFacts {
     longest: BTreeMap<Case, Longest>,
     executions: u64,
-    /// The sum of the limits, in nanoseconds.
+    /// The sum of the executions' time limits, in nanoseconds.
     limits: u128,
     kills: u64,
     audited_kills: i64,

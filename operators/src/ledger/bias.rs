@@ -10,7 +10,8 @@ use crate::survival::{Curve, Survival};
 /// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
 pub(super) const UNIT: f64 = 1_048_576.0;
 
-/// The number of trained responses, the sum of their weights, and the sum of their squared weights. Both sums are in units of 2^-20.
+/// A number of responses, the sum of their weights, and the sum of their squared weights. Both sums are 0 for responses that are counted
+/// without weights.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -131,11 +132,11 @@ impl TrainedLengths {
 /// The length distributions that are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LengthComparison {
-    /// Lengths of the policy.
+    /// Lengths of the policy. The length of a response that was cut is only known to exceed its tokens.
     pub policy: Survival,
     /// Lengths of the policy if each response that was cut by its own group had ended with the next token: a lower bound.
     pub policy_low: Survival,
-    /// Lengths that were trained on.
+    /// Lengths of the responses that were trained on.
     pub trained: TrainedLengths,
 }
 

@@ -20,11 +20,11 @@ facts! {
     Length {
         /// A response that is observed only beyond these tokens (left truncation).
         Entered = "entered",
-        /// A response that ended at these tokens.
+        /// A response that ended by itself at these tokens.
         Ended = "ended",
-        /// A response that was aborted at these tokens when its round was full.
+        /// A response that was aborted at these tokens and whose prompt was not admitted, for example because the round was full.
         Cut = "cut",
-        /// A response that was aborted at these tokens when its group was full.
+        /// A response that was aborted at these tokens and whose prompt was admitted: its group was full.
         Surplus = "surplus",
         /// A response that was trained on.
         Trained = "trained",
@@ -34,7 +34,7 @@ facts! {
 /// The history of a dataset row, or the sum over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launches {
-    /// The number of launched responses.
+    /// The number of launched responses that have ended or were aborted.
     pub(super) launched: i64,
     /// The number of responses that ended by themselves, the sum of their tokens, and the sum of their squared numbers of tokens.
     pub(super) whole: [i64; 3],
@@ -61,7 +61,7 @@ impl Launches {
 pub(super) struct Facts {
     /// The number of occurrences of each fact about a length, and for trained responses the sums of their weights.
     pub(super) lengths: BTreeMap<Length, WeightSums>,
-    /// The sums over the pairs with each fact.
+    /// For each fact about pairs, the sums over the pairs with this fact.
     pub(super) pairs: BTreeMap<Pair, Products>,
     /// The history of each dataset row.
     pub(super) rows: BTreeMap<u64, Launches>,

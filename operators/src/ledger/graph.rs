@@ -200,7 +200,7 @@ struct Reader {
     outputs: Outputs,
     first_counted: Step,
     waits: DeferredPrompts,
-    /// The sum of all facts. Kept only if snapshots are taken.
+    /// The sums of all facts, for snapshots. Updated only if snapshots are taken.
     known: FactTotals,
 }
 

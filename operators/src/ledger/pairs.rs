@@ -35,11 +35,11 @@ facts! {
     Pair {
         /// The pair is observed only if its longer response has more tokens than this (left truncation).
         Entered = "entered",
-        /// Both responses ended.
+        /// Both responses ended by themselves.
         Ended = "ended",
-        /// A response was aborted when the round was full.
+        /// A response was aborted, and the prompt was not admitted: the round was full.
         Cut = "cut",
-        /// A response was aborted when its group was full.
+        /// A response was aborted, and the prompt was admitted: the group was full.
         Surplus = "surplus",
         /// Both responses were trained on, and the pair is also counted as `Ended`.
         Scored = "scored",
@@ -100,8 +100,8 @@ pub(super) struct Member {
 /// The responses of a prompt as they were observed in a step.
 pub(super) struct ObservedGroup {
     pub(super) members: Vec<Member>,
-    /// The maximum length, in tokens, at which an earlier step observed the prompt. `None` if no earlier step observed the prompt. Only
-    /// pairs whose longer response exceeds `entry` add information.
+    /// The maximum length, in tokens, at which earlier steps that deferred the prompt observed it. `None` if the prompt was not deferred
+    /// before. Only pairs whose longer response exceeds `entry` add information.
     pub(super) entry: Option<u32>,
     /// `true` if the schedule admitted the prompt in the step, so that its aborted responses were surplus.
     pub(super) is_admitted: bool,
@@ -187,7 +187,8 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Adds `products.pairs` equal pairs to the distributions or sums that they belong to.
+    /// Adds the pairs with the fact `pair` to the distributions or sums that they belong to. `products` has the number of these pairs and
+    /// their sums.
     pub(super) fn add(&mut self, pair: Pair, products: &Products) {
         let times = u64::try_from(products.pairs).unwrap_or(0);
         let policies = [&mut self.policy, &mut self.policy_low];

@@ -10,7 +10,7 @@ use super::PlacementError;
 use super::error::within;
 use super::profile::{Phase, Profile, Row};
 
-/// A cell of a profile: the point of a measurement to which live iterations are compared.
+/// A cell of a profile: a point at which the engine was measured. The ratio of a live iteration is attributed to the nearest cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// The phase of the engine.

@@ -129,8 +129,8 @@ impl Forecast {
         rollout + cost.training(all, (total - trained).max(0.0))
     }
 
-    /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, its duration in seconds, and the
-    /// share of responses that had ended before it.
+    /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, the seconds from the end of the
+    /// rung before to its end, and the share of responses that had ended before it.
     pub(super) fn simulate_rollout<C: StepCost>(
         &self,
         cost: &C,
@@ -177,8 +177,8 @@ fn iteration<C: StepCost>(cost: &C, rollout: Placement, alive: f64, held: f64) -
     cost.decode_iteration(rollout.tensor_parallel, running * share, tokens * share) / share
 }
 
-/// Groups responses by their residual length: coarsely where many responses end, and one by one at the end of the tail. Returns at most
-/// `MAX_RUNGS` rungs in ascending order of residual length.
+/// Groups the responses of each cohort by their residual length: coarsely where many responses end, and one by one at the end of the tail.
+/// Neighboring rungs are merged if there are more than `MAX_RUNGS`. Returns the rungs in ascending order of residual length.
 fn rungs_of(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
     let mut rungs: Vec<Rung> =
         cohorts.iter().flat_map(|cohort| split_cohort(curve, job, *cohort)).collect();

@@ -95,7 +95,8 @@ pub enum Event {
         /// The step of the round.
         step: Step,
     },
-    /// All responses of the step have ended and none will follow. The rollout is idle until the next round.
+    /// All responses of the step have ended and none will follow. The rollout is idle until the next round, unless a later round has
+    /// already opened.
     Drained {
         /// The step of the round.
         step: Step,
@@ -130,17 +131,17 @@ impl fmt::Display for Decision {
 pub enum Reason {
     /// A round begins.
     Round,
-    /// The rollout is idle until the next round.
+    /// The rollout of a step is drained.
     Drained,
-    /// The remaining responses fit on fewer instances, and groups wait for the trainer.
+    /// The [`Trigger`] of the stream trainer lets devices leave the rollout to train.
     ScaleDown,
-    /// Few responses remain, and fewer, wider instances end them sooner.
+    /// The step is predicted to end sooner on fewer, wider instances.
     Consolidate,
-    /// Responses were preempted too often.
+    /// The last round of the kind had more preemptions than the round of the kind before it, by more than a tolerated factor.
     Preemptions,
-    /// No response has been preempted for several rounds.
+    /// No response was preempted in several consecutive rounds of the kind.
     Idle,
-    /// The step is predicted to be the shortest with this placement.
+    /// The round is predicted to be the shortest with this parallelism.
     Predicted,
 }
 

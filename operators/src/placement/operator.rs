@@ -81,7 +81,7 @@ impl CheckedPlacement {
 
 /// Installs the operator and returns batches of [`schema::PLACEMENTS`] and of [`schema::ERRORS`]. In terms of progress tracking, outputs
 /// depend only on policies: the operator keeps the capabilities of each step until no requests, responses or decisions of the step can
-/// arrive, and sends the later decisions of the step with them.
+/// arrive. It sends placements and errors with the capabilities of the earliest step that it keeps.
 pub(crate) fn place<'scope>(
     checked: CheckedPlacement,
     observed: PlacementInputs<'scope>,
@@ -254,7 +254,7 @@ impl PlacementDriver {
         }
     }
 
-    /// Reports the steps whose rollout has drained.
+    /// Delivers [`Event::Drained`] for the steps whose rollout has drained since the last call.
     fn deliver_drained(&mut self) {
         let ended = |progress: &RolloutProgress| {
             progress.closed && !progress.drained && progress.ended == progress.launched

@@ -53,7 +53,7 @@ pub(super) type PlannerState = BTreeMap<RoundKind, KindState>;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KindState {
     tensor_parallel: u32,
-    /// The number of preemptions in the last round; `None` before the first round.
+    /// The number of preemptions in the last round that has ended; `None` if none has ended.
     preemptions: Option<u64>,
     /// The number of consecutive rounds without preemptions since the last change of parallelism.
     idle: u32,
@@ -66,7 +66,7 @@ pub(super) struct KindState {
 pub struct Outlook<'a> {
     /// The load of the last round of the kind; `None` if there was none.
     pub last: Option<RoundLoad>,
-    /// The length distribution of the kind.
+    /// The length distribution of the kind. It is used only if `last` is `Some`.
     pub lengths: &'a Curve,
     /// The last placement that generated; `None` if there was none.
     pub current: Option<Placement>,

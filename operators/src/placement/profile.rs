@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::PlacementError;
 use super::cost::StepCost;
 
-/// Measurements on a grid, with linear interpolation over tokens and then over batch size.
+/// Measurements on one grid for each phase, parallelism and number of instances, with linear interpolation over tokens and then over batch
+/// size.
 ///
 /// Above the measured range, the line through the last two values is extrapolated. Below it, the first value is used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -175,7 +176,7 @@ impl StepCost for MeasuredCost {
     }
 }
 
-/// Returns an error if a row has a count of 0 or took no time.
+/// Returns an error if a count of the row is 0, or its time is not positive and finite.
 fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
     let wrong =
         |field, expected, found| Err(PlacementError::Profile { row: at, field, expected, found });
@@ -214,8 +215,8 @@ fn interpolate_row(row: &BTreeMap<u32, f64>, tokens: f64) -> Option<f64> {
     interpolate(&points, tokens)
 }
 
-/// Evaluates the line through one or two points at `x`, bounded below by a hundredth of the first value: noise must not extrapolate to
-/// negative times.
+/// Returns the value at `x` of the line through two points, bounded below by a hundredth of the first value: noise must not extrapolate to
+/// negative times. Returns the value of a single point, and `None` if there is no point.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     match *points {
         [] => None,

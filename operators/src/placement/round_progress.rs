@@ -254,7 +254,7 @@ impl RoundLoad {
     }
 }
 
-/// Returns the tokens per second.
+/// Returns the sampling rate of a response, in tokens per second.
 fn pace((tokens, age): (u32, Nanos)) -> f64 {
     f64::from(tokens) / age.as_secs_f64()
 }

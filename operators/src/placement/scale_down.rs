@@ -49,7 +49,7 @@ struct RoundPlacement {
     is_scaled_down: bool,
     /// The number of milestones passed.
     reached: u32,
-    /// The number of responses that had ended when predictions were last compared; `None` before the first comparison.
+    /// The number of responses that had ended by themselves when a comparison of predictions was last due; `None` if none was due yet.
     compared: Option<u32>,
     /// The time at which the first devices began to train; `None` if no devices were freed in the round.
     training_since: Option<Nanos>,
@@ -174,7 +174,7 @@ impl<C: StepCost> StreamTrainer<C> {
     ///
     /// Only the round that opened last is considered, and only while it is open: the recorded layout belongs to it. A scale-down is tried
     /// first and happens at most once per round. Otherwise a consolidation is tried whenever predictions are due. Predictions need the
-    /// lengths of an earlier round, so they are first compared when a round has ended.
+    /// lengths of an earlier round, so none are compared before the first round has ended.
     fn decide_after_response(&mut self, now: Nanos, step: Step) {
         let Some(layout) = self.state.layout.filter(|_| self.latest == Some(step)) else { return };
         let Some(progress) = self.rounds.get(&step).filter(|progress| progress.is_open()) else {

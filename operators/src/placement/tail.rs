@@ -11,7 +11,7 @@ use super::options::{StreamTrainerOptions, Trigger};
 pub(super) struct DueDecisions {
     /// `true` if a milestone of the trigger was passed.
     pub(super) milestone: bool,
-    /// `true` if enough responses have ended since predictions were last compared.
+    /// `true` if predictions must be compared: enough responses have ended, both in the round and since the last comparison.
     pub(super) comparison: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Tail<'a, C> {
 
 /// The minimum predicted gain, as a share of the rest of the step. Smaller gains are within the prediction error.
 const MIN_GAIN: f64 = 0.01;
-/// The maximum number of layouts compared at a time, so that a decision over thousands of instances costs as much as one over eight.
+/// The maximum number of layouts compared for a scale-down, so that a decision over thousands of instances costs as much as one over eight.
 const MAX_CANDIDATES: usize = 8;
 /// The maximum number of later moments with which a change now is compared.
 const MAX_LATER_TIMES: usize = 6;
@@ -51,8 +51,9 @@ impl<C: StepCost> Tail<'_, C> {
         }
     }
 
-    /// Returns a layout with fewer and wider instances for the last responses. Returns `None` if consolidation is disabled or no such
-    /// layout is predicted to end the step sooner. Devices are freed for training if `streams` is `true`.
+    /// Returns a layout with fewer and wider instances for the last responses. Returns `None` if consolidation is disabled, no such layout
+    /// is predicted to end the step sooner, or a later change is predicted to be better. Devices are freed for training if `streams` is
+    /// `true`.
     pub(super) fn consolidate(&self, streams: bool) -> Option<Layout> {
         let is_wanted = self.options.consolidate;
         is_wanted.then(|| self.fastest_layout(self.wider_layouts(streams))).flatten()
@@ -95,14 +96,14 @@ impl<C: StepCost> Tail<'_, C> {
         self.cost.kv_capacity(tensor_parallel) >= u64::from(self.job.response_length)
     }
 
-    /// Returns `true` if the projection leaves the configured headroom in the caches of `rollout`.
+    /// Returns `true` if the projected tokens fill at most the share `headroom` of the caches of `rollout`.
     fn fits(&self, rollout: Placement) -> bool {
         let capacity = self.cost.kv_capacity(rollout.tensor_parallel) as f64;
         self.projected <= self.options.headroom * capacity * f64::from(rollout.instances)
     }
 
-    /// Returns the layout with which the step is predicted to end soonest. Returns `None` if the gain is too small or a later change is
-    /// predicted to be better.
+    /// Returns the candidate with which the step is predicted to end soonest. Returns `None` if there is no candidate, the gain is too
+    /// small, or a later change to the candidate is predicted to be better.
     fn fastest_layout(&self, candidates: impl Iterator<Item = Layout>) -> Option<Layout> {
         let rungs = self.forecast.rungs();
         let seconds =

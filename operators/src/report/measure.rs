@@ -1,4 +1,4 @@
-//! Metrics that are computed from the rows of a step. They have verl's names where verl has them.
+//! Metrics that are computed from the rows and the times of a step. They have verl's names where verl has them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,7 @@ use crate::wire::decision::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 /// The lengths of responses, in tokens, and counts of responses and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// Lengths of the responses that ended by themselves.
+    /// Lengths of the responses that ended by themselves, with an end-of-sequence token or at the maximum length.
     pub finished: Vec<usize>,
     /// Lengths of the aborted responses.
     pub aborted: Vec<usize>,
@@ -263,8 +263,8 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     lengths.iter().sum()
 }
 
-/// Adds the metrics of the times of scoring, and the number of responses with each value of the label `outcome`. The reward operator has
-/// already reported its counts.
+/// Adds the metrics of the times of scoring, and the number of trained responses with each value of the label `outcome`. The reward
+/// operator has already reported its counts.
 fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     let last = |name| {
         let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());
@@ -287,7 +287,7 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     }
 }
 
-/// Returns the value of the label `outcome`, if there is one.
+/// Returns the value of the label `outcome`; `None` if there is none, or if `labels` is not a JSON object of texts.
 fn outcome(labels: &str) -> Option<String> {
     if labels == "{}" {
         return None;

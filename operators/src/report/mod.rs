@@ -85,8 +85,9 @@ pub struct StepReport {
     unmerged: usize,
 }
 
-/// The number of small batches of responses without tokens that are merged into one. An engine that only counts tokens returns most
-/// responses one by one, and a batch has more than a hundred allocations, however few its rows are.
+/// The number of small batches of responses without tokens that are merged into one. A batch is small if it has fewer rows than this
+/// number. An engine that only counts tokens returns most responses one by one, and a batch has more than a hundred allocations, however
+/// few its rows are.
 const MAX_MERGED_BATCHES: usize = 64;
 
 /// Progress of a step that is not complete, for display.
@@ -100,7 +101,7 @@ pub struct StepProgress {
     pub trained: usize,
     /// The number of tokens in the responses that ended by themselves or were aborted.
     pub tokens: usize,
-    /// The kind of the round. Empty until the round has opened.
+    /// The kind of the round. Empty until a decision of the round has arrived.
     pub round: String,
     /// The time since the round opened.
     pub elapsed: Nanos,
@@ -159,7 +160,7 @@ pub trait Observer {
         let _ = progress;
     }
 
-    /// Receives an error that does not end the run.
+    /// Receives an error that does not end the run, or a stall that the watchdog detected.
     fn warning(&mut self, warning: &Fault) {
         let _ = warning;
     }
@@ -355,7 +356,7 @@ impl StepReport {
         }
     }
 
-    /// Adds responses after all others, and merges small batches of responses without tokens.
+    /// Appends a batch of responses. Merges the last [`MAX_MERGED_BATCHES`] batches into one if all of them are small and without tokens.
     fn push_responses(&mut self, batch: Batch) {
         let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
         let is_small = batch.num_rows() < MAX_MERGED_BATCHES

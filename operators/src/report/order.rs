@@ -8,7 +8,7 @@ use rollpacker_dataflow::schema::column;
 use super::recorded::recorded;
 use crate::wire::rows::Row;
 
-/// The number of rows per copied batch.
+/// The maximum number of rows of a copied batch.
 const ROWS: usize = 256;
 
 /// Returns each group in `batches` ([`GROUPS`](rollpacker_dataflow::schema::GROUPS)) as a batch of its own, sorted by prompt. No data is

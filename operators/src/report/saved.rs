@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::resume::ResumeError;
 use crate::resume::part::read_json;
 
-/// The name of the snapshot part.
+/// The name of the snapshot part with the state of the observer.
 pub(super) const PART: &str = "report";
 
 /// The state that observers save in a snapshot, as named values.
@@ -56,7 +56,7 @@ impl ObserverState {
     /// Returns the value that a snapshot holds under `name`; `None` if the snapshot holds no such value.
     ///
     /// # Errors
-    /// If the snapshot cannot be read, or the value is not a valid `T`.
+    /// If the part of the observer cannot be read or is not a JSON object, or if the value is not a valid `T`.
     pub fn read<T: DeserializeOwned>(
         restored: &RestoredSnapshot,
         name: &str,

@@ -13,14 +13,14 @@ use crate::wire::metric::LOAD;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageInstants {
     /// The time at which the previous step closed; for the first step, the time at which the round opened. With staleness, the round may
-    /// open before this time. The time until then overlaps with the previous step and is not counted.
+    /// open before this time. The time from `opened` to `before` overlaps with the previous step and is not counted.
     pub before: Nanos,
     /// The time at which the round opened.
     pub opened: Nanos,
     /// The time at which the engine had the new weights; the start of the first response if that was earlier, or if the engine does not
-    /// report when it has the weights.
+    /// report when it has the weights. Not before `opened`, and equal to `opened` if no response ran in the step.
     pub synced: Nanos,
-    /// The time at which the last response ended, or `opened` if no response ran in the step.
+    /// The time at which the last response ended, but not before `opened`. Equal to `opened` if no response ran in the step.
     pub generated: Nanos,
     /// The time at which the last score of a trained response was known, but not before `generated`.
     pub scored: Nanos,
@@ -32,7 +32,7 @@ pub struct StageInstants {
 /// step closed, or since the round opened if that was later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageTimes {
-    /// Transfer of the new weights to the engine.
+    /// Time from the opening of the round until the engine had the new weights.
     pub sync: f64,
     /// Time from the end of the transfer until the last response ended: distributing requests, prefill and decoding.
     pub rollout: f64,
@@ -70,14 +70,14 @@ impl StageInstants {
         }
     }
 
-    /// Returns the seconds of the step without the part that overlaps with the previous step: since the previous step closed, or since the
-    /// round opened if that was later.
+    /// Returns the seconds of the step without the part that overlaps with the previous step: from the end of the previous step, or from
+    /// the opening of the round if that was later, until the step closed.
     #[must_use]
     pub fn non_overlapping_seconds(&self) -> f64 {
         self.closed.since(self.opened.max(self.before)).as_secs_f64()
     }
 
-    /// Returns the seconds since the round opened, including the time shared with the previous step.
+    /// Returns the seconds from the opening of the round until the step closed, including the time shared with the previous step.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.closed.since(self.opened).as_secs_f64()

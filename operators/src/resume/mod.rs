@@ -6,8 +6,8 @@
 //! | part | operator | content |
 //! |---|---|---|
 //! | `schedule` | schedule | the state of the schedule, in the schedule's own format |
-//! | `prompts` | schedule | prompts that were offered and neither admitted nor rejected, and the last offered prompt |
-//! | `curriculum` | schedule | the pass rates of dataset rows, and the numbers of judged prompts, if there is a curriculum |
+//! | `prompts` | schedule | undecided prompts, unsent decisions, the last offered or skipped prompt, and the extra read-ahead |
+//! | `curriculum` | schedule | the pass rates of dataset rows, unused results, and counts of judged prompts, if there is a curriculum |
 //! | `rollout` | rollout | the responses that are kept for later rounds, partial or whole |
 //! | `advantage` | advantage | the coefficient of the KL penalty in rewards, if it is adaptive |
 //! | `placement` | placement | the learned state of the placement policy: parallelism, lengths and loads by kind of round |

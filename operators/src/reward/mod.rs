@@ -1,8 +1,11 @@
 //! The reward operator: scores each response as it arrives, during the rollout.
 //!
 //! A score is needed while its response may be trained on. It is no longer needed when the schedule defers or rejects the prompt, admits a
-//! group without the response, or closes the round. A scoring in flight is then cancelled, and a response that arrives later is not scored.
-//! The step ends with the last score of a response that is trained on.
+//! group without the response, or closes the round without admitting the response. A scoring in flight is then cancelled, and a response
+//! that arrives later is not scored. The step ends with the last score of a response that is trained on.
+//!
+//! There are two exceptions. A schedule that decides by scores needs all scores until the round closes. A rollout
+//! [without cancellation](crate::rollout::Rollouts::without_cancellation) needs all scores.
 
 mod load;
 mod needed_scores;
@@ -102,9 +105,9 @@ pub trait RewardExt<'scope> {
     /// A schedule that decides by scores cannot close a round whose responses are scored only after it closes; such a graph is rejected.
     ///
     /// The router determines the effect of an error ([`OnError`](rollpacker_stages::reward::OnError)). Either it ends the run and is
-    /// reported with step, prompt and sample. Or it is counted, reported once per step, and written next to the response; the response then
-    /// scores 0, or has the score NaN and its group is not trained on. By default, the run continues as long as the reward scores other
-    /// responses.
+    /// reported with step, prompt and sample. Or it is counted and written next to the response; the response then scores 0, or has the
+    /// score NaN and its group is not trained on. Of these errors, the first of each reward and kind in a step is reported. By default, the
+    /// run ends when a reward has failed [`MAX_TOLERATED`](rollpacker_stages::reward::MAX_TOLERATED) times in a row.
     fn reward(
         self,
         router: Router,

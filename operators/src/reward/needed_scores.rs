@@ -12,7 +12,7 @@ use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 /// The responses of one step whose scores are needed. By default, these are the admitted responses and, until the round closes, the
 /// responses of undecided prompts.
 ///
-/// The score of a paused response is needed until its prompt is deferred or the round closes. A later round that completes the group
+/// The score of a paused response is needed until its prompt is decided or the round closes. A later round that completes the group
 /// returns the response again and scores it then.
 #[derive(Debug, Default)]
 pub(super) struct NeededScores {

@@ -14,8 +14,8 @@ pub(crate) struct ErrorEffect {
     pub(crate) warning: Option<Fault>,
 }
 
-/// Counts an error and returns its effect; `None` if the error ends the run. `on_error` is the result of `Tallies::effective_on_error`,
-/// which is [`Fail`](OnError::Fail) after too many tolerated errors.
+/// Returns the effect of an error, and counts the error. If the error ends the run, returns `None` and counts nothing. `on_error` is the
+/// result of `Tallies::effective_on_error`, which is [`Fail`](OnError::Fail) after too many tolerated errors.
 pub(crate) fn error_effect(
     (error, source): (&RewardError, &str),
     on_error: OnError,

@@ -59,7 +59,8 @@ impl ScoreRow {
         }
     }
 
-    /// Adds a score: values and components of the same name are added up, labels of the same name are replaced.
+    /// Adds a score and its timing: scores, values of the same token, components of the same name and durations are added up, labels of the
+    /// same name are replaced.
     pub(crate) fn with_score(mut self, score: &Score, timing: Timing) -> Self {
         self.score += score.total();
         for (name, value) in &score.components {

@@ -43,7 +43,7 @@ pub(super) struct Pending {
     pub(super) capabilities: Rc<Capabilities>,
     pub(super) id: SampleId,
     pub(super) row: Row,
-    /// The row of the dataset.
+    /// The dataset row of the response's prompt.
     pub(super) dataset_row: u64,
     context: Context,
     _awaited: WaitGuard,
@@ -66,7 +66,7 @@ pub(super) struct FinishedScore {
 /// The result of a reward, and its timing.
 pub(super) type Outcome = (Result<Score, RewardError>, Timing);
 
-/// The configuration of the scorer.
+/// The rewards, the time limits of their test cases, and the conditions under which a response is scored.
 pub(super) struct ScorerConfig<L> {
     pub(super) router: Router,
     pub(super) limit: L,
@@ -83,7 +83,7 @@ pub(super) struct Scorer<L> {
     waiting: WaitHandle,
     rounds: BTreeMap<Step, NeededScores>,
     texts: TextsByStep,
-    /// Responses that are not being scored yet.
+    /// Responses that wait until their scoring is due and the text of their prompt has arrived.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
     pending: BTreeMap<SampleId, Pending>,
     /// Responses whose errors end the run. Their capabilities are kept, so that their steps never complete.
@@ -110,7 +110,7 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Returns the state of the round of a step.
+    /// Returns the needed scores of a step. The first call for a step creates them.
     fn needed_scores(&mut self, step: Step) -> &mut NeededScores {
         let scope = self.rules.scope;
         self.rounds.entry(step).or_insert_with(|| NeededScores::new(scope))
@@ -287,7 +287,8 @@ impl<L: TimeLimit> Scorer<L> {
     }
 }
 
-/// Returns the name of a reward for messages, or `no reward`. The scoring reports the error of a data source without a reward.
+/// Returns the name of a reward for messages; `no reward` if the data source has no such reward. The scoring reports the error of a data
+/// source without any reward.
 pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
     named.ok().flatten().unwrap_or("no reward")
 }

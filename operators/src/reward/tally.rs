@@ -24,7 +24,7 @@ pub(crate) struct Tally {
     pub(crate) load: Arc<ScoringLoad>,
     /// Scorings in flight that were cancelled.
     pub(crate) cancelled: u64,
-    /// Responses that ended by themselves but were never scored, because they were dropped before.
+    /// Responses that ended by themselves but were never scored, because their scores were no longer needed before the scoring began.
     pub(crate) skipped: u64,
     /// Groups that are not trained on because of an error.
     pub(crate) dropped_groups: u64,

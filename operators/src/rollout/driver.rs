@@ -83,7 +83,7 @@ pub(crate) struct RolloutDriver {
 }
 
 impl RolloutDriver {
-    /// Creates a driver of an engine without requests. `pauses` is `true` if the schedule may pause responses.
+    /// Creates a driver of `engine`, without requests. `pauses` is `true` if the schedule may pause responses.
     pub(crate) fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             published: None,
@@ -134,7 +134,7 @@ impl RolloutDriver {
         self.kept.samples()
     }
 
-    /// Returns the first step with requests that are in flight or held back.
+    /// Returns the first step that is open or has held requests; `None` if there is none.
     pub(crate) fn open(&self) -> Option<Step> {
         let held = self.held.iter().map(|held| held.0);
         self.steps.keys().next().copied().into_iter().chain(held).min()
@@ -277,12 +277,12 @@ impl RolloutDriver {
         self.poll_engine();
     }
 
-    /// Reports the progress of the race to the schedule, at the earliest open step.
+    /// Sends the progress of a lockstep race to the schedule, at the earliest open step. Does nothing outside of lockstep mode or if no step
+    /// is open.
     ///
-    /// This is the last report of a step without outstanding responses; once no step is open, there is no capability left to send anything
-    /// with. An instance reports an aborted response before it publishes its new floor, so the floor in the engine may still be the floor
-    /// of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor of a
-    /// worker without outstanding responses is always [`Tick::MAX`].
+    /// Without outstanding responses, the notice has the floor [`Tick::MAX`], because the engine's floor may lag: an instance reports an
+    /// aborted response before it publishes its new floor. No later notice could correct a lagging floor before the next request, because
+    /// the steps are closed after this notice. The schedule would wait for this worker until then.
     fn send_notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if self.steps.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Responses that are stopped in one step and continued in another.
+//! Responses that are kept from one round for a later one: paused responses, which are continued, and whole responses, which are returned
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,13 +29,13 @@ pub(super) struct LaunchPlan {
 pub(super) struct KeptResponses {
     /// `true` if the schedule may pause responses.
     pauses: bool,
-    /// Responses that are being stopped and will be continued.
+    /// Responses that are being stopped, to be kept for a later round.
     pausing: BTreeSet<SampleId>,
-    /// The kept responses.
+    /// The responses that later rounds continue or return.
     samples: KeptById,
     /// The origin of the responses in flight that continue an earlier response.
     continued: BTreeMap<SampleId, ContinuedFrom>,
-    /// Whole responses of the open round. A pause keeps them as well.
+    /// Whole responses of the open round that were not paused. A pause moves the response to `samples`.
     whole: BTreeMap<SampleId, EndedResponse>,
 }
 
@@ -99,8 +100,8 @@ impl KeptResponses {
         }
     }
 
-    /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other starts
-    /// again.
+    /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other is generated
+    /// from its first token.
     pub(super) fn launch(
         &mut self,
         step: Step,

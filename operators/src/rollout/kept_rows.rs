@@ -21,7 +21,7 @@ use crate::wire::finish_reason::finish_reason;
 /// The name of the snapshot part with the kept responses.
 pub(super) const PART: &str = "rollout";
 
-/// The column with the step that launched the response first.
+/// The column with the step that launched a partial response first or, for a whole response, the step whose round kept it.
 const LAUNCHED: &str = "launched_step";
 
 /// The schema of the part, with one row for each kept response.
@@ -58,7 +58,7 @@ impl SavedState for KeptRows {
 }
 
 impl KeptRows {
-    /// Returns the kept responses.
+    /// Returns the kept responses of all workers, by prompt and sample.
     pub(super) fn samples(&self) -> KeptById {
         (0..self.0.num_rows()).map(|row| read(&self.0, row)).collect()
     }

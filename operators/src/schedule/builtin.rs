@@ -47,7 +47,7 @@ builtin! {
     Sorted(Sorted),
     /// Pauses the responses that are in flight when a round is full, and continues them in the next round.
     Partial(Partial),
-    /// Launches requests of the groups that are closest to completion first.
+    /// Waits for every launched response, and can launch requests of the groups that are closest to completion first.
     FrontierGroup(FrontierGroup),
 }
 

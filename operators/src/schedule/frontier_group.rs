@@ -53,7 +53,7 @@ documented! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// A request of the group with the fewest responses left to end comes first.
+    /// A request of the group with the fewest unfinished responses, waiting or in flight, comes first.
     GroupMajor,
     /// The first response of each prompt is launched first, then the second of each.
     SampleMajor,

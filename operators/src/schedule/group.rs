@@ -21,7 +21,7 @@ pub(super) struct Group {
     pub(super) live: BTreeSet<u32>,
     priority: u8,
     reason: Reason,
-    /// The step that first launched the prompt.
+    /// The step that first launched the prompt; `None` if no step did.
     since: Option<Step>,
     is_launched: bool,
     /// The number of sample indices assigned so far, which is also the index of the next new sample.
@@ -47,7 +47,7 @@ pub(super) enum GroupOutcome {
 }
 
 impl Group {
-    /// Creates a group of `samples` responses, including the kept ones.
+    /// Creates a group of `samples` responses, including the kept ones. If more are kept, the group has only the kept ones.
     pub(super) fn new(planned: PlannedPrompt, samples: u32) -> Self {
         let KeptSamples { samples: kept, used } = planned.kept;
         let missing = samples.saturating_sub(u32::try_from(kept.len()).unwrap_or(u32::MAX));
@@ -146,7 +146,7 @@ impl Group {
         self.ended.insert(sample, tokens);
     }
 
-    /// Records the reward of a response. Rewards of responses that are not in the group are ignored.
+    /// Records the reward of a response. Rewards of responses that have not ended whole are ignored.
     pub(super) fn score(&mut self, sample: u32, score: f64) {
         if self.ended.contains_key(&sample) {
             // Adding zero turns -0.0 into 0.0, so that equal scores have equal bits.
@@ -202,7 +202,8 @@ impl Group {
         stopped
     }
 
-    /// Pauses running responses, keeping their tokens, and keeps the responses that have ended. Returns the number of running responses.
+    /// Pauses running responses, keeping their tokens, keeps the responses that have ended, and drops waiting requests. Returns the number
+    /// of responses that were running.
     pub(super) fn pause(
         &mut self,
         step: Step,

@@ -65,7 +65,7 @@ pub struct HistorySorted {
     lane: Arc<str>,
     pool: Pool,
     rounds: Rounds,
-    /// The dataset rows of prompts that are not admitted.
+    /// The dataset row of each offered prompt whose round has not closed.
     rows: BTreeMap<PromptId, u64>,
     /// The observed lengths by dataset row.
     history: BTreeMap<u64, Drawn>,
@@ -113,7 +113,7 @@ impl HistorySorted {
         })
     }
 
-    /// Returns the number of prompts that are sorted together. In the first epoch, without known lengths, one round is enough.
+    /// Returns the maximum number of prompts that are sorted together. In the first epoch, without known lengths, one round is enough.
     fn window(&self, epoch: u32) -> usize {
         if self.first_epoch.is_none_or(|first| first == epoch) {
             self.config.prompts

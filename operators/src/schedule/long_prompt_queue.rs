@@ -1,4 +1,4 @@
-//! The long-prompt queue.
+//! The long-prompt queue: the prompts that short rounds of tail batching deferred.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

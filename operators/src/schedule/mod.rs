@@ -85,7 +85,8 @@ pub enum Event {
         id: SampleId,
         /// The number of tokens of the response, including tokens that earlier rounds sampled.
         tokens: u32,
-        /// The finish reason. [`FinishReason::Pause`] confirms a [`Decision::Pause`], unless the response had already ended.
+        /// The finish reason. [`FinishReason::Pause`] confirms a [`Decision::Pause`]. A response that ended before it could be paused has
+        /// another reason.
         finish_reason: FinishReason,
     },
     /// The reward of a response that ended by itself. Reported only to schedules that [want scores](Schedule::wants_scores), and after the
@@ -162,7 +163,7 @@ pub enum Decision {
         /// The reason for the admission.
         reason: Reason,
     },
-    /// Keeps the prompt for a later round. Its responses so far are not trained on.
+    /// Keeps the prompt for a later round. Of its responses so far, only the paused ones can be trained on later.
     Defer {
         /// The id of the prompt.
         prompt: PromptId,
@@ -180,12 +181,13 @@ pub enum Decision {
     Close {
         /// The step of the round.
         step: Step,
-        /// The prompts that the schedule still holds for later rounds.
+        /// The number and the age of the deferred prompts that the schedule holds for later rounds.
         queue: Queue,
     },
     /// No further round follows.
     Finish,
-    /// The open round cannot be completed as configured, and the run ends with this error. No decision follows.
+    /// The open round cannot be completed as configured, or a [`Checked`] schedule violates its contract. The run ends with this error. No
+    /// decision follows.
     Fail {
         /// The origin of the failure.
         origin: Origin,
@@ -228,7 +230,7 @@ pub enum Reason {
     Fresh,
     /// An earlier round deferred the prompt. As the reason for a round: the round continues with prompts that earlier rounds left.
     Queued,
-    /// The group of the prompt is among the first that are complete.
+    /// The group of the prompt is complete and takes a place in the round.
     Finished,
     /// All places of the round, or of the prompt's lane, are taken.
     RoundFull,
@@ -236,11 +238,11 @@ pub enum Reason {
     GroupFull,
     /// The engine dropped responses to the prompt that the schedule did not abort, and too few are left to fill the group.
     Lost,
-    /// The queue holds enough prompts for a round.
+    /// The queue holds a quota of each domain, except domains with less than a quota of fresh prompts left in the epoch.
     QueueFull,
-    /// A deferred prompt has reached the maximum queue age.
+    /// A deferred prompt would exceed the maximum queue age after another short round.
     QueueAge,
-    /// Too few fresh prompts of the epoch remain.
+    /// Too few fresh prompts of the epoch remain to fill a round.
     EpochEnd,
     /// The run has only as many rounds left as the queue needs.
     RunEnd,
@@ -285,7 +287,7 @@ impl fmt::Display for Reason {
 pub struct Queue {
     /// The number of prompts in the queue.
     pub length: usize,
-    /// The number of rounds that have closed since the oldest prompt was deferred; 0 if the queue is empty.
+    /// The number of rounds that have closed since the oldest prompt was first deferred; 0 if the queue is empty.
     pub age: u64,
 }
 
@@ -403,7 +405,8 @@ pub trait Schedule {
         false
     }
 
-    /// Returns `true` if the schedule may [pause](Decision::Pause) responses. Responses that end are then kept until their round closes.
+    /// Returns `true` if the schedule may [pause](Decision::Pause) responses. The rollout then keeps whole responses at least until their
+    /// round closes.
     fn pauses(&self) -> bool {
         false
     }
@@ -414,8 +417,9 @@ pub trait Schedule {
         None
     }
 
-    /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed; a run that takes snapshots rejects such a schedule.
-    /// Called between two rounds, after all responses of the earlier round were reported. The default implementation returns `None`.
+    /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed. A run that takes snapshots calls the method at its
+    /// start and rejects such a schedule. Later calls come between two rounds, after all responses of the earlier round were reported. The
+    /// default implementation returns `None`.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }

@@ -72,7 +72,7 @@ pub struct Scheduled<'scope> {
 /// assert_eq!(names.collect::<Vec<_>>(), ["open", "admit", "admit", "close"]);
 /// ```
 pub trait ScheduleExt<'scope> {
-    /// Lets `schedule` decide which responses are launched, admitted, aborted and deferred.
+    /// Lets `schedule` decide which responses are launched, paused, aborted and trained on, and which prompts are deferred and rejected.
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope>;
 }
 
@@ -104,7 +104,7 @@ impl<'scope> Scheduled<'scope> {
         self
     }
 
-    /// Ends the run after the open rounds once `stop` is requested.
+    /// Ends the run once `stop` is requested, after the rounds that are open or due.
     #[must_use]
     pub fn with_stop(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
@@ -217,7 +217,8 @@ pub(crate) struct FeedbackStreams<'scope> {
 /// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
 /// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
 /// all responses (and scores, if used) of the previous step have arrived, since the snapshot of a step is taken between its last response
-/// and the next round. It is also held back while too many snapshots are being written.
+/// and the next round. It is also held back while too many snapshots are being written. With a curriculum, it is held back until the scores
+/// by which the curriculum judges prompts have arrived.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     kept: BTreeSet<PromptId>,

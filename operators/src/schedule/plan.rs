@@ -17,7 +17,7 @@ pub struct Plan {
     pub reason: Reason,
     /// The epoch of the round's prompts.
     pub epoch: u32,
-    /// The number of responses launched for each prompt, at least `responses`.
+    /// The number of responses launched for each prompt, at least `responses`. A prompt with more kept samples launches all of them.
     pub samples: u32,
     /// The number of responses that form a group.
     pub responses: u32,
@@ -81,7 +81,7 @@ impl Default for RoundRules {
 pub enum Order {
     /// Prompt by prompt: all requests of one prompt, then all requests of the next prompt.
     Prompts,
-    /// Requests of the group with the fewest responses left to end first.
+    /// First the requests of the group with the fewest unfinished responses, waiting or in flight.
     Groups,
     /// The first request of each prompt, then the second request of each prompt.
     Samples,

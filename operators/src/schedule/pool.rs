@@ -63,7 +63,7 @@ impl Pool {
         self.ended && self.epochs.is_empty()
     }
 
-    /// Returns the number of prompts of a lane.
+    /// Returns the number of prompts of a lane in an epoch.
     pub(super) fn len(&self, epoch: u32, lane: &str) -> usize {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }

@@ -57,7 +57,7 @@ impl PublishedPolicies {
         self.ready.keys().next().copied()
     }
 
-    /// Removes and returns the policy of a step.
+    /// Removes and returns the policy of a step; `None` if not all workers have it, or if it was taken before.
     pub(super) fn take(&mut self, step: Step) -> Option<OpenStep> {
         self.ready.remove(&step)
     }

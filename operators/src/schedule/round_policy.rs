@@ -182,7 +182,8 @@ fn settle<P: RoundPolicy>(policy: &mut P) {
     }
 }
 
-/// Replaces rejected prompts, as far as the filter's bound and the available prompts allow.
+/// Replaces rejected prompts, as far as the filter's bound and the available prompts allow. Decides that the run fails if the bound leaves
+/// too few groups and the filter is set to fail.
 fn refill<P: RoundPolicy>(policy: &mut P) {
     while let Some(vacancy) = policy.rounds().vacancy() {
         let quota = policy.quota(&vacancy.lane);

@@ -97,21 +97,21 @@ impl Rounds {
         self.finished
     }
 
-    /// Records that the policy of `step` is published.
+    /// Records that the policy of `step` is published. Ignores a step that is not after the last opened round.
     pub(super) fn on_policy(&mut self, step: Step) {
         if step >= self.next {
             self.due.insert(step);
         }
     }
 
-    /// Records that a response ended.
+    /// Passes the end of a response to the open round, if there is one.
     pub(super) fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         if let Some(open) = &mut self.open {
             open.on_response(id, tokens, reason, &mut self.out);
         }
     }
 
-    /// Records a reward.
+    /// Passes a reward to the open round, if there is one.
     pub(super) fn on_score(&mut self, id: SampleId, score: f64) {
         if let Some(open) = &mut self.open {
             open.on_score(id, score, &mut self.out);
@@ -124,7 +124,7 @@ impl Rounds {
         self.open.as_ref().map(OpenRound::kind)
     }
 
-    /// Returns a prompt of the open round that was rejected and may be replaced; `None` if there is none.
+    /// Returns a prompt of the open round that was rejected and may be replaced; `None` if there is none, or if the run has failed.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         self.open.as_ref().filter(|_| !self.finished)?.vacancy()
     }
@@ -174,7 +174,7 @@ impl Rounds {
         self.open.take_if(|open| open.is_decided())
     }
 
-    /// Decides that the round of `step` closes. `queue` is the state of the prompts that the schedule still holds for later rounds.
+    /// Decides that the round of `step` closes. `queue` describes the deferred prompts that the schedule holds for later rounds.
     pub fn close(&mut self, step: Step, queue: Queue) {
         self.out.push_back(Decision::Close { step, queue });
     }

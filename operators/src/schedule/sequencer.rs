@@ -34,7 +34,7 @@ pub(super) struct SequencedEvent {
     pub(super) tick: Tick,
     /// The event.
     pub(super) event: Event,
-    /// `true` for the first end of a tick: rollouts must then be informed that the tick has passed.
+    /// `true` for the first of the ends that are released together: rollouts must then be informed that the tick has passed.
     pub(super) tick_passed: bool,
 }
 
@@ -196,7 +196,7 @@ impl Sequencer {
         }
     }
 
-    /// Returns `true` if the end of some launched response was not released yet.
+    /// Returns `true` if the end of some launched response, or another event of the current tick, was not released yet.
     pub(super) fn is_racing(&self) -> bool {
         !self.in_flight.is_empty() || !self.ready.is_empty()
     }
@@ -302,7 +302,7 @@ impl Sequencer {
 }
 
 impl PendingPrompts {
-    /// Returns `true` if no prompt can arrive until the reader is allowed to deliver more.
+    /// Returns `true` if the reader has no more prompts, or may deliver none until it is allowed more.
     fn is_complete(&self) -> bool {
         self.allowance == 0 || self.ended
     }

@@ -178,7 +178,7 @@ struct LaneQuota {
     short: usize,
 }
 
-/// An upcoming round.
+/// The kind of an upcoming round, the reason for this kind, and the prompts of each lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upcoming {
     round: RoundKind,

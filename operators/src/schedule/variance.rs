@@ -11,8 +11,8 @@ use super::round::Vacancy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroVarianceFilter {
-    /// The maximum number of prompts that a round may launch, in batches of the number that it admits. At least 1. (verl:
-    /// `algorithm.filter_groups.max_num_gen_batches`)
+    /// The maximum number of prompts that a round may launch, as a multiple of the number of groups that it admits, in each lane. At least 1,
+    /// and large enough for the prompts that the round launches at once. (verl: `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
     /// The action of a round that has launched its maximum number of prompts and has too few groups with reward variance.
     pub on_exhausted: OnExhausted,

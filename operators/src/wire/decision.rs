@@ -21,9 +21,9 @@ pub(crate) const CLOSE: &str = "close";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundKind {
-    /// The round waits for every response that it launches.
+    /// The round waits for every response that it launches, except responses to prompts that the sorted schedule loads ahead.
     Full,
-    /// A speculative round: it launches more than it keeps.
+    /// A speculative round: it may launch more responses than it trains on.
     Short,
     /// A round of deferred prompts, filled up with fresh prompts if necessary, that waits until the group of each prompt is complete.
     Long,

@@ -14,7 +14,7 @@ use super::finish_reason::finish_reason;
 /// A worker's report on its rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// The worker.
+    /// The index of the worker.
     pub(crate) worker: usize,
     /// The number of request rows that the worker has processed since the start of the run.
     pub(crate) received: u64,

@@ -66,8 +66,8 @@ section! {
         /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
         /// `algorithm.rollout_correction.rollout_is_threshold`)
         rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
-        /// `true` to divide the weights by their mean over the step, after the threshold. Default: `false`. Excludes `actor.use_kl_loss`
-        /// and `actor.entropy_coeff`. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
+        /// `true` to divide the weights by their mean over the step, after the threshold. Default: `false`. Excludes `actor.use_kl_loss`,
+        /// `actor.entropy_coeff` and several updates per step. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
         rollout_is_batch_normalize: bool = false,
         /// Rules that reject tokens (`token_k1`, `token_k2`, `token_k3`) or sequences (`seq_sum_*`, `seq_mean_*`, `seq_max_k2`,
         /// `seq_max_k3`) for which engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:

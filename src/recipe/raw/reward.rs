@@ -23,7 +23,7 @@ section! {
         /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),
         /// Options of each reward, by its name: the reward's own keys, the keys of its [guard](rollpacker_rewards::Guard), `on_error`, and
-        /// `kind`. `kind` names the built-in reward if it differs from the name.
+        /// `kind`. `kind` names the built-in or added reward if it differs from the name.
         options: BTreeMap<String, Table> = BTreeMap::new(),
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Translation {
     pub(crate) overrides: Vec<String>,
     /// The keys of verl that were translated to a key of another name, each with that key.
     pub(crate) renamed: Vec<(String, String)>,
-    /// The keys that are left out because they have no effect here.
+    /// The keys of verl that are left out because they have no effect here, or because their values are what happens here anyway.
     pub(crate) ignored: Vec<String>,
     /// The keys that have no effect with the other settings, each with the setting that it needs.
     pub(crate) unused: Vec<String>,
@@ -105,7 +105,7 @@ fn is_negative(setting: &Override) -> bool {
 /// Defaults of verl that change what a run computes and differ from ours, as TOML.
 const DEFAULTS: [(&str, &str); 3] =
     [("algorithm.adv_estimator", "\"gae\""), ("rollout.n", "1"), ("data.train_batch_size", "1024")];
-/// The setting that selects a critic.
+/// The setting that selects the advantage estimator, and thereby decides if there is a critic.
 const ESTIMATOR: &str = "algorithm.adv_estimator";
 /// The key of the number of prompts of an update. The default is `data.train_batch_size`.
 const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
@@ -222,7 +222,8 @@ impl Translator<'_> {
         self.done.remarks.push(format!("`{}` is left out: {reason}", setting.written));
     }
 
-    /// Accepts a maximum length that no prompt with its response can exceed, and refuses a lower maximum.
+    /// Ignores a maximum context length that is null or at least the sum of `data.max_prompt_length` and `data.max_response_length`, and
+    /// refuses a lower one.
     fn check_context_length(&mut self, setting: &Override) {
         let limit = |key| self.settings.get(key).and_then(|value| value.parse::<i64>().ok());
         let limits = [limit("data.max_prompt_length"), limit("data.max_response_length")];

@@ -12,7 +12,7 @@ use crate::recipe::value::{NULL, value_of};
 /// An override, `section.key=value`.
 #[derive(Clone, Debug)]
 pub(crate) struct Override {
-    /// The text without Hydra's `+`.
+    /// The text `key=value`, without Hydra's `+`.
     pub(crate) written: String,
     /// The dotted name of the key.
     pub(crate) key: String,
@@ -106,8 +106,8 @@ fn entries(text: &str) -> Option<Vec<(String, String)>> {
     entries.collect()
 }
 
-/// Returns `true` if the name of an entry can be a part of a key. This tells a dictionary from a prompt template, which may begin with a
-/// brace, too.
+/// Returns `true` if the name of an entry can be a part of a key. Distinguishes a dictionary from a prompt template, which may also begin
+/// with a brace.
 fn is_key(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|letter| letter.is_alphanumeric() || "_-/*".contains(letter))

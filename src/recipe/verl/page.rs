@@ -89,7 +89,8 @@ fn table(title: &str, head: [&str; 2], cell: impl Fn(KeyMapping) -> Option<Strin
     text
 }
 
-/// Returns the cell of a meaning and of those that depend on another setting.
+/// Returns the cell of a meaning, and `None` if the table does not list it. The cell of a meaning with a condition also names the
+/// condition.
 fn conditional(
     meaning: KeyMapping,
     cell: &impl Fn(KeyMapping) -> Option<String>,

@@ -10,7 +10,7 @@ use super::super::{RawRecipe, Recipe};
 use super::entries::{Condition, KeyMapping, find};
 use super::{Override, is_negative};
 
-/// The settings of a recipe.
+/// The settings of a recipe with the overrides applied, and the defaults.
 pub(super) struct Settings {
     /// The settings of the file with the overrides applied.
     table: Table,

@@ -26,9 +26,9 @@ pub(super) struct ChosenCandidate<'a> {
     pub(super) equivalent: Vec<Candidate<'a>>,
 }
 
-/// The error of the mean length is compared in multiples of this; smaller differences are ignored.
+/// The error of the mean length is rounded to a multiple of this before it is compared.
 const BIAS_RESOLUTION: f64 = 0.01;
-/// The discarded share is compared in multiples of this; smaller differences are ignored.
+/// The discarded share is rounded to a multiple of this before it is compared.
 const WASTE_RESOLUTION: f64 = 0.05;
 
 /// The costs of a configuration other than time, the most important first: the error of the mean length, the share of discarded tokens, and
@@ -46,7 +46,8 @@ impl<'a> Candidate<'a> {
         &self.summary.label
     }
 
-    /// Returns the candidate's summaries: two if the correlation has two ends, and otherwise one.
+    /// Returns the candidate's summaries: one for each end of the interval of correlations if the trace only determines an interval, and
+    /// otherwise a single one.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
         std::iter::once(self.summary).chain(self.upper)
     }
@@ -85,10 +86,11 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the cheapest of the candidates that are indistinguishable from the fastest candidate, or `None` if no candidate has low bias.
+/// Returns the cheapest of the candidates that are indistinguishable from the fastest candidate, or `None` if no candidate is on-policy
+/// with low bias.
 ///
-/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Of candidates with
-/// equal [`CandidateCost`], the faster one is chosen.
+/// Only candidates that are on-policy with low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Of
+/// candidates with equal [`CandidateCost`], the faster one is chosen.
 pub(super) fn choose<'a>(
     candidates: &[Candidate<'a>],
     tolerance: f64,

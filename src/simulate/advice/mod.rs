@@ -17,8 +17,9 @@ use super::summary::Summary;
 pub struct Advice {
     /// The job: the values of the swept keys that do not belong to the schedule; empty if there is only one job.
     pub job: String,
-    /// The configuration to choose; `None` if none has low bias. If a trace does not determine the within-prompt correlation, the bias must
-    /// be low at both of its ends.
+    /// The recommended configuration: of the on-policy configurations with low bias that are not significantly slower than the fastest of
+    /// them, the one with the lowest cost. `None` if none is on-policy with low bias. If a trace only bounds the within-prompt correlation of
+    /// lengths, both conditions must hold at the lower and at the upper bound.
     pub choice: Option<String>,
     /// Other low-bias configurations whose speed-up does not differ significantly from the speed-up of the fastest low-bias configuration.
     pub not_separated: Vec<String>,
@@ -37,7 +38,7 @@ pub struct Advice {
 pub struct ChoiceAtEnd {
     /// The correlation of the lengths of two responses to a prompt.
     pub correlation: f64,
-    /// The configuration to choose; `None` if none has low bias.
+    /// The configuration to choose; `None` if none is on-policy with low bias.
     pub choice: Option<String>,
 }
 
@@ -48,7 +49,7 @@ pub struct AssumptionCheck {
     pub assumption: String,
     /// The settings that make the assumption.
     pub settings: Vec<String>,
-    /// The configuration to choose; `None` if none has low bias.
+    /// The configuration to choose; `None` if none is on-policy with low bias.
     pub choice: Option<String>,
     /// `true` if this choice differs from the one under the job's own assumptions.
     pub changes: bool,
@@ -115,11 +116,12 @@ pub(super) fn decide<'a>(
     jobs(runs).into_iter().map(decision).collect()
 }
 
-/// The maximum number of low-bias configurations that are simulated again under other assumptions; baselines are added to them.
+/// The maximum number of low-bias configurations that are simulated again under other assumptions. The choice and the baselines are added
+/// to them.
 const MAX_RECHECKED: usize = 4;
 
 impl Decision<'_> {
-    /// Returns the label of the configuration to choose, or `None` if no configuration has low bias.
+    /// Returns the label of the configuration to choose, or `None` if no configuration is on-policy with low bias.
     pub(super) fn choice(&self) -> Option<&str> {
         self.chosen.as_ref().map(|chosen| chosen.choice.label())
     }

@@ -33,11 +33,11 @@ use crate::recipe::{RecipeError, from_table};
 ///   RollPacker's reward scheduler: a judge on the GPUs of the rollout, and adaptive time limits.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The job as written, with defaults filled in.
+    /// The job as written. Keys that are left out have their defaults, except for defaults that depend on the schedule.
     pub raw: RawJob,
-    /// The hardware of the devices.
+    /// The data of the devices, with the number of GPUs of a server that the job sets.
     pub hardware: Hardware,
-    /// The model.
+    /// The shape of the trained model.
     pub model: ModelShape,
     /// The constants of the cost model, after the controller's work is divided among the controllers.
     pub calibration: Calibration,

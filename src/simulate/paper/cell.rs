@@ -41,7 +41,7 @@ pub enum ErrorMeasure {
 const MAX_NEAR_ERROR: [f64; 2] = [0.15, 0.05];
 
 impl ErrorMeasure {
-    /// Returns the error of `ours`.
+    /// Returns the error of `ours` relative to `paper`, in this measure.
     #[must_use]
     pub fn error(self, paper: f64, ours: f64) -> f64 {
         match self {
@@ -59,7 +59,7 @@ impl ErrorMeasure {
 }
 
 impl PaperCell {
-    /// Returns `true` if the error is at most 15 %, or at most 5 points.
+    /// Returns `true` if the error is at most 15 % for a relative measure, and at most 5 points otherwise.
     #[must_use]
     pub fn is_near(&self) -> bool {
         self.error.abs() <= MAX_NEAR_ERROR[usize::from(self.measure == ErrorMeasure::Points)]

@@ -32,14 +32,14 @@ const BARS: [Bar; 8] = [
     Bar { name: "both 1.25", factors: ["1.25", "1.25"], short_rounds: 4 },
 ];
 
-/// The iterations of the script.
+/// The number of rounds that the script runs for a bar.
 const ITERATIONS: u32 = 10;
 
 /// The batch size, response limit and group size of the repository's script.
 const SCRIPT: &[&str] =
     &["data.train_batch_size=32", "data.max_response_length=8192", "rollout.n=8"];
 
-/// Seconds of [`BARS`].
+/// For each response cap, its name, the job and its settings, and the seconds of [`BARS`].
 const PAPER: [(&str, Base, &[&str], [f64; 8]); 4] = [
     ("8k", REPOSITORY, SCRIPT, [82.0, 77.0, 71.0, 54.0, 77.0, 72.0, 60.0, 47.0]),
     ("8k, repository", REPOSITORY, SCRIPT, [79.0, 73.0, 66.0, 36.0, 75.0, 74.0, 61.0, 34.0]),

@@ -20,7 +20,7 @@ pub(super) struct Item {
 /// The relation of a number to the fit of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provenance {
-    /// A constant was fitted to the item, or chosen with knowledge of the item.
+    /// A constant was fitted to the number, or chosen with knowledge of the number.
     Fitted,
     /// The number was held out of the fit.
     HeldOut,

@@ -63,11 +63,11 @@ pub struct Reproduction {
 }
 
 impl Reproduction {
-    /// Selects the items whose source or name contains one of `only`, or all items if `only` is empty. `overrides` are settings of every
-    /// job, `key=value` each.
+    /// Selects the items whose title contains one of `only`, or all items if `only` is empty. `overrides` are settings of every job,
+    /// `key=value` each.
     ///
     /// # Errors
-    /// If an element of `only` is contained in no item's source or name.
+    /// If an element of `only` is contained in no item's title.
     pub fn new(only: &[String], overrides: &[String], size: PlanSize) -> anyhow::Result<Self> {
         let mut plan = Plan::new(size, overrides.to_vec());
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();

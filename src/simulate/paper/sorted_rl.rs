@@ -59,7 +59,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     )]
 }
 
-/// Returns the share of idle slots over the time that was spent generating.
+/// Returns the share of idle slots, averaged over the time of generation.
 fn bubble_ratio(measured: RunSelection<'_>) -> f64 {
     let generating = |step: &super::super::StepOutcome, name: &str| {
         step.metrics.get(name).copied().unwrap_or(0.0)

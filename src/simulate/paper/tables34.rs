@@ -16,8 +16,8 @@ const TRIGGERS: [(&str, f64); 3] = [("0.2", 122.7), ("0.3", 118.2), ("0.4", 119.
 /// Seconds with the adaptive trigger.
 const ADAPTIVE: f64 = 115.2;
 
-/// Seconds if groups are fetched once, by the share of responses at which the trainer begins: the groups that are then complete, and the
-/// rest at the end.
+/// Seconds if groups are fetched once, by the share of responses at which the trainer begins. It begins with the groups that are complete
+/// at this share, and receives the rest at the end.
 const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8), ("0.5", 132.0)];
 
 /// The number of steps. Every fifth round is long, so these are five long rounds.

@@ -56,7 +56,7 @@ pub(super) struct Mark {
     /// The colour.
     pub(super) colour: RGBColor,
     shape: Shape,
-    /// The distance from the centre to the corners, in pixels.
+    /// The distance from the centre to the corners in pixels, before the outline is scaled.
     radius: f64,
 }
 

@@ -25,8 +25,8 @@ struct ChartPoint {
     interval: (f64, f64),
 }
 
-/// Returns an SVG chart of speed-up against bias, with one point per configuration whose bias is known. The index of a configuration
-/// selects its mark. Returns `None` for fewer than two points.
+/// Returns an SVG chart of speed-up against bias, with one point per configuration whose bias and speed-up are known. The index of a
+/// configuration selects its mark. Returns `None` for fewer than two points.
 ///
 /// # Errors
 /// If the chart cannot be drawn.

@@ -100,12 +100,13 @@ fn opacity(shade: u32) -> f64 {
     0.15 + 0.85 * f64::from(shade) / f64::from(SHADES)
 }
 
-/// Returns the maximum number of running responses, over all instances and parts of the step.
+/// Returns the maximum of the mean numbers of running responses, over all instances and parts of the step. It is above 0 even if no
+/// response ran.
 fn max_running(gantt: &Gantt) -> f64 {
     gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max).into()
 }
 
-/// Returns the instances that are shown.
+/// Returns the numbers of the instances that are shown: all, or `MAX_LANES` evenly spaced ones.
 fn shown_instances(instances: usize) -> Vec<usize> {
     let count = instances.min(MAX_LANES);
     (0..count).map(|lane| lane * instances / count).collect()

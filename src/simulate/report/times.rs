@@ -79,7 +79,7 @@ pub(super) fn series(
     .map(Some)
 }
 
-/// Returns the maximum step time of all configurations, in seconds; their charts share this scale.
+/// Returns the maximum step time of all configurations with their first seed, in seconds; their charts share this scale.
 fn longest(runs: &[ConfigurationRuns]) -> f64 {
     runs.iter().flat_map(steps).map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }

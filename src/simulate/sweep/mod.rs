@@ -27,7 +27,7 @@ pub struct Sweep {
 #[derive(Clone, Debug)]
 struct SweepPoint {
     label: String,
-    /// The labels of the keys that do not belong to the schedule.
+    /// The labels of the swept values whose keys do not belong to the schedule.
     job_label: String,
     settings: Vec<String>,
     job: Job,
@@ -42,8 +42,8 @@ impl Sweep {
     /// job.
     ///
     /// Every configuration needs a baseline. A baseline that is one of the configurations (the same run, by its canonical form) is not
-    /// added again. All other baselines are added before the configurations, each once even if several configurations share it. An added
-    /// baseline that has the name of a configuration is labelled "baseline".
+    /// added again. All other baselines are added before the configurations, each once even if several configurations share it. If an added
+    /// baseline has the name of a configuration, "baseline" is appended to its name.
     ///
     /// # Errors
     /// If the file cannot be read, two axes have the same key, or a configuration is not a valid job; the error names the file, the key or

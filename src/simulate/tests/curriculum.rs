@@ -6,7 +6,7 @@ use super::super::raw::RawJob;
 use super::super::run::run;
 use crate::recipe::{from_table, overlay};
 
-/// The prompts of an epoch.
+/// The number of prompts of an epoch.
 const PROMPTS: usize = 64;
 
 fn job(settings: &[&str]) -> Result<Job, String> {

@@ -115,7 +115,7 @@ impl Instance {
         Vec::into_iter(ended).map(|slot: usize| (at, slot)).collect()
     }
 
-    /// Drops responses when the current iteration ends, and returns those that ended in it.
+    /// Drops responses when the current iteration ends, and returns the responses that ended in the iteration.
     fn abort(
         &mut self,
         now: f64,
@@ -132,7 +132,7 @@ impl Instance {
     }
 }
 
-/// The responses that a round keeps: the first `responses` of each prompt, of the first `open_groups` prompts.
+/// The responses that a round keeps: the first `responses` to end of each prompt, until `open_groups` more prompts have that many.
 struct Round {
     open_groups: usize,
     responses: usize,

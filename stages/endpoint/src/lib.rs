@@ -21,8 +21,8 @@ const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///
-/// The API key and the credentials of the URL are redacted in all texts that the server returns, because some servers repeat the headers of
-/// a request.
+/// [`quote`](Self::quote) redacts the API key and the credentials of the URL in a text of the server, because some servers repeat the
+/// headers of a request.
 ///
 /// ```
 /// use rollpacker_endpoint::Address;

@@ -14,8 +14,8 @@ use super::json::{MAX_BYTES, Object};
 /// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use the special tokens `bos_token`, `eos_token`,
 /// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts.
 /// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
-/// test whether `strftime_now` is defined and fall back to a fixed date; templates that require it are rejected. Rendering fails if a chat
-/// takes more than ten million template instructions.
+/// test whether `strftime_now` is defined and fall back to a fixed date; rendering fails for templates that require it. Rendering fails if
+/// a chat takes more than ten million template instructions.
 ///
 /// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ pub struct ModelConfig {
     pub head_dim: i64,
     /// The constant that the RMS norms add under the square root.
     pub rms_norm_eps: f64,
-    /// Position embedding.
+    /// The variant of the rotary position embedding, with its parameters.
     pub rope: Rope,
     /// `true` if the embedding also serves as the output head.
     pub tie_word_embeddings: bool,

@@ -54,7 +54,7 @@ pub enum ModelError {
         /// The feature, as the file spells it.
         feature: String,
     },
-    /// A weights file is damaged.
+    /// A safetensors file is damaged.
     #[error("{path} is not a safetensors file: {reason}")]
     Safetensors {
         /// The file.
@@ -62,23 +62,23 @@ pub enum ModelError {
         /// The damage that was found.
         reason: String,
     },
-    /// The configuration requires tensors that the weights do not contain.
+    /// A folder or file lacks tensors that the model or the trainer requires.
     #[error("{origin}: {} tensor(s) missing: {}", names.len(), list(names))]
     MissingTensors {
-        /// The folder, or the origin of the weights.
+        /// The folder or file, or the origin of the weights.
         origin: String,
         /// The names of the tensors.
         names: Vec<String>,
     },
-    /// The weights contain tensors that the configuration does not require.
+    /// A folder or file contains tensors that the model or the trainer does not have.
     #[error("{origin}: {} tensor(s) not of this model: {}", names.len(), list(names))]
     ExtraTensors {
-        /// The folder, or the origin of the weights.
+        /// The folder or file, or the origin of the weights.
         origin: String,
         /// The names of the tensors.
         names: Vec<String>,
     },
-    /// A tensor has a different shape than the configuration requires.
+    /// A tensor has a shape other than the required one.
     #[error("{origin}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
     Shape {
         /// The file, or the origin of the weights.
@@ -113,7 +113,7 @@ pub enum ModelError {
     /// The chat template cannot be compiled or rendered.
     #[error("chat template of {origin}: {reason}")]
     Template {
-        /// The file of the template.
+        /// The file of the template; `a string` if it was not read from a file.
         origin: String,
         /// The cause of the error.
         reason: String,

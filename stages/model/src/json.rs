@@ -1,4 +1,4 @@
-//! Typed access to the values of a JSON file. Every error states file, key, expected and found value.
+//! Typed access to the values of a JSON file. Every error about a value states file, key, expected and found value.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Object {
             .transpose()
     }
 
-    /// Returns the number at `key`, which must be finite and above 0; `None` if the key is absent.
+    /// Returns the number at `key`, which must be finite and above 0; `None` if the key is absent or null.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         let number = |value: &Value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite());
         self.get(key)
@@ -65,7 +65,7 @@ impl Object {
         self.number(key)?.ok_or_else(|| self.wrong(key, "a number above 0"))
     }
 
-    /// Returns the whole number at `key`, which must be from 1 to `i32::MAX`; `None` if the key is absent.
+    /// Returns the whole number at `key`, which must be from 1 to `i32::MAX`; `None` if the key is absent or null.
     pub(crate) fn size(&self, key: &str) -> Result<Option<i64>, ModelError> {
         let size = |value: &Value| value.as_i64().filter(|&n| n > 0 && n <= i64::from(i32::MAX));
         self.get(key).map(|value| size(value).ok_or_else(|| self.wrong_size(key))).transpose()
@@ -79,8 +79,8 @@ impl Object {
         self.wrong(key, &format!("a whole number from 1 to {}", i32::MAX))
     }
 
-    /// Returns the whole number at `key`, which must be from 1 to `max`; `None` if the key is absent. The bound rejects damaged files:
-    /// memory use and integer arithmetic depend on these sizes.
+    /// Returns the whole number at `key`, which must be from 1 to `max`; `None` if the key is absent or null. The bound rejects damaged
+    /// files: memory use and integer arithmetic depend on these sizes.
     pub(crate) fn size_up_to(&self, key: &str, max: i64) -> Result<Option<i64>, ModelError> {
         let size = self.size(key)?;
         match size.filter(|&size| size > max) {
@@ -96,7 +96,7 @@ impl Object {
         }
     }
 
-    /// Returns the number at `key`, which must be positive and within `range`; `None` if the key is absent.
+    /// Returns the number at `key`, which must be positive and within `range`; `None` if the key is absent or null.
     pub(crate) fn number_in(
         &self,
         key: &str,
@@ -123,7 +123,7 @@ impl Object {
         }
     }
 
-    /// Returns the token ids at `key`, a single id or a list, each in `0..vocab_size`; empty if the key is absent.
+    /// Returns the token ids at `key`, a single id or a list, each in `0..vocab_size`; empty if the key is absent or null.
     pub(crate) fn token_ids(&self, key: &str, vocab_size: i64) -> Result<Vec<i32>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

@@ -18,7 +18,7 @@ pub struct PromptEncoder {
 pub enum Encoded {
     /// The token ids of the chat.
     Ids(Vec<i32>),
-    /// The chat was not tokenized, because it has at least this many tokens, which exceeds the limit.
+    /// The chat was not tokenized, because its text has [at least](Tokenizer::min_tokens) this many tokens, which exceeds the limit.
     TooLong(usize),
 }
 

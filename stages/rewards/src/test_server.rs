@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 pub(super) struct Request {
     /// Method, path and headers, in lower case.
     pub(super) head: String,
-    /// The body.
+    /// The body, parsed as JSON.
     pub(super) body: Value,
 }
 

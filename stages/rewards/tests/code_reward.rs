@@ -44,7 +44,8 @@ fn skipped(why: &str) {
     eprintln!("skipped: {why}");
 }
 
-/// Returns the rows of HumanEval, with `body` applied to the body of the prompt's function; `None` without the data.
+/// Returns a sample for each row of the HumanEval data, whose response is `body` of the reference answer. Returns `None` if
+/// `ROLLPACKER_SHARED` is not set.
 fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
         skipped("ROLLPACKER_SHARED is not set");

@@ -41,8 +41,8 @@ pub struct CanaryFigures {
     pub max: f64,
     /// The mean of `|d|` in nats.
     pub mean: f64,
-    /// The mean absolute difference, in nats, between the server's scores and the trainer's scores under the previously delivered weights.
-    /// `None` if no previous delivery to the server is known.
+    /// The mean absolute difference, in nats, between the server's scores and the trainer's scores under the weights of the last verified
+    /// delivery to the server. `None` if no delivery to the server was verified before.
     pub to_previous: Option<f64>,
     /// `true` if an update was large enough to be detected, and the server's scores are still nearer to the scores under the previous
     /// weights than to the new scores.

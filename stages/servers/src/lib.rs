@@ -1,7 +1,7 @@
 //! Inference servers as rollout engines: vLLM and SGLang over HTTP.
 //!
-//! [`ServersEngine`](engine::ServersEngine) is a [`RolloutEngine`](rollpacker_stages::rollout::RolloutEngine) over several servers. It
-//! sends prompts and receives tokens, [delivers weights](weights), verifies with a [canary] that they arrived, and moves responses away
+//! [`ServersEngine`](engine::ServersEngine) is a [`RolloutEngine`](rollpacker_stages::rollout::RolloutEngine) over one or several servers.
+//! It sends prompts and receives tokens, [delivers weights](weights), verifies with a [canary] that they arrived, and moves responses away
 //! from servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`probe`] checks what a server can
 //! do. [`vllm::protocol`] has the wire types, which clients and servers share.
 //!

@@ -29,7 +29,7 @@ pub enum LogprobsMode {
 pub struct SamplingRefusal {
     /// The name of the option, as in [`Sampling`].
     pub option: &'static str,
-    /// The values that the server honours.
+    /// The values that are valid, or that the server honours.
     pub expected: String,
     /// The value that was found.
     pub found: String,

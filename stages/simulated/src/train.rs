@@ -22,10 +22,11 @@ const PENDING_SECONDS: &str = "owed_s";
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
 /// Each call spends the time of its micro-batches on the devices of the last [`place`](Trainer::place); an update spends the time of the
-/// optimizer step. Starting on a part of the devices costs the [`handover`](crate::cluster::Calibration::handover), and a later change of
-/// their number the [`reassignment`](crate::cluster::Calibration::reassignment). This time is spent before the next group or update.
-/// Starting on all devices costs nothing. [`accumulate`](Trainer::accumulate) fails on fewer devices than a copy of the model needs, and
-/// [`save`](Trainer::save) always fails, because there are no weights. The trainer reports no loss, because it computes none.
+/// optimizer step if the step has responses. Starting on a part of the devices costs the
+/// [`handover`](crate::cluster::Calibration::handover), and a later change of their number the
+/// [`reassignment`](crate::cluster::Calibration::reassignment). This time is spent before the next group or update. Starting on all devices
+/// costs nothing. [`accumulate`](Trainer::accumulate) fails on fewer devices than a copy of the model needs, and [`save`](Trainer::save)
+/// always fails, because there are no weights. The trainer reports no loss, because it computes none.
 pub struct SimulatedTrainer {
     clock: VirtualClock,
     cost: Cost,
@@ -49,9 +50,9 @@ struct Tally {
     tokens: u64,
     longest: u32,
     flops: f64,
-    /// The busy time of the trainer, in seconds.
+    /// The busy time of the trainer for gradients, in seconds.
     seconds: f64,
-    /// The busy time multiplied by the number of devices in use, in seconds.
+    /// The busy time of each call multiplied by the number of devices in use, summed over calls, in seconds.
     device_seconds: f64,
 }
 

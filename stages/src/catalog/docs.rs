@@ -39,7 +39,8 @@ type Shapes = fn() -> Vec<(&'static str, Shape)>;
 pub struct OptionDocs {
     /// The options in the order of their declaration, without serde aliases.
     pub fields: Vec<Field>,
-    /// The defaults of the options, as JSON. A type with a required option adds no defaults.
+    /// The defaults of the options, as JSON. A type with a required option adds none, and [`without_defaults`](Self::without_defaults)
+    /// removes them.
     pub defaults: Options,
     shapes: Vec<Shapes>,
 }
@@ -78,7 +79,7 @@ impl OptionDocs {
         self
     }
 
-    /// Returns the types of the options.
+    /// Returns the types of the options by name, serde aliases included.
     #[must_use]
     pub fn shapes(&self) -> Vec<(&'static str, Shape)> {
         self.shapes.iter().flat_map(|shapes| shapes()).collect()

@@ -22,7 +22,7 @@ pub enum CatalogError {
         /// The names of the catalog, separated by commas.
         known: String,
     },
-    /// An option is invalid.
+    /// An option is invalid or missing, or the options do not fit together.
     #[error("{}{reason}", if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
     Option {
         /// The option; empty if the error does not concern a single option.
@@ -30,7 +30,7 @@ pub enum CatalogError {
         /// The reason: what was expected and what was found.
         reason: String,
     },
-    /// The options are valid, but the chosen entry failed to start.
+    /// The chosen entry failed to start, for example because a process failed, an address is invalid, or the program lacks a feature.
     #[error("{0}")]
     Start(String),
 }
@@ -81,7 +81,7 @@ pub fn take(options: &mut Options, keys: &[&str]) -> Options {
 /// Deserializes options.
 ///
 /// # Errors
-/// Returns [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
+/// Returns [`CatalogError::Option`] if `O` rejects the options: one is unknown or missing, or has a wrong type or value.
 pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     let options = Value::Object(options);
     serde_path_to_error::deserialize(&options).map_err(|error| option_error::<O>(&options, &error))

@@ -140,7 +140,8 @@ impl Context {
         std::mem::take(&mut *self.call.metrics())
     }
 
-    /// Returns the clock of the run.
+    /// Returns the clock by which the deadline is measured: the clock of the run, or the system clock if the context is
+    /// [detached](Self::detached).
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.call.clock

@@ -9,7 +9,8 @@ use crate::reward::Sample;
 pub struct Cost {
     /// The number of requests to a server.
     pub requests: u32,
-    /// The number of tokens of prompt and answer together.
+    /// The estimated number of tokens of all requests. A judge includes the maximum length of its answers;
+    /// [`of_sample`](Self::of_sample) includes no answers.
     pub tokens: u64,
 }
 

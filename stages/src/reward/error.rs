@@ -7,14 +7,14 @@ use rollpacker_dataflow::fault::{HasOrigin, Origin};
 
 use crate::secret::redact;
 
-/// The reason why a response could not be scored. Errors are never replaced by a silent 0: they are counted, and [`OnError`] configures
-/// their effect on the run.
+/// The reason why a response could not be scored. Errors are never replaced by a silent 0: [`OnError`] configures their effect, and errors
+/// that do not end the run are counted.
 ///
 /// A response that is merely wrong gets a low score and is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{kind}: {reason}", if reward.is_empty() { String::new() } else { format!("reward `{reward}`: ") })]
 pub struct RewardError {
-    /// The name under which the reward is routed; set by the [`Router`](super::Router).
+    /// The name of the reward: of its route, or of its term in a weighted sum. Empty until [`named`](Self::named) sets it.
     pub reward: String,
     /// The kind of error, which determines the reaction.
     pub kind: ErrorKind,

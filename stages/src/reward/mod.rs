@@ -63,13 +63,14 @@ pub struct Sample {
     pub messages: String,
     /// The response as text without special tokens.
     pub response: String,
-    /// The number of tokens of the response. Also set by engines that count tokens without sampling them.
+    /// The number of tokens of the response. Also set by engines that count tokens without sampling them; 0 in [`Sample::of`].
     pub response_length: u32,
-    /// The response as token ids.
+    /// The response as token ids; empty if the engine counts tokens without sampling them, and in [`Sample::of`].
     pub response_ids: Vec<i32>,
     /// The reference answer; `None` if the dataset row has none. Structured answers are JSON.
     pub ground_truth: Option<String>,
-    /// The remaining columns of the dataset row, as a JSON object; `None` if there are none.
+    /// The column `extra_info` of the dataset row and further columns that the configuration names, as a JSON object; `None` if there are
+    /// none.
     pub extra_info: Option<String>,
     /// The reason why the response ended.
     pub finish_reason: FinishReason,
@@ -111,7 +112,7 @@ impl Sample {
         self.ground_truth.as_deref().ok_or_else(missing)
     }
 
-    /// Returns the extra fields of the dataset row; empty if there are none.
+    /// Returns the fields of `extra_info`; empty if it is `None`.
     ///
     /// # Errors
     /// If `extra_info` is not a JSON object.

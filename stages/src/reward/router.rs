@@ -58,8 +58,8 @@ impl Router {
         self
     }
 
-    /// Sets the effect of errors on the route of a pattern. It may be called before or after adding the reward. By default, errors are
-    /// [tolerated](OnError::Tolerate).
+    /// Sets the effect that errors of the rewards of a pattern have on the run, before or after the rewards are added. By default, errors
+    /// are [tolerated](OnError::Tolerate).
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
         self.entry(pattern).on_error = on_error;
@@ -70,10 +70,10 @@ impl Router {
         Arc::make_mut(&mut self.routes).entry(pattern.to_owned()).or_default()
     }
 
-    /// Checks that a data source has a reward.
+    /// Checks that a data source has a reward for samples or a group reward.
     ///
     /// # Errors
-    /// Returns [`NoRoute`] if the data source has no reward.
+    /// Returns [`NoRoute`] if the data source has neither.
     pub fn check(&self, data_source: &str) -> Result<(), NoRoute> {
         self.find(data_source).map(drop)
     }

@@ -92,7 +92,7 @@ impl Lengths {
     }
 
     /// Returns the length, in tokens, of a response by its id. The length is drawn by prompt and sample from the lengths of the step,
-    /// independent of where and in which order responses are launched. Some lengths of a step are drawn twice and some not at all.
+    /// independent of where and in which order responses are launched. Some lengths of a step are drawn several times and some not at all.
     #[must_use]
     pub fn of(&self, launched: SampleId) -> u32 {
         let SampleId { step, prompt, sample } = launched;

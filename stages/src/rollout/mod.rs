@@ -27,7 +27,7 @@ pub struct Policy {
     pub version: PolicyVersion,
     /// The location of the weights, in the format of the trainer that published them.
     pub location: String,
-    /// Digest of the weights.
+    /// Digest of the weights; any number if the trainer computes no digest.
     pub digest: u64,
 }
 
@@ -150,7 +150,7 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// Policy version that sampled each token.
     pub token_versions: TokenVersions,
-    /// The text of the response, without special tokens.
+    /// The text of the response, without special tokens; empty for engines that count tokens without sampling them.
     pub text: String,
     /// The reason why the response ended.
     pub finish_reason: FinishReason,
@@ -158,16 +158,17 @@ pub struct Completion {
     pub started: Nanos,
     /// The time at which the last token was sampled, or at which the response was dropped.
     pub finished: Nanos,
-    /// The number of times the KV cache of the response was dropped and computed again.
+    /// The number of times the KV cache of the response was dropped and computed again. An engine of servers counts the calls after the
+    /// first.
     pub preemptions: u32,
-    /// The engine instance that finished the response.
+    /// The index of the engine instance at which the response ended, from 0; arbitrary if it was dropped while it had no instance.
     pub instance: u32,
 }
 
 /// An event that an engine reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RolloutEvent {
-    /// A response ended. There is exactly one such event for each requested sample.
+    /// A response ended or was aborted. There is exactly one such event for each requested sample, unless the engine fails.
     Completed(Completion),
     /// The engine has failed; no more events follow.
     Failed(RolloutError),
@@ -255,10 +256,10 @@ pub enum RolloutError {
         /// The policy that sampled the token.
         version: PolicyVersion,
     },
-    /// An engine instance failed while generating.
+    /// An engine instance failed, or the engine cannot execute a request or command.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {
-        /// The index of the instance, from 0.
+        /// The index of the instance, from 0; 0 if the error concerns no single instance.
         instance: u32,
         /// The cause of the error.
         reason: String,
@@ -373,8 +374,8 @@ pub trait RolloutEngine {
     /// Aborts a response. Its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
 
-    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again. If
-    /// `tensor_parallel` changes, this applies to all responses.
+    /// Changes the placement. Responses on released instances continue on other instances, or wait if there are none. Unless the engine
+    /// sends KV caches, it computes them again: those of moved responses, or all if `tensor_parallel` changes.
     ///
     /// The default implementation, for engines of a fixed size, does nothing.
     fn place(&mut self, placement: Placement) {

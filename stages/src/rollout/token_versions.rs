@@ -63,12 +63,12 @@ impl TokenVersions {
             .flat_map(|&(version, tokens)| std::iter::repeat_n(version, tokens as usize))
     }
 
-    /// Appends a token.
+    /// Appends a token that the policy `version` sampled.
     pub fn push(&mut self, version: PolicyVersion) {
         self.push_run(version, 1);
     }
 
-    /// Appends `tokens` tokens.
+    /// Appends `tokens` tokens that the policy `version` sampled.
     ///
     /// # Panics
     /// If a run would have 2^32 tokens or more.

@@ -45,7 +45,7 @@ pub struct EngineWorld {
 /// The checks request responses, abort some, resume some, and load every policy.
 ///
 /// # Errors
-/// Returns the first rule that does not hold, with the response at fault.
+/// Returns the first rule that does not hold, with the behavior that breaks it.
 ///
 /// # Panics
 /// If the world has no policy or fewer than two prompts.

@@ -32,7 +32,7 @@ pub struct RewardWorld {
 /// of control characters, and a response in several scripts.
 ///
 /// # Errors
-/// Returns the first rule that does not hold, with the response at fault.
+/// Returns the first rule that does not hold, with the behavior that breaks it.
 ///
 /// # Panics
 /// If the world has no samples.
@@ -111,7 +111,7 @@ async fn drop_futures(reward: &SharedReward, samples: &[Sample]) {
     }
 }
 
-/// Returns the beginning of a response.
+/// Returns the first 60 characters of the response of a sample.
 fn shortened(sample: &Sample) -> String {
     const SHOWN: usize = 60;
     sample.response.chars().take(SHOWN).collect()

@@ -20,12 +20,12 @@ const WORKS: &str = "a trainer accepts sequences of its model";
 /// The world in which [`check_trainer`] runs a trainer.
 #[derive(Clone, Debug)]
 pub struct TrainerWorld<'a> {
-    /// The sequences of a step, by prompt; at least two groups are needed.
+    /// The sequences of a step, grouped by prompt. At least two groups.
     pub groups: &'a [Vec<Sequence<'a>>],
     /// The maximum difference of a metric between two ways to compute the same update: relative if the metric's magnitude is above 1,
     /// otherwise absolute. With 0 the trainer is deterministic: weights must be bit-identical, too.
     pub tolerance: f64,
-    /// `true` if the digest of a policy is the digest of its weights. `false` leaves out the checks that compare weights.
+    /// `true` if the digest of a policy is the digest of its weights. `false` leaves out the checks that compare the weights of updates.
     pub has_digests: bool,
     /// `true` if the same calls give the same bits. Then the update of a restored trainer is compared to the bit, otherwise within
     /// `tolerance`, for trainers on devices whose kernels add in no fixed order.
@@ -56,7 +56,7 @@ pub fn check_trainer<T: Trainer>(
     check_replicas(&mut start, world, &expected)
 }
 
-/// The result of an update.
+/// The policy that an update published, and its metrics.
 type Update = (Policy, Metrics);
 
 /// Accumulates all sequences in one call, and updates.

@@ -83,12 +83,12 @@ pub type Metrics = BTreeMap<String, f64>;
 /// The error of a trainer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// A value of the loss or of the gradient is not finite.
+    /// A number that the trainer computed is not finite: a loss, gradient, log-probability, KL divergence or value.
     #[error("{quantity} is not finite at step {}", .step.ordinal())]
     NotFinite {
         /// The step.
         step: Step,
-        /// The quantity that was computed.
+        /// The name of the quantity that is not finite.
         quantity: &'static str,
     },
     /// The objective cannot be created.
@@ -97,19 +97,19 @@ pub enum TrainError {
     /// No example has a response.
     #[error("no example has a response")]
     NoExamples,
-    /// The slices of a sequence are inconsistent.
+    /// A slice of a sequence, or an output of a model for it, has a wrong length.
     #[error("sequence {at}: `{field}` has {found} entries, expected {expected}")]
     Sequence {
         /// The index of the sequence in the call, from 0.
         at: usize,
-        /// The name of the slice.
+        /// The name of the slice or output.
         field: &'static str,
         /// The expected number of entries.
         expected: String,
         /// The number of entries found.
         found: usize,
     },
-    /// Gradients of replicas cannot be added.
+    /// The partial gradients of replicas cannot be added or applied.
     #[error(transparent)]
     Partial(#[from] PartialError),
     /// The state file cannot be read or written.
@@ -121,7 +121,7 @@ pub enum TrainError {
         /// The operation.
         operation: &'static str,
     },
-    /// The backend failed.
+    /// An operation failed for a reason that no other variant describes.
     #[error("trainer failed in {operation}: {reason}")]
     Backend {
         /// The operation that failed.

@@ -28,39 +28,39 @@ pub enum Numbers {
     Float(Vec<f64>),
 }
 
-/// One sum over some responses: over a unit of computation if the order of additions matters, otherwise over all responses.
+/// One sum over some responses: over a unit of computation if the order of additions matters, otherwise over all responses of a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
-    /// The prompt of the unit. The totals of a step are added in the order of prompts and samples.
+    /// The prompt of the unit; 0 for a sum over all responses. The totals of a step are added in the order of prompts and samples.
     pub prompt: PromptId,
-    /// The first sample of the unit.
+    /// The first sample of the unit; 0 for a sum over all responses.
     pub sample: u32,
     /// The name of the quantity, defined by the trainer.
     pub name: String,
-    /// The sum over the responses of the unit.
+    /// The sum over the responses.
     pub value: f64,
 }
 
-/// The reason why partials cannot be added.
+/// The reason why partials cannot be added or applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartialError {
-    /// A number is not finite, or a sum is too large for fixed point.
+    /// A number is not finite, or a number or a sum is too large for fixed point.
     #[error("a gradient leaves the range of deterministic sums, 2^23 on either side of 0")]
     OutOfRange,
-    /// The partials belong to different models.
+    /// A gradient does not have the expected number of elements, for example because it belongs to another model.
     #[error("a gradient of {found} numbers, expected {expected}")]
     Length {
-        /// The length of the first gradient.
+        /// The expected number of elements.
         expected: usize,
-        /// The length of the second gradient.
+        /// The number of elements of the gradient.
         found: usize,
     },
-    /// One partial is deterministic, the other is not.
+    /// A gradient is in fixed point where floating-point numbers were expected, or the reverse.
     #[error("a gradient of {found}, expected {expected}")]
     Kind {
-        /// The kind of the first gradient.
+        /// The expected kind of numbers.
         expected: &'static str,
-        /// The kind of the second gradient.
+        /// The kind of the numbers that the gradient has.
         found: &'static str,
     },
     /// The name of a total is unknown to the trainer.

@@ -20,7 +20,8 @@ fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     done
 }
 
-/// Opens the folder after a crash and returns the step found. Unfinished files must not be reported as damage.
+/// Opens the folder after a crash and returns the step found. Checks that only parts without a manifest are reported as damage, and that
+/// every snapshot with a manifest is complete.
 fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     let store = open(files, 1).expect("the folder can be opened after any crash");
     let found = store.latest().expect("the folder can be read");

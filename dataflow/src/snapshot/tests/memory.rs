@@ -156,7 +156,7 @@ impl Memory {
 }
 
 impl MemoryState {
-    /// Counts an operation that changes the disk. Fails if the process dies at it or is dead.
+    /// Counts an operation that changes the disk. Fails if the process dies at it or is dead, or if the disk is read-only.
     fn tick(&mut self) -> io::Result<()> {
         if self.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());

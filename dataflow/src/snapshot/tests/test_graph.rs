@@ -163,7 +163,7 @@ impl TestGraph {
         warn(commits.warnings, move |fault| sink.lock().warnings.push(fault.message));
     }
 
-    /// Emits the rows of each step, distributed over the workers, at most two steps ahead of the last fold.
+    /// Emits the rows of each step, distributed over the workers. Unless `bursts` is set, emits at most two steps ahead of the last fold.
     fn source<'scope>(
         &self,
         snapshots: &Snapshots<'scope>,

@@ -18,7 +18,7 @@ use super::{Job, StepCost};
 struct Cost {
     /// Seconds of an iteration on one device for any batch; more devices divide it.
     iteration: f64,
-    /// Seconds per running response.
+    /// Seconds that each running response adds to an iteration.
     response: f64,
     /// Tokens per second that a device trains on.
     training: f64,

@@ -11,7 +11,7 @@ fn plan(planner: &mut Planner, round: RoundKind, cost: &Cost) -> (u32, Reason) {
     planner.plan(round, nothing, cost)
 }
 
-/// Returns the parallelism of each long round, starting with the one before the first, given the preemptions of the rounds.
+/// Returns the parallelism of the first long round, and of the round after each of the long rounds with these numbers of preemptions.
 fn course(rule: Rule, preemptions: &[u64]) -> Vec<u32> {
     let mut planner = Planner::new(rule, job(), 1).unwrap();
     let mut widths = vec![plan(&mut planner, RoundKind::Long, &cost()).0];
@@ -70,8 +70,8 @@ fn predicted(cost: Cost, launched: u32, length: u32, from: u32) -> (u32, Reason)
     Planner::new(Rule::Predictive, job(), from).unwrap().plan(RoundKind::Full, outlook, &cost)
 }
 
-/// 4 responses of 50 tokens take 5 s on four instances, and 1.25 s + 50 x 4 x 0.01 s = 3.25 s on one instance of four devices. 40 responses
-/// take 5 + 5 s against 1.25 + 20 s.
+/// 4 responses of 50 tokens take 5 s + 50 x 0.01 s = 5.5 s on four instances, and 1.25 s + 50 x 4 x 0.01 s = 3.25 s on one instance of four
+/// devices. 40 responses take 5 + 5 s against 1.25 + 20 s.
 #[test]
 fn the_predictive_rule_takes_the_shortest_round_with_the_change_charged() {
     let cost = Cost { response: 0.01, ..cost() };
@@ -81,7 +81,8 @@ fn the_predictive_rule_takes_the_shortest_round_with_the_change_charged() {
     assert_eq!(predicted(Cost { change: 30.0, ..cost }, 40, 50, 4), (4, Reason::Round));
 }
 
-/// Compares a prediction for caches that suffice with one for caches that hold a fifth of the running responses, so that the others wait.
+/// Compares a prediction for caches that suffice with one for caches that hold only a part of the running responses, so that the others
+/// wait.
 #[test]
 fn the_predictive_rule_sees_that_narrow_instances_cannot_hold_the_round() {
     let roomy = Cost { response: 0.001, ..cost() };

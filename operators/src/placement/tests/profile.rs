@@ -132,7 +132,7 @@ fn a_faster_cell_is_drifted_until_it_returns_to_the_profile() {
     assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
 }
 
-/// Five iterations of a cell are 1.5 times as slow, each with another batch size. Two iterations of another cell are too few to judge.
+/// Five iterations of a cell, with two batch sizes, are 1.5 times as slow as profiled. Two iterations of another cell are too few to judge.
 #[test]
 fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
     let mut drift =

@@ -136,7 +136,7 @@ fn fewer_instances_are_freed_if_half_cannot_hold_the_rest() {
     assert_eq!(scale_down_after(&mut policy), None, "nothing fits until the last milestone");
 }
 
-/// Returns the number of responses, of 20, that had ended at the scale-down of a first long round.
+/// Returns the number of responses, of 20, that had ended at the scale-down of a first long round; `None` without a scale-down.
 fn scale_down_after(policy: &mut StreamTrainer<Cost>) -> Option<usize> {
     let mut script = String::from("open 0 long\nlaunch @0 0..20 x 1 of 10\nat 1\n");
     (0..20).for_each(|id| script += &format!("stop @0 {id}:0 tokens 1\n"));
@@ -269,8 +269,8 @@ fn options_out_of_range_are_refused_by_name() {
 }
 
 /// One round with 100 tokens per response, then rounds with 10. While the lengths of the first are kept, 16 responses with 11 tokens each
-/// are expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320
-/// in all.
+/// are expected to sample 20.25 more, 500 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more,
+/// 320 in all.
 #[test]
 fn old_lengths_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };

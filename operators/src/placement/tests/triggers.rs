@@ -123,7 +123,7 @@ impl World {
         self.tokens = tokens;
     }
 
-    /// Returns the seconds of one step.
+    /// Plays one step and returns its seconds.
     fn step(&mut self, policy: &mut StreamTrainer<Roofline>, step: Step) -> f64 {
         (self.tokens, self.waiting) = (0.0, 0.0);
         let start = self.now;
@@ -159,7 +159,7 @@ impl World {
     }
 }
 
-/// Returns the mean seconds of five steps after one that fills the history, and the placements of the last.
+/// Returns the mean seconds of five steps after one that fills the history.
 fn seconds(options: StreamTrainerOptions, cost: Roofline) -> f64 {
     let planner = Planner::new(Rule::Fixed, JOB, 2).unwrap();
     let mut policy = StreamTrainer::new(options, planner, cost).unwrap();

@@ -20,7 +20,7 @@ enum SampleState {
     Paused,
     /// The response ended by itself. `is_scored` is `true` once its reward was reported.
     Whole { is_scored: bool },
-    /// The response ended after an abort, or without being whole.
+    /// The response ended after the schedule aborted it, or with another reason than `stop` or `length`.
     Dropped,
 }
 

@@ -33,7 +33,7 @@ pub enum Violation {
         /// The decision, as text.
         decision: String,
     },
-    /// A prompt was never offered, or was admitted or rejected before.
+    /// A decision names a prompt that was never offered, or that was admitted or rejected before.
     #[error(
         "it decides `{decision}`, and {prompt} was never offered, or was admitted or rejected before"
     )]
@@ -126,8 +126,8 @@ pub enum Violation {
         /// The id of the prompt.
         prompt: PromptId,
     },
-    /// All responses of the open round have ended and are scored if the schedule wants scores, and the schedule neither launches further
-    /// responses nor closes the round.
+    /// All responses of the open round have ended and, if the schedule wants scores, are scored. The schedule neither launches further
+    /// responses, nor closes the round, nor waits for a prompt that may still be offered.
     #[error(
         "all responses of step {} have ended, and it neither launches a response nor closes the round",
         .step.ordinal()

@@ -50,7 +50,8 @@ impl ScheduleDriver {
         false
     }
 
-    /// Returns the step for which the next prompt is judged, if the schedule needs one.
+    /// Returns the step for which the curriculum judges the next prompt: the first step whose policy was delivered and whose round is not
+    /// closed. Returns `None` if there is no such step or no curriculum, or if the schedule needs no prompt or the run has ended.
     fn drawing_step(&self) -> Option<Step> {
         let is_over = self.finished || self.failure.is_some();
         let draws = self.gate.is_some() && !is_over && self.schedule.wants_prompts();

@@ -30,11 +30,11 @@ struct Broken {
 enum Breaks {
     /// Leaves out the last decision.
     End,
-    /// Rejects every second prompt in every second run.
+    /// Rejects every prompt instead of admitting it, in every second run.
     Determinism,
-    /// Rejects a prompt for every offer beyond the needs of a round.
+    /// Rejects each prompt that it did not request.
     Offers,
-    /// Forgets its prompts when it is saved.
+    /// Saves nothing, so that the restored schedule has no prompts.
     Saving,
     /// Admits every prompt twice.
     Contract,

@@ -65,7 +65,8 @@ impl World {
     /// If the run has more than 100,000 events and decisions, so that it does not seem to end.
     ///
     /// # Panics
-    /// If the schedule launches a response that is running, or stops one that is not. [`Checked`](crate::schedule::Checked) finds both.
+    /// If the schedule launches a response before its first round or while the response is running, or stops a response that is not
+    /// running. [`Checked`](crate::schedule::Checked) finds each of these.
     pub fn run(&self, schedule: impl Schedule) -> Result<Vec<Entry>, Nonconformance> {
         self.run_with(schedule, |schedule| schedule)
     }
@@ -171,7 +172,7 @@ impl WorldRun<'_> {
         }
     }
 
-    /// Delivers an event of the agenda. A response is followed by its reward if the schedule wants it.
+    /// Delivers an event of the agenda. A whole response is followed by its reward if the schedule wants scores.
     fn process_scheduled(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
             let (outcome, _) = self.running.remove(&id).expect("only running responses end");

@@ -377,7 +377,8 @@ mod law {
             }
         }
 
-        /// Decisions are checked one by one, repeated, made with prompts in abundance, and made from a snapshot after each event.
+        /// Decisions are checked one by one, repeated, made with prompts in abundance, and made by a schedule that is restored between
+        /// rounds.
         #[test]
         fn the_testkit_passes(case in cases(&ALL)) {
             let result = check_schedule(|| case.schedule(), &case.world);

@@ -30,7 +30,7 @@ pub(super) struct Contract {
     pub(super) slots: usize,
     /// `true` if groups without variance are rejected.
     pub(super) filters: bool,
-    /// `true` if a round that may launch no further prompt fails.
+    /// `true` if the run fails when a round lacks groups and may launch no further prompt.
     pub(super) fails: bool,
     /// `true` if stopped responses are resumed later.
     pub(super) pauses: bool,

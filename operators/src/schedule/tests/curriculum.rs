@@ -187,7 +187,7 @@ fn offers(epochs: u32, rows: u64) -> Vec<Offer> {
     (0..).zip(all).map(offer).collect()
 }
 
-/// Returns the decisions of a run, and the skipped prompts; `None` if an epoch was skipped entirely.
+/// Returns the decisions of a run, and the skipped prompts; `None` if the curriculum skipped too many whole epochs.
 fn run(
     world: &World,
     schedule: &Builtin,

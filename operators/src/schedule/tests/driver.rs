@@ -1,4 +1,4 @@
-//! Tests of inputs that reach the driver out of order.
+//! Tests of inputs that reach the driver out of order, and of the texts that a round sends.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

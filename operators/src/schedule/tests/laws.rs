@@ -45,7 +45,7 @@ impl Case {
         }
     }
 
-    /// Returns the case without quotas and speculation.
+    /// Returns the case without quotas, speculation and age limit.
     fn without_speculation(mut self) -> Self {
         self.factors = (20, 20);
         self.config.eta_prompts = 1.0;

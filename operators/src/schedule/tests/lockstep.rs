@@ -113,12 +113,12 @@ struct Play {
     schedule: Builtin,
     sequencer: Sequencer,
     workers: Vec<Worker>,
-    /// The tokens of responses that resume later, and whether they had ended.
+    /// The number of tokens of each response that resumes later, and `true` if the response had ended.
     kept: BTreeMap<(PromptId, u32), (u32, bool)>,
-    /// The tokens of responses that were handed out.
+    /// The number of tokens of each response that was handed to its reward.
     whole: BTreeMap<SampleId, u32>,
     stopping: BTreeMap<SampleId, FinishReason>,
-    /// The tokens of responses whose ends were released.
+    /// The number of tokens of each response whose end was released.
     reported: BTreeMap<SampleId, u32>,
     resumed_tokens: BTreeMap<(PromptId, u32), u32>,
     /// The launch tick and the resumed tokens of responses that were launched and whose ends were not released.

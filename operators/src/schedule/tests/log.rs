@@ -92,7 +92,7 @@ pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     round.iter().filter_map(abort).collect()
 }
 
-/// Returns the samples of `prompt` whose ends were reported, with their finish reasons.
+/// Returns the samples of `prompt` in the open round whose ends were reported, with their finish reasons.
 pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishReason)> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let report = |entry: &Entry| match entry {
@@ -144,7 +144,7 @@ pub(super) fn stopped(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     aborted(round, prompt).into_iter().chain(round.iter().filter_map(pause)).collect()
 }
 
-/// Returns the rewards of the samples of `prompt` that ended without being stopped.
+/// Returns the rewards of the samples of `prompt` in the open round that ended without being aborted.
 pub(super) fn scores(round: &[Entry], prompt: PromptId) -> Vec<f64> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let ended = ended(round, prompt);

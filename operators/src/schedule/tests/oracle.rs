@@ -114,7 +114,7 @@ impl Oracle {
         assert_eq!(samples, 0..expected.samples, "samples of {prompt} in round {step}");
     }
 
-    /// Computes the round of `step` from the dataset.
+    /// Computes the composition of the round of `step` from the dataset and the log before the round.
     fn expected(&self, past: &[Entry], step: u64) -> Expected {
         let epoch = self.epoch(past).expect("prompts are left");
         let lanes: Vec<(&Arc<str>, usize)> =
@@ -342,7 +342,7 @@ impl Oracle {
         left.map(|offer| offer.epoch).next()
     }
 
-    /// Returns the prompts of the dataset that were never launched.
+    /// Returns the prompts of a lane in an epoch that were never launched.
     fn fresh(&self, past: &[Entry], epoch: u32, lane: &Arc<str>) -> Vec<PromptId> {
         let launched: Vec<PromptId> =
             launches(past).into_iter().map(|(prompt, _)| prompt).collect();
@@ -353,7 +353,7 @@ impl Oracle {
         mine.map(|offer| offer.prompt).filter(|prompt| !launched.contains(prompt)).collect()
     }
 
-    /// Returns the prompts that were deferred and not launched since, in the order of their deferral.
+    /// Returns the prompts of `lane`, or of all lanes if `None`, that were deferred and not launched since, in the order of their deferral.
     fn queue(&self, past: &[Entry], lane: Option<&Arc<str>>) -> Vec<Waiting> {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut step = 0;

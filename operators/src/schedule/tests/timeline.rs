@@ -5,7 +5,7 @@
 //! - `end`: no prompt follows;
 //! - `policy 0`: the weights of step 0 are published;
 //! - `stop @0 3:0..2 4..6:1`: samples 0 and 1 of p3, and sample 1 of p4 and p5, of step 0 end; `length`, `abort` and `pause` likewise;
-//!   `stop 7 @0 3:0` gives it 7 tokens instead of 1;
+//!   `stop 7 @0 3:0` gives the response 7 tokens instead of 1;
 //! - `score 0.5 @0 3:0..2`: samples 0 and 1 of p3 have a reward of 0.5.
 //!
 //! The result repeats each line, followed by the decisions drained after each of its events; consecutive similar decisions share a line.

@@ -18,7 +18,7 @@ pub(crate) enum KeyMapping {
     NotNegative(&'static str),
     /// Translates to the key with this name. `null` is left out, with the reason as a note.
     NotNull(&'static str, &'static str),
-    /// The inner translation applies if the condition holds. Otherwise the key has no effect in verl and is left out.
+    /// The inner translation applies if the condition holds, and to `null`. Otherwise the key has no effect in verl and is left out.
     If(Condition, &'static KeyMapping),
     /// The first translation applies if the condition holds, and the second translation otherwise.
     Switch(Condition, &'static KeyMapping, &'static KeyMapping),

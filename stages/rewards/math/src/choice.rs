@@ -82,7 +82,7 @@ pub fn unwrapped(text: &str) -> &str {
     text
 }
 
-/// Removes surrounding blanks, and the punctuation after a closing bracket.
+/// Removes surrounding blanks, and the punctuation after a closing bracket, `$` or `*`.
 fn trimmed(text: &str) -> &str {
     let text = text.trim();
     let before = text.trim_end_matches(['.', ',', ';', '!']).trim_end();

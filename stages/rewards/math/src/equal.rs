@@ -16,13 +16,13 @@ const MAX_STEPS: u32 = 1_000_000;
 const SAMPLE_POINTS: u64 = 12;
 /// The minimum number of these points at which both expressions must be defined.
 const MIN_DEFINED_POINTS: usize = 3;
-/// The maximum number of elements of collections that are compared pairwise. Larger collections are equal only if they are identical.
+/// The maximum number of elements of collections that are compared regardless of order. Larger ones are equal only if they are identical.
 const MAX_ELEMENTS: usize = 200;
 
 /// The options of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// The number of decimal places to which numbers with a decimal point are rounded before they are compared.
+    /// The number of decimal places to which two numbers are rounded before they are compared if one of them has a decimal point.
     pub(super) precision: u32,
     /// `true` if the names of variables matter and sets differ from tuples.
     pub(super) strict: bool,
@@ -214,8 +214,8 @@ impl Comparer {
         Some(same(&self.number(truth)?, &self.number(answer)?))
     }
 
-    /// Returns the value of an expression without variables: exact if possible, otherwise as precise as floating point. `None` if there is
-    /// no real value.
+    /// Returns the value of an expression: exact if possible, otherwise as precise as floating point. Returns `None` if the value depends
+    /// on a variable, is not real or not finite, or if the work is exhausted.
     fn number(&self, expr: &Expr) -> Option<Rational> {
         if let Some(exact) = normal::rational(expr, &self.work) {
             return Some(exact);
@@ -279,7 +279,8 @@ fn is_constant(expr: &Expr) -> bool {
     !expr.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Apply(Function::Named(_), _)))
 }
 
-/// Returns `true` if one expression is a number in a base, the other a bare number, and both have the same digits.
+/// Returns `true` if one expression is a number in a base, the other a number without a base, sign or decimal point, and both have the same
+/// digits.
 fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     let written = |expr: &Expr| match expr {
         Expr::Based(digits, _) => number::decimal(digits),

@@ -16,19 +16,19 @@ pub(super) struct Point<'a> {
     pub(super) seed: u64,
     /// The base of logarithms without an explicit base.
     pub(super) log_base: f64,
-    /// A variable with a given value.
+    /// The name and the value of the variable whose value does not come from `seed`, if any.
     pub(super) given: Option<(&'a str, f64)>,
 }
 
 impl Point<'_> {
-    /// Returns a point with natural logarithms.
+    /// Returns the point of a seed, with natural logarithms and without a given variable.
     pub(super) fn seeded(seed: u64) -> Self {
         Self { seed, log_base: std::f64::consts::E, given: None }
     }
 }
 
-/// Returns the value of an expression. Returns `None` if the value is undefined or not finite, or if the expression is not a number, such
-/// as a set.
+/// Returns the value of an expression. Returns `None` if the value is undefined, not finite or cannot be computed, or if the expression is
+/// not a number, such as a set.
 pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     let value = match expr {
         Expr::Number(number) => real(number::to_f64(&number.value)),
@@ -45,7 +45,8 @@ pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     (value.re.is_finite() && value.im.is_finite()).then_some(value)
 }
 
-/// Returns the value of an expression, which may be infinite. Returns `None` if the value is undefined or not real.
+/// Returns the real value of an expression, or an infinity for an expression that [`infinity`] accepts. Returns `None` for any other
+/// expression whose value is undefined, infinite or not real.
 pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     if let Some(infinite) = infinity(expr) {
         return Some(infinite);
@@ -54,7 +55,8 @@ pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     (value.im.abs() <= 1e-9 * value.re.abs().max(1.0)).then_some(value.re)
 }
 
-/// Returns positive or negative infinity if the expression is one of them, otherwise `None`.
+/// Returns positive or negative infinity for `\infty` and for a number times `\infty`, with the sign of the number. Returns `None` for any
+/// other expression.
 pub(super) fn infinity(expr: &Expr) -> Option<f64> {
     match expr {
         Expr::Constant(Constant::Infinity) => Some(f64::INFINITY),

@@ -5,7 +5,7 @@ use num_traits::{One, Zero};
 use super::number::{self, Rational};
 
 /// An exact number. `decimal` is `true` if the number was written with a decimal point or an exponent, or was computed from such a number.
-/// Only decimal numbers are rounded before they are compared.
+/// Two numbers are rounded before they are compared only if one of them is decimal.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Number {
     pub(super) value: Rational,
@@ -65,7 +65,7 @@ pub(super) enum Comparison {
     LessEqual,
     Greater,
     GreaterEqual,
-    /// Equal after rounding.
+    /// Approximately equal, as in `\approx`; evaluated like `Equal`.
     Approximate,
 }
 
@@ -133,7 +133,7 @@ pub(super) enum Expr {
     Interval(Box<Interval>),
     /// A union, intersection or difference of sets, from left to right.
     Join(SetOperation, Vec<Expr>),
-    /// A set of numbers by its letter: N, Z, Q, R, C.
+    /// A set of numbers by its letter, such as N, Z, Q, R or C.
     Domain(char),
     Relation(Box<Relation>),
 }

@@ -28,7 +28,8 @@ const MAX_SEARCHED_BYTES: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// LaTeX in a box or between delimiters such as `$...$`, `\(...\)` and `\[...\]`.
+    /// LaTeX in a box or between delimiters such as `$...$`, `\(...\)` and `\[...\]`, and fractions of numbers such as `\frac{1}{2}`
+    /// without delimiters.
     Latex,
     /// Numbers and arithmetic in plain text.
     Expr,
@@ -53,7 +54,8 @@ pub(super) struct SearchOptions<'a> {
 pub(super) enum Content {
     /// Formulas that make up one answer, each as written; the flag is `true` if a percent sign follows.
     Formulas(Vec<(String, bool)>),
-    /// The text from the first box to the last closing brace. The answer is the last box of this text, with the boxes that belong to it.
+    /// The text from the first box, or from the name before it, to the last closing brace or, without one, to the end. The answer is the
+    /// last box of this text, with the boxes that belong to it.
     Boxes(String),
     /// The text after a marker, or a whole ground truth.
     Line(String),
@@ -66,7 +68,7 @@ pub(super) enum Content {
 pub(super) struct Candidate {
     /// The priority. Smaller numbers are preferred.
     pub(super) priority: i32,
-    /// The byte range in the text.
+    /// The byte range in the searched text.
     pub(super) span: (usize, usize),
     pub(super) content: Content,
 }

@@ -76,8 +76,8 @@ pub struct Verifier {
     /// The notations in which answers are searched; both by default. The text after a marker such as `####` is read in both notations.
     #[serde(alias = "match_types")]
     pub targets: Vec<Target>,
-    /// Number of decimal places to which numbers with a decimal point are rounded before they are compared, from 0 to 30; 6 by default.
-    /// Larger values count as 30.
+    /// Number of decimal places to which two numbers are rounded before they are compared if one of them has a decimal point, from 0 to
+    /// 30; 6 by default. Larger values count as 30.
     pub precision: u32,
     /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,

@@ -9,7 +9,8 @@ const MAX_SIZE: usize = 5000;
 type Rows = Vec<Vec<Expr>>;
 
 /// Returns the matrix that an expression evaluates to. Sums, products, transposes and powers with an exponent from 1 to 16 are computed.
-/// Returns `None` if the value is not a matrix or has more than [`MAX_SIZE`] nodes.
+/// Returns `None` for any other expression that is not a matrix, for matrices of sizes that do not fit together, and if a matrix has, or a
+/// product may have, more than [`MAX_SIZE`] nodes.
 pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     let rows = match expr {
         Expr::Matrix(rows) => rows.clone(),
@@ -58,7 +59,8 @@ fn add(left: &Rows, right: &Rows) -> Option<Rows> {
     same.then(|| left.iter().zip(right).map(row).collect())
 }
 
-/// Multiplies matrices and scalars. Returns `None` if there is no matrix among the factors, or if two matrices cannot be multiplied.
+/// Multiplies matrices and scalars. Returns `None` if there is no matrix among the factors, or if the sizes of two matrices do not fit
+/// together or their product may exceed [`MAX_SIZE`].
 fn product(factors: &[Expr]) -> Option<Rows> {
     let mut scalars = Vec::new();
     let mut result: Option<Rows> = None;

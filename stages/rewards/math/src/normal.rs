@@ -182,7 +182,8 @@ impl Polynomial {
     }
 }
 
-/// Returns the product of two monomials, and the numeric factor that results from powers of roots and i.
+/// Returns the product of two monomials, and the numeric factor that results from powers of roots and i. Returns `None` if the degree of an
+/// unknown exceeds [`MAX_DEGREE`] or the factor is too large.
 fn times(left: &Monomial, right: &Monomial) -> Option<(Monomial, Rational)> {
     let (mut product, mut factor) = (left.clone(), Rational::one());
     for (unknown, degree) in right {
@@ -250,7 +251,7 @@ fn to_integer(base: Quotient, exponent: i64, work: &WorkBudget) -> Option<Quotie
 }
 
 /// Returns the square root of a number in terms of the square roots of primes and, for a negative number, of i. Returns `None` if the
-/// number cannot be factored.
+/// number cannot be factored or the work is exhausted.
 fn square_root(value: &Rational, work: &WorkBudget) -> Option<Quotient> {
     if value.is_zero() {
         return Some(Polynomial::default().into());

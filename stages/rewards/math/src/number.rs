@@ -6,13 +6,13 @@ use num_bigint::{BigInt, Sign};
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-/// An exact number.
+/// An exact rational number.
 pub(super) type Rational = BigRational;
 
 /// The maximum number of bits of a numerator or denominator.
 const MAX_BITS: u64 = 4096;
 
-/// Returns an integer.
+/// Converts an integer to an exact number.
 pub(super) fn integer(value: i64) -> Rational {
     Rational::from_integer(value.into())
 }
@@ -30,7 +30,7 @@ pub(super) fn decimal(digits: &str) -> Option<Rational> {
 }
 
 /// Parses a repeating decimal, such as `0.1` with the period `6`, without sign and exponent. Returns `None` if [`decimal`] rejects the
-/// digits or the period.
+/// digits or the period, or if the value exceeds [`MAX_BITS`].
 pub(super) fn repeating(digits: &str, period: &str) -> Option<Rational> {
     let first = decimal(digits)?;
     let places = digits.split_once('.').map_or(0, |(_, fraction)| fraction.len());
@@ -45,12 +45,12 @@ pub(super) fn based(digits: &str, base: u32) -> Option<Rational> {
     fits.then(|| BigInt::parse_bytes(digits.as_bytes(), base))?.map(Rational::from_integer)
 }
 
-/// Returns the sum.
+/// Returns `left + right`, or `None` if the sum exceeds [`MAX_BITS`].
 pub(super) fn add(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left + right)
 }
 
-/// Returns the product.
+/// Returns `left * right`, or `None` if the product exceeds [`MAX_BITS`].
 pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left * right)
 }

@@ -9,7 +9,7 @@ pub(super) use numeral::value;
 /// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
-/// Spaces between thousands that are read as blanks.
+/// Narrow and non-breaking spaces, which are often between thousands. Each is replaced by a blank wherever it occurs in the text.
 const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 
 /// A token of an answer.
@@ -17,7 +17,8 @@ const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 pub(super) enum Token {
     /// An unsigned number as written, without separators of thousands. The digits that repeat without end are in parentheses.
     Number(String),
-    /// A command or the name of a function, without its backslash.
+    /// A command without its backslash, the name of a function, or the command for which another character or operator stands. The name of
+    /// an environment follows `begin:` or `end:`, and the letter of a set of numbers follows `mathbb:`.
     Command(String),
     /// Another character.
     Char(char),
@@ -83,14 +84,15 @@ fn choice(text: &str) -> &str {
     if is_letter { bare } else { text }
 }
 
-/// Returns the letters of one or several choices, as in `(A), (C)`, with commas between them. Returns `None` for any other text.
+/// Returns one or several choices, as in `(A), (C)`, without brackets and with commas between them. Any single character counts as a
+/// choice. Returns `None` for any other text.
 fn choices(text: &str) -> Option<String> {
     let letters: Vec<&str> = text.split(',').map(|part| choice(part.trim())).collect();
     let all = letters.iter().all(|letter| letter.chars().count() == 1);
     all.then(|| letters.join(","))
 }
 
-/// Returns `true` for digits with separators and a sign, such as `-1,234.5`.
+/// Returns `true` for a text of digits, signs, points, commas and spaces with at least one digit, such as `-1,234.5`.
 fn is_number(text: &str) -> bool {
     text.chars().any(|c| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || "+-., ".contains(c))
@@ -183,7 +185,7 @@ impl Lexer {
         });
     }
 
-    /// Returns `true` if the characters of an ASCII text follow.
+    /// Returns `true` if the characters of `text` follow.
     fn starts_with(&self, text: &str) -> bool {
         text.chars().enumerate().all(|(offset, character)| self.peek(offset) == Some(character))
     }
@@ -324,7 +326,7 @@ impl Lexer {
         self.tokens.push(token);
     }
 
-    /// Returns `true` after a number or a closing bracket.
+    /// Returns `true` after a number, a closing brace or a closing parenthesis.
     fn after_value(&self) -> bool {
         matches!(self.tokens.last(), Some(Token::Number(_) | Token::Char('}' | ')')))
     }

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-/// The remaining steps of a comparison. A step is the evaluation of a node or the multiplication of a term. Counting steps bounds the time
-/// without a clock, so that results are reproducible.
+/// The remaining steps of a comparison. A step costs about as much as the evaluation of a node or the multiplication of two terms. Counting
+/// steps bounds the time without a clock, so that results are reproducible.
 #[derive(Debug)]
 pub(super) struct WorkBudget(Cell<u32>);
 

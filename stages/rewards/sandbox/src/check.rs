@@ -13,7 +13,7 @@ pub enum Check {
     Runs,
     /// Python tests that import the module `solution` or use its names without an import: test functions and classes as pytest and unittest
     /// run them, or bare assertions. Each test function with its parameters is a case or, in a text without test functions, each top-level
-    /// assertion. Tests that skip themselves, and tests that pass without the solution, are not counted.
+    /// assertion. Skipped tests, and tests that pass without the solution, are not counted.
     Tests {
         /// The texts, each a separate module.
         tests: Vec<String>,
@@ -61,7 +61,7 @@ pub enum Check {
     Text {
         /// The texts of the checks, one case each.
         tests: Vec<String>,
-        /// The response.
+        /// The text that replaces `{response}`.
         response: String,
         /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
@@ -127,7 +127,7 @@ impl Check {
     }
 
     /// Returns the number of test cases or, for [`Tests`](Self::Tests), the number of texts, because their cases are counted only when they
-    /// run. A verdict has fewer cases if tests are skipped or not counted.
+    /// run. A verdict has fewer cases if cases are skipped after a failure, or if some of the tests are not counted.
     #[must_use]
     pub fn min_cases(&self) -> usize {
         match self {

@@ -90,8 +90,9 @@ pub enum Isolation {
 
 /// A language whose solutions are run by a separate program.
 ///
-/// All runs of a job share a private folder, which is their home and working directory. Their environment consists of `HOME`, `LANG` and
-/// `PATH`. Programs outside of the system's folders must be listed in [`SandboxConfig::binds`].
+/// All runs of a job share a private folder, which is their home and working directory. The environment of a run consists of `HOME`, `LANG`
+/// and `PATH`. Programs outside of `/bin`, `/sbin`, `/usr` and the library folders such as `/lib` must be listed in
+/// [`SandboxConfig::binds`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Language {

@@ -9,7 +9,7 @@ pub enum SandboxError {
          read, set `isolation = \"none\"`"
     )]
     NoIsolation {
-        /// The missing parts.
+        /// The missing layers of isolation, or the error of setting them up.
         missing: String,
     },
     /// The interpreter is missing, older than Python 3.8 or failed, or the sandbox could not create a process, a thread or a folder.
@@ -21,13 +21,13 @@ pub enum SandboxError {
     /// The sandbox failed while it ran a job, or the job was cancelled. If a slot failed, it is restarted for the next job.
     #[error("sandbox fault: {reason}")]
     Fault {
-        /// The reason.
+        /// The failure of the sandbox, or that the job was cancelled.
         reason: String,
     },
     /// The tests cannot be run, which is an error of the dataset and not of the model.
     #[error("the tests are broken: {reason}")]
     Tests {
-        /// The reason.
+        /// The reason why the tests cannot be run, such as a syntax error.
         reason: String,
     },
     /// The language of the job is not configured.
@@ -63,7 +63,7 @@ pub enum SandboxError {
     /// The time limits of the job are missing, or one of them is not positive and finite.
     #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
     Seconds {
-        /// The value found.
+        /// The time limits of the job.
         seconds: String,
     },
 }

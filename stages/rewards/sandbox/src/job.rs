@@ -10,7 +10,7 @@ use super::frame;
 /// A solution and its tests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// The code.
+    /// The source code of the solution.
     pub solution: String,
     /// The language: `python`, or a name from `languages` of the configuration.
     pub language: String,

@@ -22,7 +22,7 @@ struct Layer {
     name: &'static str,
     /// `true` if full isolation requires the layer.
     required: bool,
-    /// The scope of the layer if it is active, otherwise the reason why it is missing.
+    /// The scope of the layer or the user of runs if the layer is active, otherwise the reason why it is missing.
     state: Result<String, String>,
 }
 

@@ -56,7 +56,7 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
 ];
 
-/// The id of the user and group nobody, to which the zygote changes if this process runs as root.
+/// The id of the user and group nobody, to which the zygote changes in a container if this process runs as root.
 const NOBODY: u32 = 65534;
 
 /// The setup that all slots share.

@@ -31,7 +31,8 @@ pub struct Case {
     /// The outcome.
     pub outcome: Outcome,
     /// The charged time in seconds: the elapsed time without the time for which the processes of the case waited for a processor, but at
-    /// least their processor time. If the checker died or did not end the case in time, this is the elapsed time that the case was allowed.
+    /// least their processor time. If the checker died or did not end the case in time, this is instead the time after which the zygote
+    /// would have ended the case: its time limit, or the rest of it, plus one second. 0 for a case that was not run.
     pub seconds: f64,
     /// The reason of a failure; empty for a case that passed.
     pub message: String,

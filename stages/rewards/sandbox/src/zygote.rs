@@ -57,7 +57,8 @@ pub(super) struct IsolationFacts {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ChildMessage {
-    /// A case began. It ends, or the zygote ends it, within this number of seconds.
+    /// A case began, or continues because it waited for a processor. It ends, or the zygote ends it, within this number of seconds: the
+    /// rest of its time limit plus a grace period.
     Within { within: f64 },
     /// The job ended. A report of `report` bytes follows.
     End { end: End, message: String, report: usize },
@@ -84,22 +85,22 @@ pub(super) struct Answer {
     pub(super) end: End,
     /// The reason of an [`End::Fault`]; empty for any other end.
     pub(super) message: String,
-    /// The report of the checker, of which the zygote may have cut off the end; empty if the job was cancelled.
+    /// The report of the checker, which the zygote may have truncated; empty if the job was cancelled.
     pub(super) report: Vec<u8>,
-    /// The time in seconds that the zygote last announced for a case; 0 if no case began.
+    /// The rest of the time limit of the case plus a grace period in seconds, as the zygote last announced it; 0 if no case began.
     pub(super) seconds: f64,
 }
 
-/// The reason why there is no answer: the zygote is dead or does not respond.
+/// The reason why there is no answer: the zygote is dead, does not respond, or sent an invalid or oversized message.
 pub(super) struct LostZygote {
     pub(super) error: io::Error,
-    /// The time in seconds that the zygote last announced for the running case; `None` if no case had begun.
+    /// The rest of the time limit of the case plus a grace period in seconds, as the zygote last announced it; `None` if no case had begun.
     pub(super) seconds: Option<f64>,
 }
 
 impl LostZygote {
-    /// Returns the time in seconds that the zygote last announced for a case before it stopped responding. `None` if no case had begun or
-    /// the zygote died.
+    /// Returns `seconds` if the zygote stopped responding. Returns `None` if no case had begun, and if there is no answer for another
+    /// reason: the zygote died, or sent an invalid or oversized message.
     pub(super) fn unanswered_case_seconds(&self) -> Option<f64> {
         let is_silent =
             matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);

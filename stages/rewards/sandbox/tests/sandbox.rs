@@ -266,7 +266,7 @@ fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
     assert_eq!(machine::descendants(), idle);
 }
 
-/// Address space that threads reserve does not count as memory.
+/// Sixteen threads stay within the limit, because the allocator does not reserve address space for each thread.
 #[test]
 fn sixteen_threads_fit_within_the_memory_limit() {
     let _alone = exclusive();

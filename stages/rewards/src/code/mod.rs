@@ -32,7 +32,7 @@ documented! {
     }
 }
 
-/// The value of a response.
+/// The rule that maps the results of the test cases to the value of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeScore {

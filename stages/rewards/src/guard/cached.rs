@@ -13,8 +13,8 @@ use super::Cost;
 
 /// A reward that is called once for equal samples, including samples that are scored concurrently, while their score stays in the cache.
 ///
-/// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A cached
-/// score has no executions, so that no execution changes the limits twice.
+/// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A score from the
+/// cache has no executions, because they changed the limits already. All callers that wait for the same call get its executions.
 pub struct Cached {
     reward: SharedReward,
     memory: Arc<Mutex<Memory>>,

@@ -83,7 +83,7 @@ impl Guard {
         read(take(options, &Self::KEYS))
     }
 
-    /// Wraps a reward.
+    /// Returns a reward in the wrappers that the options require, or the reward itself if they require none.
     ///
     /// # Errors
     /// If an option is out of range.

@@ -27,7 +27,7 @@ impl<R: Reward> Retry<R> {
     }
 
     /// Returns the wait after the failed attempt `attempt`, counted from 1. Returns the error if it is neither retryable nor a timeout, if
-    /// no attempt is left, or if the wait would last until [`MAX_WAIT`] or the deadline.
+    /// no attempt is left, or if the wait would last at least [`MAX_WAIT`] or until the deadline.
     fn next_wait(
         &self,
         attempt: u32,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 
-/// A reward that takes a second and then returns the next result of its script; the last result is repeated forever.
+/// A reward that takes a second and then returns the next error of its script, or 1 after the last one.
 #[derive(Clone, Default)]
 struct Scripted {
     script: Arc<Mutex<Vec<RewardError>>>,

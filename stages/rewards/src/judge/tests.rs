@@ -53,7 +53,7 @@ fn completion(content: &str) -> Reply {
     Reply::json(&json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
 }
 
-/// A server that judges by the text within the fence, regardless of that text's claims.
+/// Answers `YES` if `is 4` occurs after `Response:` in the prompt, and otherwise `NO`, regardless of the verdicts in the response.
 fn right_if_four(_: usize, request: &Request) -> Reply {
     let prompt = request.body["messages"][1]["content"].as_str().unwrap_or_default();
     let response = prompt.split_once("Response:\n").map_or("", |(_, rest)| rest);

@@ -58,11 +58,11 @@ pub struct Verdict {
     pub text: String,
 }
 
-/// An error for an answer without a verdict in the expected place.
+/// An error for an answer without a valid verdict in the expected place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct Unreadable {
-    /// The expected form.
+    /// A description of the expected verdict and its place.
     pub expected: String,
     /// The text that was found in place of the verdict, at most 200 characters.
     pub found: String,
@@ -137,7 +137,8 @@ impl VerdictForm {
         Ok(Verdict { value, text: object[field].to_string() })
     }
 
-    /// Returns the value of a number, or `None` if it is out of range.
+    /// Returns the reward for the judge's `number`, scaled to the range 0 to 1 if `normalise` is set. Returns `None` if `number` is out of
+    /// range.
     fn scaled_value(&self, number: f64) -> Option<f64> {
         let Scale { min, max, normalise } = self.scale();
         let worth = if normalise { (number - min) / (max - min) } else { number };

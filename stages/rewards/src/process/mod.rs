@@ -18,8 +18,9 @@ pub(crate) use pool::Pool;
 /// `{"id": 0, "error": "...", "kind": "retryable"}`. If the process ends early or breaks the protocol, the error is retryable and quotes
 /// the end of its standard error.
 ///
-/// Each process scores one sample at a time. If the call is dropped or the process breaks the protocol, the process is killed together with
-/// all processes of its group. A process that was killed or has ended is replaced by the next call.
+/// Each process scores one sample at a time. If the call is dropped or takes longer than 600 seconds, or if the process breaks the
+/// protocol, the process is killed together with all processes of its group. A process that was killed or has ended is replaced by the next
+/// call.
 pub struct ProcessReward {
     pool: Pool,
     fields: Fields,

@@ -13,8 +13,9 @@ use super::worker::Worker;
 
 /// Processes that answer a line of JSON with a line of JSON. They are started on demand and stay alive from request to request.
 ///
-/// Each process answers one request at a time. If the future of a request is dropped or its process breaks the protocol, the process is
-/// killed together with all processes of its group. A process that was killed or has ended is replaced by the next request.
+/// Each process answers one request at a time. If the future of a request is dropped, the answer takes too long or the process breaks the
+/// protocol, the process is killed together with all processes of its group. A process that was killed or has ended is replaced by the next
+/// request.
 pub(crate) struct Pool {
     command: Vec<String>,
     setup: Option<Setup>,
@@ -34,8 +35,8 @@ struct Setup {
 /// The maximum of `processes`.
 const MAX_PROCESSES: usize = 4096;
 
-/// The timeout of every call, so that a program that never answers cannot block a run forever. [`Timeout`](crate::Timeout) sets shorter
-/// limits.
+/// The timeout of the first request of a process and, unless [`Pool::with_limit`] sets another one, of every request. It prevents a program
+/// that never answers from blocking a run forever. [`Timeout`](crate::Timeout) sets shorter limits.
 const MAX_CALL: Duration = Duration::from_secs(600);
 
 impl Pool {

@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Returns the error for a process that ended before it answered, with its status and its last output.
+    /// Kills a process that ended or closed its output before it answered. Returns the error, with the status and the last output.
     async fn end_error(&mut self, error: Option<io::Error>) -> RewardError {
         // Standard error ends with the process, unless a child of it holds it open.
         let _ = tokio::time::timeout(GRACE, self.output.collect(&mut self.stderr)).await;

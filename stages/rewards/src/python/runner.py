@@ -25,7 +25,7 @@ TRL = ("prompts", "completions", "completion_ids", "log_extra", "log_metric")
 # Arguments of TRL that exist only within its trainer.
 TRAINER = ("trainer_state", "environments")
 
-# The maximum length of an answer in bytes, with the line break.
+# The maximum length of an answer in bytes, without the line break.
 MAX_ANSWER = (1 << 20) - 1
 
 

@@ -19,9 +19,13 @@ documented! {
     /// A reward that checks the solution of a knights-and-knaves puzzle, in the format of Logic-RL's data.
     ///
     /// The ground truth is text with one claim per line, `(1) Zoey is a knight`, or JSON with such text in the field
-    /// `solution_text_format`. The answer must make exactly the same claims in any order, with the names as they are written. An additional
-    /// name, a contradiction or an unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
-    /// Labels: `outcome`, which is `right`, `wrong`, `unreadable` or `no_answer`, and `answer`.
+    /// `solution_text_format`. The answer must make exactly the same claims in any order, with the names as they are written. With the
+    /// scoring `plain`, a missing or additional name makes it wrong, and a contradiction or an unreadable claim makes it unreadable. The
+    /// scoring `logic_rl` ignores the case of names, and an answer with a missing name or another number of roles is unreadable.
+    ///
+    /// The component `format` is 1 if the response has the required structure, and otherwise 0 or, with `logic_rl`, -1. With `logic_rl`,
+    /// the component `answer` is the score of the answer. Labels: `outcome`, which is `right`, `wrong`, `unreadable` or `no_answer`,
+    /// and `answer`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Logic {

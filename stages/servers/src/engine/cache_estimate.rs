@@ -1,4 +1,4 @@
-//! The room in the KV cache of a server.
+//! The estimate of the size of a server's KV cache.
 
 use tokio::time::Instant;
 

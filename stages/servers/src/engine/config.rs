@@ -22,8 +22,8 @@ pub struct ServersConfig {
     pub servers: Vec<String>,
     /// The environment variable that has the API key of all servers; `None` if they need no key.
     pub api_key_env: Option<String>,
-    /// The expected name of the model in the servers' list of models. If `None`, all servers must have the same model as the first server
-    /// that answers.
+    /// The expected name of the model in the servers' list of models. If `None`, all servers must have the same model as the first of
+    /// `servers` that answers at the start.
     pub model: Option<String>,
     /// The sampling options, with the minimum and maximum length of a response.
     pub sampling: Sampling,
@@ -54,7 +54,7 @@ pub struct ServersConfig {
 /// The reason why the engine cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An option is out of bounds.
+    /// An option other than a sampling option is out of bounds, or the servers cannot honour it.
     #[error("`{option}`: expected {expected}, found {found}")]
     Option {
         /// The name of the option.
@@ -81,10 +81,10 @@ pub enum StartError {
         /// The last error of a server.
         last: ServerError,
     },
-    /// A server lacks what training needs.
+    /// A check of a server failed with an error that is not temporary, for example because the server lacks a call or refuses the API key.
     #[error(transparent)]
     Server(ServerError),
-    /// A server has a model with another name.
+    /// A server has a model with another name than expected.
     #[error("{server}: expected the model `{expected}`, found `{found}`")]
     Model {
         /// The URL of the server.

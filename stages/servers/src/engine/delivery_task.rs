@@ -37,19 +37,19 @@ impl Delivery {
     }
 }
 
-/// The reason why a server is not in rotation.
+/// The reason why a delivery to a server failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// A call failed.
     #[error(transparent)]
     Call(#[from] ServerError),
-    /// The model of the server has changed.
+    /// The server has another model than the engine expects.
     #[error("{server}: expected the model `{expected}`, found `{found}`")]
     Model { server: String, expected: String, found: String },
     /// The canary failed again after the weights were loaded a second time.
     #[error("{server} does not use the weights of {policy} after loading them twice: {figures}")]
     Canary { server: String, policy: String, figures: CanaryFigures },
-    /// The folder of the weights is damaged.
+    /// The file of the weights is damaged or cannot be read.
     #[error(transparent)]
     Folder(#[from] WeightError),
 }

@@ -33,7 +33,7 @@ pub struct Reading {
     /// Number of sampled tokens that were discarded, because their weights are unknown or wrong or the server's answer was invalid
     /// (`rollout/server_discarded_tokens`).
     pub discarded_tokens: u64,
-    /// Number of calls for responses that failed, returned tokens of wrong weights or were refused by a busy server
+    /// Number of generation calls that failed, returned tokens of wrong weights, or were refused by a busy server
     /// (`rollout/server_errors`).
     pub server_errors: u64,
     /// Number of times that a server left the rotation, or failed in its first delivery, because of a fault (`rollout/servers_lost`).

@@ -25,7 +25,8 @@ pub(super) enum MemberState {
     Draining,
     /// The server loads weights.
     Loading,
-    /// A call failed. The server takes responses again when it answers and has the weights.
+    /// A call or a delivery failed, or the server did not answer at the start of the engine. The server takes responses again when it
+    /// answers and has the weights.
     Suspect,
     /// The server does not use the weights that it was given. It stays out of rotation until other weights are delivered.
     Excluded {
@@ -60,7 +61,8 @@ pub(super) struct Member {
     pub(super) not_before: Option<Instant>,
     /// The number of consecutive failed attempts to bring the server into rotation.
     pub(super) failures: u32,
-    /// `true` after a fault, until a delivery to the server has passed the canary.
+    /// `true` after a fault, or if the server did not answer at the start of the engine, until a delivery to the server has passed the
+    /// canary.
     pub(super) is_lost: bool,
     /// `true` while an attempt to bring the server into rotation runs.
     pub(super) is_delivering: bool,

@@ -10,7 +10,7 @@ use rollpacker_stages::rollout::{RolloutEvent, Waker};
 
 use super::measurements::Measurements;
 
-/// The state that the engine's thread and its tasks share.
+/// The state that the caller of the engine shares with the engine's tasks.
 #[derive(Default)]
 pub(super) struct SharedState {
     waker: Mutex<Option<Waker>>,

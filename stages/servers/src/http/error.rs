@@ -40,9 +40,9 @@ pub enum ServerError {
     InvalidAnswer {
         /// The URL of the call.
         server: String,
-        /// The expected answer.
+        /// A description of the expected answer.
         expected: String,
-        /// The answer, or its beginning.
+        /// The wrong part of the answer or a description of it; cut off if it is long.
         found: String,
     },
 }

@@ -29,7 +29,7 @@ impl Events {
         self.data.next().await.transpose()
     }
 
-    /// Reads the JSON of an event.
+    /// Parses the JSON data of an event.
     pub(crate) fn json<A: DeserializeOwned>(&self, data: &str) -> Result<A, ServerError> {
         self.endpoint.json(&self.path, data.as_bytes())
     }

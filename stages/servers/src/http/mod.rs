@@ -24,8 +24,8 @@ const MAX_QUOTE: usize = 300;
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///
-/// The API key and the credentials of the URL are redacted in all texts that the server returns, because some servers repeat the headers of
-/// a request.
+/// In errors, the API key and the credentials of the URL are redacted in texts of the server, because some servers repeat the headers of a
+/// request.
 #[derive(Clone)]
 pub struct Endpoint(Address);
 
@@ -59,7 +59,7 @@ impl Endpoint {
         self.0.display_url().trim_end_matches('/').to_owned()
     }
 
-    /// Makes a GET call and returns the JSON of the answer. The call must end within `limit`.
+    /// Sends a GET request and returns the parsed JSON body of the answer. The call must end within `limit`.
     pub(crate) async fn get<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -69,13 +69,13 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
-    /// Makes a GET call and returns the text of the answer. The call must end within `limit`.
+    /// Sends a GET request and returns the body of the answer as text. Invalid UTF-8 is replaced. The call must end within `limit`.
     pub(crate) async fn text(&self, path: &str, limit: Duration) -> Result<String, ServerError> {
         let answer = self.answer(Method::GET, path, None::<&()>, limit).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Posts JSON and returns the JSON of the answer. The call must end within `limit`.
+    /// Sends a POST request with `body` as JSON and returns the parsed JSON body of the answer. The call must end within `limit`.
     pub(crate) async fn post<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -86,7 +86,7 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
-    /// Makes a call and ignores the content of a successful answer. The call must end within `limit`.
+    /// Sends a request, with `body` as JSON if given, and ignores the body of a successful answer. The call must end within `limit`.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -97,7 +97,8 @@ impl Endpoint {
         self.answer(method, path, body, limit).await.map(drop)
     }
 
-    /// Posts JSON and returns the events of the answer, whose headers must arrive within `limit`.
+    /// Sends a POST request with `body` as JSON and returns the server-sent events of the answer. The headers of the answer must arrive
+    /// within `limit`.
     pub(crate) async fn stream(
         &self,
         path: &str,
@@ -123,7 +124,7 @@ impl Endpoint {
         with_timeout(call, limit, || self.stall_error(path, limit)).await
     }
 
-    /// Sends a request and waits for the headers of the answer.
+    /// Sends a request and waits for the headers of the answer. Fails if the status is not a success.
     async fn send(
         &self,
         method: Method,
@@ -164,7 +165,7 @@ impl Endpoint {
         Ok(body)
     }
 
-    /// Reads the JSON of an answer.
+    /// Parses the JSON body of an answer.
     fn json<A: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<A, ServerError> {
         serde_json::from_slice(answer).map_err(|error| {
             let found = String::from_utf8_lossy(answer);

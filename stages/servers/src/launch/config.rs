@@ -19,7 +19,7 @@ const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 
 /// The configuration of servers that run as child processes on this machine.
 ///
-/// In the arguments and in the values of the environment, `{port}` is the port of the server, `{model}` the absolute path of the model
+/// In the command and in the values of the environment, `{port}` is the port of the server, `{model}` the absolute path of the model
 /// folder, and `{index}` the number of the server from 0. Other braces are not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {

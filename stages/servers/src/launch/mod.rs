@@ -98,7 +98,7 @@ impl Drop for Fleet {
     }
 }
 
-/// A counter of the restarts of a fleet's servers. Clones share the counter.
+/// A counter of the restarts of a fleet's servers, including failed attempts. Clones share the counter.
 #[derive(Clone, Debug)]
 pub struct Restarts(Arc<AtomicU64>);
 
@@ -157,8 +157,8 @@ async fn run(
     }
 }
 
-/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process ends during the wait, or no
-/// server is ready after it.
+/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends during the
+/// wait, or if no server is ready after the wait.
 async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<(), LaunchError> {
     servers.iter_mut().try_for_each(|server| server.start("start 1"))?;
     let late = try_join_all(servers.iter_mut().map(LaunchedServer::wait_until_ready)).await?;

@@ -12,7 +12,7 @@ use crate::vllm::protocol::PauseMode;
 
 /// The number of tokens after which a response is interrupted.
 const INTERRUPT_TOKENS: usize = 4;
-/// The number of attempts to interrupt a response before it reaches its full length.
+/// The maximum number of attempts to interrupt a response before it reaches its full length.
 const MAX_ATTEMPTS: u32 = 4;
 /// The time after a pause within which tokens that were sampled before it may still arrive.
 const SETTLE_TIME: Duration = Duration::from_millis(200);

@@ -56,7 +56,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// All checks, in the order in which they run.
+    /// All checks, in the order of the report.
     pub const ALL: [Self; 21] = [
         Self::Health,
         Self::Model,
@@ -256,7 +256,8 @@ pub struct ProbeReport {
     pub passed: bool,
     /// `true` if the probe was stopped before its last check.
     pub interrupted: bool,
-    /// The summary in one line: whether the server can be used for training, and the checks that have not passed.
+    /// The summary in one line: whether the server can be used for training, and the checks that have not passed. After an interruption, it
+    /// states only that the probe was stopped.
     pub summary: String,
     /// The checks in the order of [`Check::ALL`], each once.
     pub checks: Vec<CheckReport>,

@@ -58,7 +58,8 @@ pub(super) struct FirstWeights {
     pub(super) label: Option<String>,
     /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
-    /// The perturbed weights that the server may have instead; `None` before they are written.
+    /// The program's scores of the canary under the perturbed weights, which the server may have instead; `None` before these weights are
+    /// written.
     pub(super) perturbed: Option<VerifiedDelivery>,
 }
 
@@ -149,7 +150,7 @@ impl ProbeSession {
         self.findings.push((check, finding.unwrap_or_else(|finding| finding)));
     }
 
-    /// Returns `true` if a check that was run has passed.
+    /// Returns `true` if `check` was run and passed.
     pub(super) fn passed(&self, check: Check) -> bool {
         self.findings.iter().any(|(of, finding)| *of == check && finding.has_passed())
     }

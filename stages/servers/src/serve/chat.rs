@@ -28,7 +28,7 @@ pub(super) struct ChatRequest {
     model: Option<String>,
     messages: Vec<ChatMessage>,
     max_tokens: Option<u32>,
-    /// OpenAI's new name of `max_tokens`.
+    /// OpenAI's new name of `max_tokens`, which it replaces if both are set.
     max_completion_tokens: Option<u32>,
     /// Requests the log-probability of each sampled token.
     logprobs: Option<bool>,
@@ -38,7 +38,7 @@ pub(super) struct ChatRequest {
     stream_options: Option<StreamOptions>,
     cache_salt: Option<String>,
     return_token_ids: Option<bool>,
-    /// Starts the answer of the assistant; `true` by default.
+    /// Ends the prompt with the start of an answer of the assistant; `true` by default.
     add_generation_prompt: Option<bool>,
     /// All other options, such as the sampling options.
     #[serde(flatten)]

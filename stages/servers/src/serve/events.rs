@@ -21,7 +21,7 @@ pub(super) trait Chunks: Send + 'static {
         Vec::new()
     }
 
-    /// Returns the event for `delta`; `None` if it has nothing to report.
+    /// Returns the event for `delta`; `None` if `delta` has nothing that the client requests.
     fn chunk(&mut self, delta: Delta) -> Option<Self::Chunk>;
 
     /// Returns the last event, with the numbers of tokens; `None` if the client does not request it.

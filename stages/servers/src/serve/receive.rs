@@ -66,7 +66,7 @@ pub(super) struct Collector {
     pub(super) tokens: Vec<Vec<ServedToken>>,
     /// The finish reason of each sample; `None` while the sample continues.
     pub(super) ended: Vec<Option<FinishReason>>,
-    /// `None` after the responses were sent.
+    /// The channel of the responses; `None` after the responses or a failure were sent.
     pub(super) done: Option<oneshot::Sender<Result<Collected, String>>>,
 }
 

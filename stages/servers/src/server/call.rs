@@ -80,7 +80,7 @@ pub(crate) struct CallSampling {
     pub(crate) min_tokens: u32,
     /// The maximum number of tokens.
     pub(crate) max_tokens: u32,
-    /// The end-of-sequence tokens.
+    /// The tokens that end the response, in addition to the server's own end-of-sequence tokens.
     pub(crate) eos_token_ids: Arc<[i32]>,
 }
 
@@ -123,7 +123,8 @@ impl Finish {
 /// Receives the tokens of a response as they arrive.
 pub(crate) type Sink<'a> = &'a mut (dyn FnMut(TokenChunk) + Send);
 
-/// Describes a log-probability that no model can return; `None` if the value is valid.
+/// Describes an invalid log-probability: NaN, a value of at most `LOWEST_LOGPROB`, which may replace NaN, or a value above 0 by more than
+/// rounding. `None` if the value is valid.
 pub(crate) fn logprob_defect(logprob: f32) -> Option<String> {
     /// Half-precision arithmetic of a server may return slightly more than 0 for a token that is certain.
     const ROUNDING: f32 = 1e-2;

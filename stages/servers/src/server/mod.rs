@@ -53,8 +53,8 @@ impl Server {
         with_client!(self, client => client.identity().await)
     }
 
-    /// Checks that the server has all calls that training needs. Returns `true` if the server reports that it is paused. SGLang is not
-    /// checked and reports no pause.
+    /// Checks that the server has the calls for pauses, labels and token ids. Returns `true` if the server reports that it is paused.
+    /// SGLang is not checked and reports no pause.
     pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         with_client!(self, client => client.check_calls().await)
     }
@@ -77,7 +77,8 @@ impl Server {
         with_client!(self, client => client.generate(call, stall_detector, sink).await)
     }
 
-    /// Ends a call of [`generate`](Self::generate), which returns the tokens sampled so far. An unknown id has no effect.
+    /// Ends the call of [`generate`](Self::generate) with this id. The sink of the call receives the tokens sampled so far, and the outcome
+    /// of the call has the finish reason `Abort`. An unknown id has no effect.
     pub(crate) async fn abort(&self, id: &str) -> Result<(), ServerError> {
         with_client!(self, client => client.abort(id).await)
     }
@@ -107,7 +108,7 @@ impl Server {
         with_client!(self, client => client.reported_label().await)
     }
 
-    /// Returns the use of the KV cache; `None` if the server does not report it.
+    /// Returns the use of the KV cache; `None` if the server does not report it or reports invalid values, and always for SGLang.
     pub(crate) async fn cache_use(&self) -> Result<Option<CacheUse>, ServerError> {
         match self {
             Self::Vllm(client) => client.cache_use().await,

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::call::Limits;
 use crate::http::{Events, ServerError};
 
-/// Detects whether a server has stalled, from the time of its last token.
+/// Detects whether a server has stalled, from the time of its last progress.
 #[derive(Debug)]
 pub(crate) struct StallDetector {
     start: Instant,
@@ -37,8 +37,8 @@ impl StallDetector {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Returns the next event of a response; `None` after the last one. Fails if the response had no event for the stall limit and the
-    /// server made no progress either, or if the response alone had none for ten times the limit. Pauses do not count.
+    /// Returns the next event of a response; `None` after the last one. Fails if the stream breaks, if the response had no event for the
+    /// stall limit and the server made no progress either, or if the response alone had none for ten times the limit. Pauses do not count.
     pub(crate) async fn next_event(
         &self,
         path: &str,

@@ -121,7 +121,7 @@ pub struct UpdateWeightsRequest {
 /// The answer to calls that change the state of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeResponse {
-    /// `false` if the call failed; missing in answers to a pause.
+    /// `true` if the call succeeded; `None` if the answer has a `status` instead.
     #[serde(default)]
     pub success: Option<bool>,
     /// `ok` in answers to a pause; `None` if the answer has no status.

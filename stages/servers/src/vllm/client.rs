@@ -181,7 +181,7 @@ impl VllmClient {
         scored.collect()
     }
 
-    /// Returns the new tokens of an event.
+    /// Returns the new tokens of a choice. Fails if its index is not 0.
     fn chunk(&self, choice: &GenerateChoice) -> Result<TokenChunk, ServerError> {
         if choice.index != 0 {
             let found = choice.index;
@@ -209,7 +209,7 @@ impl VllmClient {
         }
     }
 
-    /// Returns the outcome of a response if this is its last event; `None` otherwise.
+    /// Returns the outcome of a choice; `None` if it has no finish reason, because the response continues.
     pub(super) fn outcome(&self, choice: &GenerateChoice) -> Result<Option<Outcome>, ServerError> {
         let Some(reason) = &choice.finish_reason else { return Ok(None) };
         let finish = Finish::parse(reason).ok_or_else(|| {
@@ -282,7 +282,7 @@ impl Endpoint {
     }
 }
 
-/// Adds to a client error (status 4xx) the setting `needed`, which enables the call in vLLM.
+/// Adds to a client error (status 4xx) the setting or version `needed`, without which vLLM lacks the call.
 fn advise(error: ServerError, needed: &str) -> ServerError {
     match error {
         ServerError::Status { server, status, message, retry_after }

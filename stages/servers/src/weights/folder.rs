@@ -21,7 +21,7 @@ const WEIGHT_FILES: [&str; 6] =
 /// The reason why a folder of weights cannot be written or used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
-    /// A file cannot be read or written.
+    /// A file or folder cannot be read, written or removed.
     #[error("{path}: {reason}")]
     File {
         /// The file or folder.
@@ -144,7 +144,7 @@ impl WeightFolder {
         &self.path
     }
 
-    /// Reads the weights again and compares their checksum.
+    /// Reads the weights again, and compares their size and checksum with those of the weights that were written.
     ///
     /// # Errors
     /// If the file cannot be read, or has changed since it was written.

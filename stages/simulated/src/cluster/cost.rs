@@ -10,7 +10,7 @@ pub struct Cost {
     pub(super) calibration: Calibration,
 }
 
-/// An instance that cannot hold the model.
+/// The reason why an instance cannot hold the model or cannot have the requested number of devices.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CostError {
     /// The weights leave no room for a KV cache.

@@ -122,8 +122,8 @@ impl Cost {
         held * (WEIGHT_AND_GRADIENT + OPTIMIZER / sharers) + activations
     }
 
-    /// Returns the seconds of the optimizer step after `responses` responses, the longest of them of `longest` tokens. This includes the
-    /// time in which the controller passes on the padded batch.
+    /// Returns the seconds of the optimizer step for `responses` responses of at most `longest` tokens. This includes the controller's time
+    /// for the padded batch.
     #[must_use]
     pub fn optimizer(&self, responses: u64, longest: u32) -> f64 {
         let calibration = &self.calibration;

@@ -149,7 +149,7 @@ impl SharedState {
         right && sample.finish_reason != FinishReason::Length
     }
 
-    /// Waits until the response is dispatched.
+    /// Waits until the controller dispatches the response; does not wait without a controller.
     async fn wait_for_dispatch(&self) {
         if let Some(controller) = &self.controller {
             controller.wait_for_dispatch(&self.clock).await;

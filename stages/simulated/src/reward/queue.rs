@@ -92,7 +92,7 @@ impl Slots {
         Self { workers, state: Mutex::new(SlotState { free, free_by_slot, assigned: 0 }) }
     }
 
-    /// Assigns a run of `duration` to a slot. Returns the time at which it is done.
+    /// Assigns a run of `duration` to a slot. Returns the time at which the run ends.
     pub(super) fn assign(&self, now: Nanos, duration: Nanos) -> Nanos {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.workers {

@@ -15,7 +15,7 @@ pub(super) struct DispatchController {
     /// Seconds that sending a response takes.
     interval: f64,
     queued: Vec<Request>,
-    /// Time at which the controller has sent all responses that were requested before, in nanoseconds.
+    /// Time from which the controller can send further responses, in nanoseconds: it has sent all earlier responses and is no longer held.
     free_at: f64,
     /// The instance at which the next assignment starts.
     next: usize,

@@ -74,8 +74,9 @@ pub(super) struct End {
 /// An engine instance.
 ///
 /// # Invariants
-/// All events up to `at` have been simulated. `at` is the end of an iteration or of a prefill. It lies after the time to which the instance
-/// was advanced only if that iteration or prefill was in progress then and a change had to wait for its end.
+/// All events up to `at` have been simulated. `at` is the end of an iteration, a prefill, a pause or an idle time. It lies after the time
+/// to which the instance was advanced only during a prefill, a pause or a [hold](Self::hold), or if a change had to wait for the end of an
+/// iteration.
 #[derive(Debug, Default)]
 pub(super) struct Instance {
     at: f64,
@@ -85,9 +86,9 @@ pub(super) struct Instance {
     running: u32,
     /// Number of tokens in the KV cache.
     held: u64,
-    /// Running responses by the iteration at which they end.
+    /// Running responses by the iteration at which they end; may also have void handles.
     ends: BinaryHeap<Reverse<(u64, RequestHandle)>>,
-    /// Running responses in the order of their admission.
+    /// Running responses in the order of their admission; may also have void handles.
     admitted: Vec<RequestHandle>,
     /// Responses that are not admitted, with their arrival times.
     waiting: VecDeque<(f64, RequestHandle)>,
@@ -97,7 +98,7 @@ pub(super) struct Instance {
 
 /// The next event of an instance.
 enum Next {
-    /// The running responses sample this many tokens.
+    /// Each running response samples this many tokens.
     Iterations(u64),
     /// The KV cache is full.
     Full,
@@ -321,7 +322,7 @@ impl Instance {
         self.running += 1;
     }
 
-    /// Removes void handles when they outnumber the running responses, which bounds the memory.
+    /// Removes the void handles of `admitted` when they clearly outnumber the running responses, which bounds the memory.
     fn drop_void_handles(&mut self, requests: &Requests) {
         if self.admitted.len() > 2 * self.running as usize + 64 {
             self.admitted.retain(|handle| requests.find(*handle).is_some());
@@ -358,7 +359,7 @@ impl Instance {
         live.tokens = live.tokens_at(iteration);
     }
 
-    /// Drops a response at `now`. Returns `false` if it had ended by then.
+    /// Drops a response at `now`. Returns `false` if it ended by itself, at the latest in the iteration that is in progress at `now`.
     pub(super) fn abort(
         &mut self,
         now: f64,

@@ -284,8 +284,8 @@ impl SimulatedEngine {
         evicted
     }
 
-    /// Assigns responses to the least loaded instances in use. The state of an instance may lie before the current time, so arrival times
-    /// are raised to the current time.
+    /// Assigns responses to the least loaded instances in use; without such instances, they stay unassigned. The state of an instance may
+    /// lie before the current time, so arrival times are raised to the current time.
     fn distribute(&mut self, slots: Vec<(f64, usize)>) {
         if self.in_use == 0 {
             self.unassigned.extend(slots);

@@ -8,16 +8,16 @@ use slab::Slab;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::{Completion, FinishReason, TokenVersions};
 
-/// All outstanding responses, independent of their instance.
+/// All responses that were requested and not reported yet, independent of their instance.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     live: Slab<Live>,
-    /// The responses that have not ended, by id.
+    /// The slots of the responses that have not ended, by id.
     open: HashMap<SampleId, usize>,
     last_generation: u64,
 }
 
-/// An outstanding response.
+/// A response that was requested and not reported yet.
 #[derive(Clone, Debug)]
 pub(super) struct Live {
     pub(super) id: SampleId,
@@ -25,7 +25,7 @@ pub(super) struct Live {
     pub(super) prompt_length: u32,
     /// Final number of tokens.
     pub(super) length: u32,
-    /// Number of tokens at iteration `since`.
+    /// Number of tokens of the response: at iteration `since` while it runs, otherwise at present.
     pub(super) tokens: u32,
     /// Iteration of the instance at which the response started to run; valid only while it runs.
     pub(super) since: u64,
@@ -36,7 +36,7 @@ pub(super) struct Live {
     pub(super) preemptions: u32,
     /// `true` if the KV cache was sent to the instance at which the response waits, so that it need not be computed again.
     pub(super) has_cache: bool,
-    /// Time of the first admission, in nanoseconds.
+    /// Time of the first admission, in nanoseconds; `None` before it.
     pub(super) started: Option<f64>,
 }
 

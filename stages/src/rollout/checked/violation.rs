@@ -26,12 +26,12 @@ pub enum EngineViolation {
         id: SampleId,
         /// The field of the [`Completion`](super::Completion).
         field: &'static str,
-        /// The number of tokens.
+        /// The number of tokens of the response.
         expected: usize,
-        /// The number of entries.
+        /// The number of entries of the field.
         found: usize,
     },
-    /// A log-probability is not a finite number of at most 0.
+    /// A log-probability is not finite, or exceeds 0 by more than rounding explains.
     #[error(
         "the log-probability of token {token} of {id} is {found}: expected a finite number of at most 0"
     )]

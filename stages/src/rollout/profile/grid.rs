@@ -24,7 +24,7 @@ pub struct Grid {
 
 impl Grid {
     /// Returns the points from coarse to fine: first the corners, then the midpoints, repeatedly. Points of one level are ordered by
-    /// increasing cost, so that an exhausted budget omits the most expensive ones.
+    /// increasing [work](Point::work), so that an exhausted budget omits the most expensive ones.
     #[must_use]
     pub fn points(&self) -> Vec<Point> {
         let mut points: Vec<(u32, Point)> =

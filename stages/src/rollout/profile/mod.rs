@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RolloutError;
 
-/// Minimum number of repeats for a median.
+/// The number of repeats that a point gets even beyond its share of the time, while budget is left.
 pub const MIN_REPEATS: u32 = 3;
 
 /// Maximum number of repeats of a point, regardless of the remaining time.
@@ -94,7 +94,7 @@ pub struct Row {
     pub tokens: u32,
     /// Seconds of an iteration, as the median of the repeats.
     pub seconds: f64,
-    /// Number of repeats.
+    /// Number of times that the iteration was timed.
     pub repeats: u32,
 }
 

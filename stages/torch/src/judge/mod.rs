@@ -142,8 +142,8 @@ impl JudgeModel {
         JudgeWorker::new(network, self.capacity, Arc::clone(&self.questions), instance)
     }
 
-    /// Returns the token ids of the prompt. Returns an error if the sampling options are out of range, the prompt is empty or has a token
-    /// outside of the model's vocabulary, or prompt and longest answer together exceed the context.
+    /// Returns the token ids of the prompt. Returns an error if the messages cannot be encoded, the sampling options are out of range, the
+    /// prompt is empty or has a token outside of the model's vocabulary, or prompt and longest answer together exceed the context.
     fn encode(
         &self,
         messages: &[Message],

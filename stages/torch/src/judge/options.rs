@@ -84,7 +84,7 @@ impl TorchChatOptions {
         }
     }
 
-    /// Checks that the options agree with `other`, with which the same folder is already in use.
+    /// Checks that the options other than `model_path` agree with `other`, with which the same folder is already in use.
     pub(super) fn agree_with(&self, other: &Self) -> Result<(), CatalogError> {
         let table = |options: &Self| match serde_json::to_value(options) {
             Ok(serde_json::Value::Object(table)) => table,

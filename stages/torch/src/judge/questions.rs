@@ -110,7 +110,8 @@ impl Questions {
         if fits(state.next()?.sequence.tokens()) { state.waiting.pop_front() } else { None }
     }
 
-    /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`unregister`](Self::unregister).
+    /// Registers an instance as a host. `waker` is called when a question arrives, and may be called when there is none. Returns the id for
+    /// [`unregister`](Self::unregister).
     pub(super) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.lock();
         state.last_instance += 1;

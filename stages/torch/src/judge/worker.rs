@@ -69,7 +69,8 @@ impl JudgeWorker {
         0
     }
 
-    /// Removes the questions whose answers are no longer needed, or all questions if the judge has failed.
+    /// Removes the questions in progress whose answers are no longer needed. If the judge has failed, answers all questions in progress
+    /// with the failure instead.
     fn remove_abandoned(&mut self) -> Result<(), GeneratorError> {
         if let Some(reason) = self.questions.failure() {
             self.fail_open_questions(&reason);

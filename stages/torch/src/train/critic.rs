@@ -131,7 +131,7 @@ impl ValueModel {
     }
 }
 
-/// A value model with its optimizer. The gradient of a step is accumulated and divided once, as for the policy.
+/// A value model with its optimizer. The gradient of each update is accumulated and divided once, as for the policy.
 #[derive(Debug)]
 pub(crate) struct Critic {
     model: ValueModel,

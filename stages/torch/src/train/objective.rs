@@ -12,7 +12,7 @@ use super::loss::{
 use super::rejection::RejectionMask;
 use super::tally::{ReducedTerms, TermReduction, Terms};
 
-/// The loss functions and KL estimators that a [`TrainerConfig`] names.
+/// The policy loss and the KL estimators of a trainer.
 #[derive(Clone, Debug)]
 pub struct Objective {
     /// The policy loss.
@@ -148,7 +148,9 @@ impl Objective {
         Ok(loss)
     }
 
-    /// Returns the KL divergence of each token from the reference, times its factor; `None` without a reference.
+    /// Returns the estimate of the KL divergence from the reference at each token, times the factor of the token. With
+    /// `use_bias_correction_kl`, the estimate is also multiplied by the ratio of the policy to the old policy. `None` if the loss has no KL
+    /// term.
     fn kl_term(
         &self,
         config: &TrainerConfig,
@@ -268,8 +270,8 @@ pub(crate) fn factors(
     Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
 }
 
-/// Returns the denominator of the loss: the contributions of all responses under the aggregation `mode`, each times the weight of the
-/// response.
+/// Returns the denominator of the loss: the sum of the contributions of all responses under the aggregation `mode`, each times the weight
+/// of the response.
 pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
     let measure = |s: &Sequence<'_>| f64::from(s.weight) * mode.measure(s.response_ids.len());
     sequences.iter().map(measure).sum()

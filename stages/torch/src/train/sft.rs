@@ -67,7 +67,7 @@ pub struct SftStep {
     pub tokens: usize,
     /// Gradient norm before clipping.
     pub grad_norm: f64,
-    /// Learning rate.
+    /// The learning rate of the update.
     pub learning_rate: f64,
 }
 

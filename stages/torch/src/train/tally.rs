@@ -179,7 +179,7 @@ impl StepSums {
         self.0.get(name).map_or(0.0, |&(_, value)| value)
     }
 
-    /// Adds to a term. Returns `true` if the term existed before.
+    /// Adds `more` to a sum, or raises a maximum to `more`. Returns `true` if the term existed before.
     fn add_term(&mut self, name: Cow<'static, str>, reduction: TermReduction, more: f64) -> bool {
         match self.0.entry(name) {
             Entry::Vacant(entry) => {
@@ -249,8 +249,9 @@ impl Tallies {
         self.0.iter().flat_map(of_unit).collect()
     }
 
-    /// Adds the totals of all replicas that belong to `model`. If `once` is `true`, a repeated unit is an error; otherwise its totals are
-    /// added in the order given. Returns an error if the name of a total does not have the form that [`totals`](Self::totals) returns.
+    /// Adds those of `totals`, the totals of all replicas, that belong to `model`. If `once` is `true`, a repeated unit is an error;
+    /// otherwise its totals are added in the order given. Returns an error if the name of a total does not have the form that
+    /// [`totals`](Self::totals) returns.
     pub(crate) fn add_totals(
         &mut self,
         totals: &[Total],

@@ -76,8 +76,9 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// Returns an error if `config` names an unknown loss or estimator, combines options that exclude each other, or is deterministic on a
-    /// device other than the CPU, or if the device runs out of memory for the optimizer, reference or critic.
+    /// Returns an error if `config` names an unknown loss or estimator, has a wrong option of one, combines options that exclude each
+    /// other, or is deterministic on a device other than the CPU, or if the device runs out of memory for the optimizer, reference or
+    /// critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -200,7 +201,7 @@ impl TorchTrainer {
             .init_models(|| TrainerModels::of(decoder, reference.as_ref(), critic.as_ref()));
     }
 
-    /// Returns the micro-batches of some sequences, with the indices of their sequences.
+    /// Returns the micro-batches of some sequences, with the indices of their sequences. Sequences without response tokens are left out.
     fn micro_batches<'a>(
         &self,
         sequences: &[Sequence<'a>],

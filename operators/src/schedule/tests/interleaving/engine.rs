@@ -14,7 +14,7 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, TokenVersions, Waker,
 };
 
-/// A function that returns the length of a response, which does not depend on the step.
+/// A function that returns the length of a response, given its id and a seed. The length does not depend on the step.
 pub(super) type LengthOf = fn(SampleId, u64) -> u32;
 
 /// A response on an instance, or on its way to one.
@@ -23,7 +23,7 @@ struct Sequence {
     launched: Tick,
     /// The step that first launched the response.
     first: Step,
-    /// The policy of the step that requests the response.
+    /// The policy version that was loaded when the response was requested.
     version: PolicyVersion,
     resumed_tokens: u32,
     tokens: u32,
@@ -73,7 +73,7 @@ pub(super) struct Shared {
     unreported: Vec<End>,
     aborted: BTreeMap<SampleId, Tick>,
     events: VecDeque<Completion>,
-    /// The policy that was loaded last.
+    /// The policy version that was loaded last.
     version: PolicyVersion,
     /// The policy versions of the tokens that responses were resumed with.
     resumed: BTreeMap<SampleId, TokenVersions>,
@@ -105,7 +105,7 @@ impl ModelEngine {
         self.wake(woken);
     }
 
-    /// Returns the floor in the engine.
+    /// Returns the floor that the engine knows: the minimum of the published floors and of the launch ticks that they do not cover.
     pub(super) fn known_floor(&self) -> Tick {
         self.shared.borrow().floor()
     }
@@ -197,7 +197,7 @@ impl Shared {
 }
 
 impl Instance {
-    /// Publishes the floor. Returns `true` if it changed.
+    /// Publishes the floor. Returns `true` if the floor changed, or covers responses that the last one did not cover.
     fn publish(&mut self) -> bool {
         let floor = self.running.values().map(Sequence::tick).min();
         let taken = std::mem::take(&mut self.taken);

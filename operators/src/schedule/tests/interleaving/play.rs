@@ -52,10 +52,11 @@ pub(super) struct Race {
 /// The decisions, requests and responses of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// Decisions and requests, in order.
+    /// The decisions, in order.
     pub(super) decided: Vec<String>,
+    /// The requests, in order.
     requested: Vec<String>,
-    /// The tokens and finish reason of each response.
+    /// The number of tokens and the finish reason of each response.
     responses: BTreeMap<SampleId, (u32, String)>,
 }
 
@@ -220,7 +221,8 @@ struct Play {
 }
 
 impl Race {
-    /// Plays the run with delays from the seed `dice`. `rights` are capabilities of seven outputs, at the first step.
+    /// Plays the run in an order of actions from the seed `dice`. `rights` has a capability of each output of the schedule and of the
+    /// rollouts, at the first step.
     pub(super) fn play(self, rights: &[Capability<Step>], dice: u64) -> Result<Outcome, Hang> {
         let mut play = Play::new(self, rights, dice);
         for _ in 0..100_000 {
@@ -546,7 +548,7 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
 }
 
-/// Returns the notice with the floor in the engine.
+/// Returns the notice. A floor of [`Tick::MAX`] is replaced with the floor that the engine knows.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
     let notice = notice::read(batch);
     if notice.floor < Tick::MAX {

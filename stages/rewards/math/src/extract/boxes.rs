@@ -16,7 +16,8 @@ struct Boxed {
 }
 
 impl Boxes {
-    /// Returns all boxes of a text, apart from repetitions. Returns `None` if there is no box.
+    /// Returns the boxes of a text, except for a box that repeats the next one and for all boxes before one without a closing brace.
+    /// Returns `None` if there is no box.
     pub(crate) fn all(text: &str) -> Option<Self> {
         read(text, |_, _, _| true)
     }

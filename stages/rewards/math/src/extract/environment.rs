@@ -81,7 +81,7 @@ pub(super) fn announced(text: &str) -> Vec<Candidate> {
     found
 }
 
-/// Returns all formulas.
+/// Returns all formulas of a text, with the priority 300. Formulas that make up one answer are one candidate.
 pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
     joined(text, &scan(text, |_| true)).iter().map(|run| candidate(text, run, 300)).collect()
 }
@@ -197,7 +197,7 @@ fn formula_at(closes: &mut Closes<'_>, begin: usize) -> Option<Formula> {
 }
 
 /// Parses a formula between two delimiters. The formula must be on one line unless `lines` is `true`, as for displayed formulas. Returns
-/// `None` if there is no closing delimiter within [`MAX_LENGTH`] bytes.
+/// `None` if there is no closing delimiter within [`MAX_LENGTH`] bytes, or if the formula begins with `$`.
 fn delimited(
     closes: &mut Closes<'_>,
     begin: usize,

@@ -22,7 +22,8 @@ fn tagged(text: &str, priority: i32) -> Option<Candidate> {
 }
 
 /// Returns the rest of the line after the last occurrence of a marker, without surrounding blanks and asterisks and without final periods.
-/// Returns `None` if nothing remains, or if a letter, a digit or a backslash precedes the marker.
+/// A bracket before a single character is also removed. Returns `None` if the marker does not occur, if nothing remains, or if a letter, a
+/// digit or a backslash precedes the marker.
 fn after(text: &str, marker: &str, priority: i32) -> Option<Candidate> {
     let at = text.rfind(marker)?;
     let glued = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '\\');

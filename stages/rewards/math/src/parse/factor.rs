@@ -76,7 +76,7 @@ impl Parser {
         fraction
     }
 
-    /// Parses a value with its powers, factorials, primes and degree signs.
+    /// Parses a value with its powers, factorials and degree signs.
     pub(super) fn postfix(&mut self) -> Option<Expr> {
         let mut base = self.atom()?;
         loop {

@@ -7,7 +7,7 @@ use super::Parser;
 use super::finish::joined;
 
 impl Parser {
-    /// Parses the argument of a command: the contents of braces, one digit, one letter or one command.
+    /// Parses the argument of a command: the contents of braces, one digit, or one other value such as a letter, a command or a group.
     pub(super) fn argument(&mut self) -> Option<Expr> {
         if self.accept('{') {
             return self.in_braces();

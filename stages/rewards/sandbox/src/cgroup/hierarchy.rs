@@ -86,7 +86,8 @@ pub(super) struct Hierarchy {
     pub(super) version: Version,
     /// The controllers that are used here. Empty for a version 2 hierarchy without controllers, next to version 1 hierarchies.
     pub(super) controllers: Vec<Controller>,
-    /// The folder of this process and, for version 2, its parent: a group that contains processes cannot delegate controllers.
+    /// The folder of this process and, for version 2, its parent: a group that contains processes cannot enable controllers for its
+    /// children.
     pub(super) candidates: Vec<PathBuf>,
 }
 

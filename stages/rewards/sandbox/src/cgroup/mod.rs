@@ -25,14 +25,15 @@ use hierarchy::{Controller, PREFIX, Version, hierarchies};
 
 /// The reserve in bytes for kernel and interpreter: page tables, sockets, pages that a fork copies.
 const SLACK_BYTES: u64 = 32 << 20;
-/// The number of processes that a slot's limit allows for a checker or a run in addition to `processes` of the configuration.
+/// The number of processes that a slot's limit allows in addition to `processes` of the configuration, for the checker and for the run
+/// each.
 const EXTRA_PROCESSES: u64 = 2;
 /// The period in microseconds over which processor time is limited. It is the kernel's default for new groups.
 const PERIOD_US: u64 = 100_000;
 /// The number of attempts to remove a group whose processes are about to end, one millisecond apart.
 const MAX_TRIES: u32 = 200;
 
-/// The group of a slot: a folder in each hierarchy that has one of the controllers.
+/// The group of a slot: a folder in each hierarchy of [`hierarchies`] where a group could be created.
 ///
 /// Dropping this value removes the group. All of its processes must have ended by then.
 #[derive(Debug, Default)]
@@ -110,7 +111,7 @@ impl Group {
 
     /// Limits the resources of the slot. Call this while the slot is idle: the limits of memory and processes are the current usage plus
     /// what one checker and one run may use, and for memory also the tmpfs and [`SLACK_BYTES`]. The limit of processor time is the slot's
-    /// share of the cores. A hierarchy in which a limit cannot be set counts as refused.
+    /// share of the cores, but at least one core. A hierarchy in which a limit cannot be set counts as refused.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
         let limits = GroupLimits::of(config);
         for folder in &mut self.folders {

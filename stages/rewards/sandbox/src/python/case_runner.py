@@ -10,7 +10,7 @@ import rollpacker_wire as wire
 from rollpacker_pytest_shim import Skipped
 from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
 
-# After this number of timeouts, the remaining cases are skipped.
+# After this number of timeouts, the remaining cases are not run and count as timeouts too.
 MAX_TIMEOUTS = 3
 # The total time of all runs that judge cases again, as a multiple of a case's limit.
 RECHECK_FACTOR = 10
@@ -132,7 +132,7 @@ class CaseRunner:
         return outcome, message
 
     def run_within(self, seconds, body):
-        """Runs `body` for at most this number of seconds. Returns the error that ended it early, or None."""
+        """Runs `body` for at most this number of charged seconds. Returns the error that ended it early, or None."""
         wire.Stop.raised = found = None
         self.clock.begin(seconds)
         try:

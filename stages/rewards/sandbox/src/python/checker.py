@@ -158,7 +158,7 @@ class ProgramFailed(Unloadable):
 def finish_program(session, kind, stdin, allowed, limit):
     """Runs a program to its end. Returns how it ended, its stdout and its stderr.
 
-    A program that prints more than `limit` fails; without a limit, excess output is dropped.
+    A program that prints `limit` bytes or more fails; without a limit, excess output is dropped.
     """
     session.begin(kind, allowed, stdin)
     run = session.run

@@ -4,8 +4,8 @@ The process that starts a run never reads the job. A run is a child that reads i
 then loads the solution. One run is started in advance for each job. The checker requests another one by the message `S`, and has a run
 killed by `K`. It receives `started` together with descriptors (the checker's end of the link, the read ends of stdout and stderr, and the
 times of the run) and later, when the run ends, an `ENDED` record. The first message to a run is
-`{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on processor time, "spec": how the language is started}`.
-The kinds:
+`{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": limit of charged time, "spec": how the language is started,
+"tests": compiled tests}`. The kinds:
 
 - `module`: imports the solution as the module `solution` and then answers the requests of the checker over the link.
 - `tests`: imports the solution and runs `tests` in the same process, which report over the link.

@@ -68,8 +68,8 @@ class Progress:
         self.report = report
 
     def begin(self, seconds):
-        """Reports that a case begins that may take `seconds` in total. After that the zygote ends the job, and the case counts as timed
-        out.
+        """Reports that a case begins or continues, and may take `seconds` from now. After that and `GRACE_SECONDS`, the zygote ends the
+        job, and the case counts as timed out.
         """
         os.write(self.events, b"T %f" % seconds)
 

@@ -47,7 +47,7 @@ for start, size in ((brk - (32 << 20), 32 << 20), (near - (32 << 20), 64 << 20))
 print(found)
 ";
 
-/// Returns the name of an environment variable of the test process whose value occurs nowhere else.
+/// Returns the name of an environment variable of the test process that must be hidden from solutions.
 pub(crate) fn secret() -> String {
     // Any variable of the parent must be hidden; cargo sets this one for every test.
     let name = "CARGO_MANIFEST_DIR";
@@ -55,7 +55,7 @@ pub(crate) fn secret() -> String {
     name.into()
 }
 
-/// Returns sample `number` of the long run, with its outcome.
+/// Returns sample `number` of the long run, with its expected outcome.
 pub(crate) fn mixed(number: usize) -> (&'static str, Outcome) {
     const MIX: [(&str, Outcome); 10] = [
         ("def add(a, b):\n    return a + b\n", Passed),

@@ -52,7 +52,8 @@ impl<'a> Piece<'a> {
 /// The main piece is chosen first: for tests that use names, the best piece that defines one of them or, if the prompt has the beginning of
 /// the function, is its body; for a program to run, the best piece that reads its input and does more than define names. If there is none,
 /// the main piece is the best one that may be a program at all. "Best" is the last piece of the highest rank, since a correction follows
-/// its draft. The main piece is then completed by the pieces that define the names it uses, unless it is the body of a function.
+/// its draft. The main piece is then completed by the pieces that define the names it uses and the other wanted names, unless it is the
+/// body of a function.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     let found = match wanted {
         Wanted::Names { names, or_body } => {
@@ -114,7 +115,7 @@ fn program(pieces: &[Piece<'_>]) -> Option<usize> {
 /// Resolves the names that pieces use to the pieces that define them.
 struct Completion<'a> {
     pieces: &'a [Piece<'a>],
-    /// The pieces that bind each name, in the order of the response.
+    /// The pieces that bind each name, in the order of the response, without those of [`Rank::Foreign`].
     binders: BTreeMap<&'a str, Vec<usize>>,
     wanted: BTreeSet<&'a str>,
 }

@@ -18,10 +18,10 @@ pub(super) enum Part<'a> {
     Fenced {
         /// The info string: the rest of the line after the opening fence.
         info: &'a str,
-        /// The code as whole lines, without the indentation of the fence.
+        /// The code, without the indentation of the fence.
         code: String,
     },
-    /// The lines outside of fences.
+    /// Consecutive lines outside of fenced blocks.
     Prose(String),
 }
 
@@ -104,7 +104,7 @@ fn open_or_append<'a>(
 struct Fence<'a> {
     mark: char,
     length: usize,
-    /// The number of columns before the fence, within the block quotes.
+    /// The number of columns before the content of the line, within the block quotes. Tags and text before the fence are content.
     column: usize,
     /// The number of block quotes around the fence.
     quotes: usize,

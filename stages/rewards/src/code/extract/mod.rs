@@ -1,17 +1,21 @@
 //! Extraction of the program from a response. Only this program is judged.
 //!
-//! Only the text after the thinking counts. Its pieces are, in order of preference, the [fenced blocks](fence) in the language, the fenced
-//! blocks without a language, and the [code between the blocks](prose). A response without fences only has pieces of the last kind.
+//! Only the text after the thinking counts. If the last [fenced block](fence) in a configured language is not Python, it is the program.
+//! Otherwise the program is chosen among the pieces that may be Python. In order of preference, these are the fenced blocks in a configured
+//! language, the fenced blocks without a language, the [code between the blocks](prose), and the blocks in other languages. The last are
+//! used only if they define a name that the tests use.
 //!
-//! If the tests use names, the program is the last piece that defines one of them: usage examples and expected output define none, and
-//! a correction follows its draft. A function without a body, such as that of the prompt, gives way to one with a body. A program that is
-//! run as a whole, for tests of standard input and output, is the last piece that reads its input and does something.
+//! If the tests use names, the program is the last piece of the highest preference that defines one of them: usage examples and expected
+//! output define none, and a correction follows its draft. A function with a body is preferred to one without, such as that of the prompt.
+//! For tests of standard input and output, the program is the last piece of the highest preference that reads its input and does something.
 //!
 //! If a piece uses names that it does not define, the pieces that define them are added, the nearest preceding ones first: imports and
-//! helpers are often in blocks of their own. Nothing else is added, so that neither drafts nor examples run with the solution. A response
-//! yields exactly one program, which is judged once, no matter how many candidates the response contains.
+//! helpers are often in blocks of their own. Nothing else is added, so that neither drafts nor examples run with the solution. If no piece
+//! qualifies, a response without fences is the program as a whole, and a response with fences has none. A response has at most one program,
+//! which is judged once.
 //!
-//! Architecture invariant: nothing here runs or compiles code. The choice depends only on the tokens of the response.
+//! Architecture invariant: nothing here runs or compiles code. The choice depends only on the text of the response, the configured languages
+//! and the names that the tests use.
 
 mod choice;
 mod fence;
@@ -30,7 +34,7 @@ use super::python::{Binding, Outline, attributes_of, imported_from, statements};
 pub(super) struct Program<'a> {
     /// The language, by its name in the [`Fences`].
     pub(super) language: &'a str,
-    /// The code.
+    /// The source code, possibly joined from several pieces of the response.
     pub(super) code: String,
 }
 
@@ -52,8 +56,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the names that Python tests require: those that they import from `solution`, or else the attributes of `solution` that they
-    /// use and all names that they use and do not bind.
+    /// Returns the names that Python tests require. For each text, these are the names that it imports from `solution`, or else the
+    /// attributes of `solution` that it uses and all names that it uses and does not bind.
     pub(super) fn of_tests(tests: &[String]) -> Self {
         let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         let of_one = |test: &String| {

@@ -15,19 +15,19 @@ fn check_for(wanted: &Wanted, response: &str, expected: Option<(&str, &str)>) {
     assert_eq!(found, expected, "{response}");
 }
 
-/// Checks the choice for a program that is run as a whole, with a known or no language.
+/// Checks the language and the code that are extracted for tests that require no names.
 #[track_caller]
 fn check(response: &str, expected: Option<(&str, &str)>) {
     check_for(&Wanted::names([], false), response, expected);
 }
 
-/// Checks the solution for tests that require a function `f`.
+/// Checks the solution for tests that require a function `f`, whose body alone is accepted.
 #[track_caller]
 fn check_f(response: &str, expected: &str) {
     check_for(&Wanted::names(["f"], true), response, Some(("python", expected)));
 }
 
-/// Checks the code of the program that is run.
+/// Checks the code of a Python program that is run as a whole.
 #[track_caller]
 fn check_program(response: &str, expected: &str) {
     check_for(&Wanted::Program, response, Some(("python", expected)));

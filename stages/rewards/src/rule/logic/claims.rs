@@ -9,7 +9,7 @@ use super::Roles;
 /// The claims of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claims {
-    /// The role of each person.
+    /// The role that the text claims for each person.
     Read(Roles),
     /// The text mentions roles outside of claims, or contradicts itself.
     Unreadable,

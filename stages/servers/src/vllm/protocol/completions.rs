@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{PromptLogprobs, Usage};
 
-/// A request to continue a prompt.
+/// A request to continue one or several prompts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionRequest {
     /// The name of the model; the server's model if missing.
@@ -50,7 +50,8 @@ pub struct CompletionRequest {
     /// it has no sampled tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
-    /// Answers with server-sent events, each a [`CompletionResponse`] with the new text of a choice.
+    /// `true` to receive the answer as server-sent events; `false` by default. Each event is a [`CompletionResponse`] with the new text of
+    /// one choice. After the events of all choices, the server sends the usage, if requested, and then [`STREAM_END`](super::STREAM_END).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// The options of a stream.
@@ -81,7 +82,7 @@ pub enum Stop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// Sends a last event with the numbers of tokens and without choices.
+    /// Sends an event with the numbers of tokens and without choices before [`STREAM_END`](super::STREAM_END).
     #[serde(default)]
     pub include_usage: bool,
 }
@@ -97,7 +98,7 @@ pub struct CompletionResponse {
     pub created: u64,
     /// The name of the model.
     pub model: String,
-    /// The responses, prompt by prompt.
+    /// The responses, prompt by prompt; in a stream only the choice with new text or an end, and none in the event with the usage.
     pub choices: Vec<CompletionChoice>,
     /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,7 +139,8 @@ pub struct CompletionLogprobs {
     pub tokens: Vec<String>,
     /// The log-probability of each token in nats; `None` for the first token of an echoed prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The log-probabilities of the most likely tokens at each position, by text; `None` for the first token of an echoed prompt.
+    /// The log-probabilities of the most likely tokens and of the token itself at each position, by text; `None` for the first token of an
+    /// echoed prompt.
     #[serde(default)]
     pub top_logprobs: Vec<Option<Map<String, Value>>>,
     /// The position of each token in the text, in characters.

@@ -20,8 +20,9 @@ pub struct GenerateRequest {
     pub token_ids: Vec<i32>,
     /// The options for sampling.
     pub sampling_params: SamplingParams,
-    /// Answers with server-sent events, each a [`GenerateResponse`] with the new tokens of a choice. The last event of a choice has its
-    /// `finish_reason` and, for all of its tokens, the `weight_versions`. Then follows [`STREAM_END`](super::STREAM_END).
+    /// `true` to receive the answer as server-sent events; `false` by default. Each event is a [`GenerateResponse`] with the new tokens of
+    /// one choice. The last event of a choice has its `finish_reason` and the `weight_versions` of all its tokens. After the events of all
+    /// choices, the server sends the usage, if requested, and then [`STREAM_END`](super::STREAM_END).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// The options of a stream.
@@ -93,7 +94,7 @@ pub struct GenerateResponse {
     /// The time of the answer, in seconds since 1970; not in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
-    /// The choices; in a stream only the choices with new tokens or an end.
+    /// The choices; in a stream only the choices with new tokens or an end, and none in the event with the usage.
     pub choices: Vec<GenerateChoice>,
     /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]

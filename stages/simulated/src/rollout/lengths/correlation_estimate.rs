@@ -40,10 +40,10 @@ impl CorrelationEstimate {
     /// Returns `None` if each prompt has at least [`MIN_RECORDED_RESPONSES`] responses to draw others from, so that no assumption is
     /// needed.
     ///
-    /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. The
-    /// interval extends two standard errors below the estimate, but not below 0. Its upper end is the minimum of three numbers: the
-    /// estimate plus two standard errors; the larger of 0.8 and the estimate plus one standard error; 0.99. Without an estimate, the
-    /// interval is from 0 to 0.8.
+    /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. An
+    /// estimate above 0.99 counts as 0.99. The interval extends two standard errors below the estimate, but not below 0. Its upper end is
+    /// the minimum of three numbers: the estimate plus two standard errors; the larger of 0.8 and the estimate plus one standard error;
+    /// 0.99. Without an estimate, the interval is from 0 to 0.8.
     #[must_use]
     pub fn of(responses: &[(Option<u64>, u32)]) -> Option<Self> {
         let pool = Pool::new(responses.iter().map(|(_, length)| (*length).max(1)).collect());
@@ -76,7 +76,7 @@ impl CorrelationEstimate {
     }
 }
 
-/// An intraclass correlation.
+/// An intraclass correlation and its standard error.
 #[derive(Clone, Copy)]
 struct Estimate {
     value: f64,

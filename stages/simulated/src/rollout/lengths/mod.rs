@@ -122,7 +122,7 @@ fn check(
     Err(LengthModelError::Field { field: field(), expected, found: format!("{found:?}") })
 }
 
-/// Maximum length of a response or prompt, in tokens.
+/// Maximum of a median or percentile in a configuration, in tokens.
 const MAX_TOKENS: f64 = 1e9;
 
 /// Maximum standard deviation of a logarithm. With a larger one, every draw would be the shortest or the longest length.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{LengthModelError, MAX_SPREAD, MAX_TOKENS, PromptTraits, check};
 use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
 
-/// A log-normal distribution of tokens.
+/// A log-normal distribution of numbers of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogNormal {
@@ -86,7 +86,7 @@ impl PopulationConfig {
     }
 }
 
-/// The quantities that are drawn for a prompt, one number each; keys for [`Draw::of`].
+/// The quantities that are drawn for a prompt or for its responses; keys for [`Draw::of`].
 #[derive(Clone, Copy)]
 pub(super) enum Latent {
     Domain,

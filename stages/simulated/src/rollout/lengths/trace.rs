@@ -35,7 +35,7 @@ pub struct Recorded {
 pub struct TraceConfig {
     /// The kind of task of all prompts.
     pub domain: String,
-    /// The traits of prompts that are not recorded.
+    /// The distributions of the traits that records do not have: pass rates, and the lengths of prompts whose length was not recorded.
     pub population: PopulationConfig,
     /// Correlation of the lengths of two responses to a prompt, in normal scores, in [0, 1]. It applies to prompts with fewer than
     /// [`MIN_RECORDED_RESPONSES`] recorded responses.

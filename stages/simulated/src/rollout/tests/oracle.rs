@@ -50,6 +50,7 @@ fn oracle(shape: &Shape, prompt_length: u64, interval: f64, lengths: &[u32]) -> 
 }
 
 /// Compares an instance with a KV cache of `capacity` tokens, to which a response is sent every `interval` seconds, with the oracle.
+/// Returns the number of preemptions.
 fn against_the_oracle(
     capacity: u64,
     max_running: u32,

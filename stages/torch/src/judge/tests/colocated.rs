@@ -11,7 +11,7 @@ use rollpacker_stages::train::config::Precision;
 use super::*;
 use crate::rollout::colocated::{BudgetedWorkload, ColocatedModels, ColocatedUse};
 
-/// An engine that samples from a babbler of its own, and the events of its waker.
+/// An engine that samples from an endless speaker, and the channel of the calls of its waker.
 struct Actor {
     engine: TorchEngine,
     woken: Receiver<()>,

@@ -9,7 +9,7 @@ use tch::{TchError, Tensor};
 use super::clip::check_band;
 use super::{PolicyLoss, Segments, TokenLoss, Tokens, clip_metrics};
 
-/// Added to importance weights before taking their logarithm, as in verl, because a weight may be 0.
+/// The number that is added to an importance weight before its logarithm is taken, as in verl, because a weight may be 0.
 const MIN_WEIGHT: f64 = 1e-10;
 
 documented! {

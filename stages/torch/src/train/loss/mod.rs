@@ -42,7 +42,7 @@ pub struct Tokens<'a> {
     pub logprobs: &'a Tensor,
     /// Log-probabilities under the old policy, in nats: the denominator of ratios.
     pub old: &'a Tensor,
-    /// Advantages.
+    /// The advantage of each token.
     pub advantages: &'a Tensor,
     /// The assignment of tokens to sequences.
     pub segments: &'a Segments,
@@ -126,7 +126,8 @@ pub trait PolicyLoss: Debug + Send + Sync {
 /// A shared policy loss.
 pub type SharedPolicyLoss = Arc<dyn PolicyLoss>;
 
-/// Returns the metrics `actor/pg_clipfrac` of the upper clip and `actor/pg_clipfrac_lower` of the lower clip.
+/// Names two flags of each token as metrics: `upper` as `actor/pg_clipfrac` and `lower` as `actor/pg_clipfrac_lower`. Each loss defines
+/// their meaning.
 fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
     vec![("actor/pg_clipfrac", upper), ("actor/pg_clipfrac_lower", lower)]
 }

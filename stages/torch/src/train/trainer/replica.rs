@@ -35,7 +35,7 @@ impl TorchTrainer {
         Ok(Partial { gradient, totals })
     }
 
-    /// Adds the sum over all replicas.
+    /// Adds a sum over all replicas to the sums that were received in this step.
     pub(super) fn put(&mut self, sum: Partial) -> Result<(), TrainError> {
         let Partial { gradient, totals } = sum;
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());

@@ -149,7 +149,7 @@ fn divide(replica: &mut Partial) {
     }
 }
 
-/// Creates a trainer with a critic, whose loss has a different denominator than that of the policy.
+/// Creates a trainer with a critic. The aggregation of the critic's loss differs from the aggregation of the policy loss.
 fn of(config: &TrainerConfig) -> TorchTrainer {
     let other = MODES.iter().position(|&mode| mode == config.loss_agg_mode).unwrap() + 1;
     let loss_agg_mode = MODES[other % MODES.len()];
@@ -204,7 +204,7 @@ fn deterministic(mode: usize) -> TrainerConfig {
     TrainerConfig { deterministic: true, micro_batch_tokens: 24, ..config(MODES[mode]) }
 }
 
-/// Weights of policy and critic, and the metrics of the steps.
+/// The digests of the weights of policy and critic, and the metrics of the steps.
 type Outcome = (Vec<u64>, Vec<Metrics>);
 
 fn outcome(trainer: &TorchTrainer, metrics: Vec<Metrics>) -> Outcome {
@@ -226,7 +226,8 @@ fn alone(steps: &[ReplicaSplit], config: &TrainerConfig) -> Outcome {
     outcome(&trainer, metrics)
 }
 
-/// Runs as many trainers as the first step has replicas. Each round of partials is put in before the next is taken.
+/// Runs as many trainers as the first step has replicas. All partials of a step are taken first; then the sum of each round is put into
+/// every trainer.
 fn together(steps: &[ReplicaSplit], config: &TrainerConfig) -> Vec<Outcome> {
     let config = TrainerConfig { threads: steps[0].threads, ..config.clone() };
     let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(&config), Vec::new())).collect();

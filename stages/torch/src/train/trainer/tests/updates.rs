@@ -83,7 +83,7 @@ fn an_update_publishes_other_weights_and_starts_a_new_accumulation() {
     assert_eq!((second.version, second.digest), (PolicyVersion(2), first.digest));
 }
 
-/// The metrics and gradients of one update with products of `dtype`.
+/// Returns the metrics of one update with products of `dtype`, and the change of each parameter.
 fn update_with(dtype: Precision, threads: usize) -> (Metrics, Vec<Tensor>) {
     let config = TrainerConfig {
         dtype,
