@@ -48,9 +48,7 @@ impl TorchSubject {
         }
         let clock = Arc::new(WallClock::start());
         let config = engine_config(&recipe);
-        let mut decoders = Decoder::load(folder, device)?.into_handles(config.instances);
-        let decoder =
-            |_instance| Ok(decoders.pop().expect("invariant: every instance has a handle"));
+        let decoder = Decoder::load(folder, device)?.for_instances(config.instances);
         let engine = TorchMeasure::start(config, decoder, clock.clone())?;
         Ok(Self { inputs: recipe.profiling_inputs(), engine, grids: grids(&recipe), clock })
     }

@@ -145,10 +145,10 @@ impl Options {
             deterministic: self.deterministic,
         };
         let device = resolve_device(DeviceChoice::Auto)?;
-        let mut decoders = Decoder::load(&self.model, device)?.into_handles(self.instances);
+        let decoder = Decoder::load(&self.model, device)?.for_instances(self.instances);
         let engine = TorchEngine::start(
             config,
-            |_| Ok(decoders.pop().expect("invariant: every instance has a handle")),
+            decoder,
             WeightStore::new(1),
             Arc::new(|_: &[i32]| String::new()),
             Arc::new(WallClock::start()),

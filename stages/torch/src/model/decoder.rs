@@ -162,12 +162,12 @@ impl Decoder {
         decoder
     }
 
-    /// Returns `count` handles to the same weights, one for each instance of an engine. No other handle is left.
-    #[must_use]
-    pub fn into_handles(self, count: u32) -> Vec<Self> {
+    /// Returns a function that gives each of `count` instances of an engine a handle to these weights. After `count` calls, no other handle
+    /// is left. The function panics if it is called again.
+    pub fn for_instances(self, count: u32) -> impl FnMut(u32) -> Result<Self, TorchError> {
         let mut handles: Vec<Self> = (1..count).map(|_| self.share()).collect();
-        handles.extend((count > 0).then_some(self));
-        handles
+        handles.push(self);
+        move |_instance| Ok(handles.pop().expect("invariant: every instance has a handle"))
     }
 
     fn over_same_memory(&self, handle: Handle) -> Self {

@@ -94,30 +94,22 @@ impl InferenceDecoder {
             .collect::<Result<_, _>>()?;
         source.prefix.clear();
         let embedding = source.take("model.embed_tokens.weight")?;
-        let head = match config.tie_word_embeddings {
-            true => embedding.shallow_clone(),
-            false => source.take("lm_head.weight")?,
-        };
+        let head = source.packed(Precision::Float32, |source| {
+            Ok(vec![match config.tie_word_embeddings {
+                true => embedding.shallow_clone(),
+                false => source.take("lm_head.weight")?,
+            }])
+        })?;
         let norm = source.norm("model.norm", config.rms_norm_eps)?;
         Ok(Self {
             device: source.device,
             precision: source.precision,
             outer: OuterLayers::new(&config, embedding, norm, None)?,
-            head: source.packed(&[head], Precision::Float32)?,
+            head,
             layers,
             matrices: source.shared.unwrap_or_else(|| Arc::new(source.matrices)),
             config,
         })
-    }
-
-    /// Returns the model configuration.
-    pub(crate) fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    /// Returns the device of the weights; inputs must be on the same device.
-    pub(crate) fn device(&self) -> Device {
-        self.device
     }
 
     /// Returns another handle to the same weights, for use on another thread.
@@ -193,23 +185,23 @@ impl ParameterSource {
 
     /// Takes the linear map whose outputs are those of the linear maps `names`, one after the other.
     fn stacked(&mut self, names: &[&str], bias: bool) -> Result<PackedLinear, TchError> {
-        let mut take = |kind: &str| -> Result<Vec<Tensor>, TchError> {
-            names.iter().map(|name| self.take(&format!("{name}.{kind}"))).collect()
+        let take = |source: &mut Self, kind: &str| -> Result<Vec<Tensor>, TchError> {
+            names.iter().map(|name| source.take(&format!("{name}.{kind}"))).collect()
         };
-        let bias = if bias { Some(Tensor::f_cat(&take("bias")?, 0)?) } else { None };
-        let weights = take("weight")?;
-        Ok(PackedLinear { weight: self.packed(&weights, self.precision)?, bias })
+        let bias = if bias { Some(Tensor::f_cat(&take(self, "bias")?, 0)?) } else { None };
+        let weight = self.packed(self.precision, |source| take(source, "weight"))?;
+        Ok(PackedLinear { weight, bias })
     }
 
-    /// Returns the next matrix: the shared one, or `parts` packed in `precision`.
+    /// Returns the next matrix: the shared one, or the parts that `take` returns, packed in `precision`.
     fn packed(
         &mut self,
-        parts: &[Tensor],
         precision: Precision,
+        take: impl FnOnce(&mut Self) -> Result<Vec<Tensor>, TchError>,
     ) -> Result<Arc<PackedMatrix>, TchError> {
         let matrix = match &self.shared {
             Some(shared) => Arc::clone(&shared[self.matrices.len()]),
-            None => Arc::new(PackedMatrix::new(parts, precision)?),
+            None => Arc::new(PackedMatrix::new(&take(self)?, precision)?),
         };
         self.matrices.push(Arc::clone(&matrix));
         Ok(matrix)

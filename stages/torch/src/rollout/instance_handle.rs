@@ -206,16 +206,20 @@ pub(super) fn pack(
     let mut first = None;
     for number in 0..config.instances {
         let decoder = decoder(number)?;
-        // One decoder is in memory at a time, so the weights are compared by their digest.
-        let digest = weights::digest(decoder.parameters())?;
-        let identity = (decoder.config().clone(), decoder.device(), digest);
-        let equal = packed.first().filter(|_| first.as_ref() == Some(&identity));
-        let next = match equal {
+        // The first decoder is packed and dropped before the next one is made, so the weights are compared by their digest.
+        let identity = match config.instances {
+            1 => None,
+            _ => {
+                let digest = weights::digest(decoder.parameters())?;
+                Some((decoder.config().clone(), decoder.device(), digest))
+            }
+        };
+        let next = match packed.first().filter(|_| first == identity) {
             Some(first) => first.share(),
             None => InferenceDecoder::new(decoder, config.dtype)?,
         };
         packed.push(next);
-        first.get_or_insert(identity);
+        first = first.or(identity);
     }
     Ok(packed)
 }

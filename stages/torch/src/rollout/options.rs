@@ -11,6 +11,7 @@ use super::lengths::Lengths;
 use super::sampling::Sampling;
 use crate::model::TorchError;
 use crate::model::inference::InferenceDecoder;
+use crate::model::network::Network;
 
 /// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
 /// an empty string for models without a tokenizer.

@@ -24,6 +24,7 @@ use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError, TokenVersions};
 use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
+use crate::model::network::Network;
 use crate::model::{Decoder, TorchError};
 
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.

@@ -35,6 +35,7 @@ pub use self::options::{TorchServingConfig, TorchServingError};
 use self::worker::{Command, Reply, Worker};
 use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
+use crate::model::network::Network;
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
