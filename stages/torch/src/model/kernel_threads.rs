@@ -9,7 +9,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 use super::device::set_threads_of_this_thread;
@@ -152,15 +151,19 @@ pub(crate) fn split(
 
 /// Calls `compute` for each part, on the kernel threads of the calling thread.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
-    if parts.len() > 1 && count() > 1 {
-        parts.into_par_iter().with_max_len(1).for_each(compute);
-    } else {
-        parts.into_iter().for_each(compute);
+    if parts.len() == 1 || count() == 1 {
+        return parts.into_iter().for_each(compute);
     }
+    // A part is a job of its own. With a parallel iterator, a thread that has taken several parts can give one back to the caller and wait
+    // for it. While it waits, it may begin to poll, which ends only after the caller has all parts; so both would wait forever.
+    rayon::in_place_scope(|scope| {
+        let compute = &compute;
+        parts.into_iter().for_each(|part| scope.spawn(move |_| compute(part)));
+    });
 }
 
 /// Returns the number of kernel threads of the calling thread, itself included.
-fn count() -> usize {
+pub(crate) fn count() -> usize {
     rayon::current_thread_index().map_or(1, |_| rayon::current_num_threads())
 }
 
@@ -170,6 +173,7 @@ pub(crate) mod tests {
     use std::panic::catch_unwind;
     use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
 
     use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 
@@ -259,6 +263,28 @@ pub(crate) mod tests {
             assert!(panicked.is_err());
             assert_eq!(with_polling_threads(run_two_parts), (2, 2));
         });
+    }
+
+    // A polling thread must not begin to poll while it waits for a part, because the caller waits for this part.
+    #[test]
+    fn threads_that_begin_to_poll_late_end_their_parts() {
+        if Instructions::detect().is_none() {
+            return;
+        }
+        let (ended, waits) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            on_threads(2, || {
+                for _ in 0..100_000 {
+                    with_polling_threads(|| {
+                        each((0..4).collect(), |part| {
+                            std::hint::black_box((0..100 * part).sum::<u64>());
+                        });
+                    });
+                }
+            });
+            let _gone = ended.send(());
+        });
+        waits.recv_timeout(Duration::from_secs(120)).expect("no thread waits for a polling one");
     }
 
     #[test]
