@@ -172,7 +172,7 @@ fn in_process(folder: &Path, sizes: Sizes) -> Outcome<TorchEngine> {
         replay: None,
         deterministic: false,
     };
-    let decoder = |_instance| Decoder::load(folder, Device::Cpu);
+    let decoder = Decoder::load(folder, Device::Cpu)?;
     let clock = Arc::new(WallClock::start());
     let text = Arc::new(|_: &[i32]| String::new());
     Ok(TorchEngine::start(config, decoder, WeightStore::new(1), text, clock)?)

@@ -20,10 +20,9 @@ pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
     let EngineContext { model, device, tokenizer, colocated, .. } = context;
     // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
     let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
-    let decoder = Decoder::load(&model, device)?.for_instances(context.settings.instances);
     let mut engine = TorchEngine::start(
         config(context.settings, context.replay),
-        decoder,
+        Decoder::load(&model, device)?,
         context.weights,
         detokenize,
         context.clock,

@@ -118,7 +118,7 @@ fn engine() {
     };
     let mut engine = TorchEngine::start(
         config,
-        |_| Decoder::load("model".as_ref(), Device::Cpu),
+        Decoder::load("model".as_ref(), Device::Cpu).expect("a model"),
         WeightStore::new(2),
         Arc::new(|_: &[i32]| panic!("no text for these tokens")),
         Arc::new(WallClock::start()),

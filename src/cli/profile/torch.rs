@@ -48,8 +48,7 @@ impl TorchSubject {
         }
         let clock = Arc::new(WallClock::start());
         let config = engine_config(&recipe);
-        let decoder = Decoder::load(folder, device)?.for_instances(config.instances);
-        let engine = TorchMeasure::start(config, decoder, clock.clone())?;
+        let engine = TorchMeasure::start(config, Decoder::load(folder, device)?, clock.clone())?;
         Ok(Self { inputs: recipe.profiling_inputs(), engine, grids: grids(&recipe), clock })
     }
 

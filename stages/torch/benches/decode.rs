@@ -35,6 +35,10 @@ use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
+/// The allocator of the program `rollpacker`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Options {
     model: PathBuf,
     batch: u64,
@@ -145,10 +149,9 @@ impl Options {
             deterministic: self.deterministic,
         };
         let device = resolve_device(DeviceChoice::Auto)?;
-        let decoder = Decoder::load(&self.model, device)?.for_instances(self.instances);
         let engine = TorchEngine::start(
             config,
-            decoder,
+            Decoder::load(&self.model, device)?,
             WeightStore::new(1),
             Arc::new(|_: &[i32]| String::new()),
             Arc::new(WallClock::start()),

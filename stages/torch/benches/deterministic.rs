@@ -120,7 +120,7 @@ fn engine(model: &ModelConfig, deterministic: bool) -> (TorchEngine, Receiver<()
     };
     let mut engine = TorchEngine::start(
         config,
-        |_| Decoder::init(model.clone(), 0, Device::Cpu),
+        Decoder::init(model.clone(), 0, Device::Cpu).unwrap(),
         WeightStore::new(1),
         Arc::new(|_: &[i32]| String::new()),
         Arc::new(WallClock::start()),

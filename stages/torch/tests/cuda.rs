@@ -110,10 +110,10 @@ fn prompts() -> Vec<Vec<i32>> {
 /// Returns four responses of each prompt, generated on the device.
 fn generate(model: &str, config: TorchEngineConfig) -> BTreeMap<SampleId, Completion> {
     let clock = Arc::new(WallClock::start());
-    let make = |_| Ok(load(model, device()));
+    let decoder = load(model, device());
     let detokenize = Arc::new(|_: &[i32]| String::new());
     let mut engine =
-        TorchEngine::start(config, make, WeightStore::new(2), detokenize, clock).unwrap();
+        TorchEngine::start(config, decoder, WeightStore::new(2), detokenize, clock).unwrap();
     let (wake, woken) = channel();
     engine.wake_by(Arc::new(move || {
         let _gone = wake.send(());
@@ -213,9 +213,9 @@ fn the_engine_passes_the_testkit() {
     let config = TorchEngineConfig { instances: 2, ..engine_config(Sampling::unrestricted(12)) };
     let start = || {
         let detokenize = Arc::new(|ids: &[i32]| format!("{ids:?}"));
-        let make = |_| Ok(load("qwen2_tied", device()));
+        let decoder = load("qwen2_tied", device());
         let clock = Arc::new(WallClock::start());
-        TorchEngine::start(config.clone(), make, store.clone(), detokenize, clock).unwrap()
+        TorchEngine::start(config.clone(), decoder, store.clone(), detokenize, clock).unwrap()
     };
     check_engine(start, &world).unwrap();
 }
@@ -372,7 +372,7 @@ fn iterations_are_measured_with_their_kernels() {
         context_lengths: vec![1, 3000],
         kv_cache_tokens: 256 * 3000,
     };
-    let decoder = |_| Decoder::init(wide(8), 3, device());
+    let decoder = Decoder::init(wide(8), 3, device()).unwrap();
     let config = engine_config(Sampling::unrestricted(4));
     let mut engine = TorchMeasure::start(config, decoder, clock.clone()).unwrap();
     let rows = measure(&grid, &mut engine, &*clock, Nanos::from_secs_f64(600.0)).unwrap();

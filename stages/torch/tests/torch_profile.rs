@@ -28,7 +28,7 @@ fn engine(clock: Arc<dyn Clock>) -> TorchMeasure {
         deterministic: false,
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2_tied");
-    TorchMeasure::start(config, |_| Decoder::load(&folder, Device::Cpu), clock).unwrap()
+    TorchMeasure::start(config, Decoder::load(&folder, Device::Cpu).unwrap(), clock).unwrap()
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn by_engine(folder: &Folder, prompt: &str, longest: u32) -> String {
         replay: None,
         deterministic: false,
     };
-    let decoder = |_| Decoder::load(folder.path(), Device::Cpu);
+    let decoder = Decoder::load(folder.path(), Device::Cpu).unwrap();
     let detokenize = Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap());
     let clock = Arc::new(WallClock::start());
     let mut engine =

@@ -162,14 +162,6 @@ impl Decoder {
         decoder
     }
 
-    /// Returns a function that gives each of `count` instances of an engine a handle to these weights. After `count` calls, no other handle
-    /// is left. The function panics if it is called again.
-    pub fn for_instances(self, count: u32) -> impl FnMut(u32) -> Result<Self, TorchError> {
-        let mut handles: Vec<Self> = (1..count).map(|_| self.share()).collect();
-        handles.push(self);
-        move |_instance| Ok(handles.pop().expect("invariant: every instance has a handle"))
-    }
-
     fn over_same_memory(&self, handle: Handle) -> Self {
         let layers: Vec<Layer> = self.layers.iter().map(|layer| layer.share(handle)).collect();
         let outer = self.outer.share(handle);

@@ -7,11 +7,15 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::layer::{Heads, Norm, Rotation};
 use super::matrix::{PackedForm, PackedMatrices, PackedMatrix};
-use super::network::{Attend, Network};
+use super::network::{Attend, LARGE_PASS, Network};
 use super::outer_layers::OuterLayers;
 use super::rows::{HeadColumns, RowOperations};
 use super::weights::{Parameters, Weights};
-use super::{Decoder, ModelConfig, TorchError, layout};
+use super::{Decoder, ModelConfig, TorchError, kernel_threads, layout};
+
+/// Maximum number of tokens of a prefill pass for each kernel thread. Larger passes are not faster with packed weights, because their hidden
+/// states do not fit into the caches of a core.
+const PASS_TOKENS_PER_THREAD: usize = 256;
 
 /// A decoder with [packed](super::matrix) matrices, for inference.
 ///
@@ -133,6 +137,14 @@ impl Network for InferenceDecoder {
 
     fn device(&self) -> Device {
         self.device
+    }
+
+    fn max_pass_tokens(&self) -> usize {
+        if self.head.is_on_host() {
+            PASS_TOKENS_PER_THREAD * kernel_threads::count()
+        } else {
+            LARGE_PASS
+        }
     }
 
     fn forward(

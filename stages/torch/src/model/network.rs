@@ -6,6 +6,9 @@ pub(crate) use super::layer::Attend;
 use super::packed::Packing;
 use super::{Decoder, ModelConfig};
 
+/// Maximum number of tokens of a prefill pass of a network that reads or reorders its weights in every pass.
+pub(crate) const LARGE_PASS: usize = 4096;
+
 /// A decoder-only transformer for inference. Its weights are all in memory, as in a [`Decoder`], or partly read in every forward pass, as
 /// in a streamed decoder.
 ///
@@ -17,6 +20,11 @@ pub(crate) trait Network: Send {
 
     /// Returns the device that inputs must be on.
     fn device(&self) -> Device;
+
+    /// Returns the maximum number of tokens of a prefill pass, unless a single sequence is longer. It bounds the memory of a pass.
+    fn max_pass_tokens(&self) -> usize {
+        LARGE_PASS
+    }
 
     /// Maps ids `[n]` and positions `[n]` to the hidden states after the last norm, `[n, hidden]`.
     fn forward(
@@ -67,6 +75,10 @@ impl Network for Box<dyn Network> {
 
     fn device(&self) -> Device {
         self.as_ref().device()
+    }
+
+    fn max_pass_tokens(&self) -> usize {
+        self.as_ref().max_pass_tokens()
     }
 
     fn forward(

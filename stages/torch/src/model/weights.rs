@@ -114,7 +114,7 @@ impl Parameters {
 ///
 /// # Errors
 /// Returns an error if the values cannot be copied to the CPU.
-pub(crate) fn digest(tensors: &[(String, Tensor)]) -> Result<u64, TorchError> {
+fn digest(tensors: &[(String, Tensor)]) -> Result<u64, TorchError> {
     let mut digest = Digest(0);
     for (name, tensor) in tensors {
         digest.bytes(name.as_bytes());

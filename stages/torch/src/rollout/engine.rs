@@ -56,7 +56,8 @@ use super::{
     FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
     Waker, Work,
 };
-use crate::model::{Decoder, TorchError, WeightStore};
+use crate::model::inference::InferenceDecoder;
+use crate::model::{Decoder, WeightStore};
 
 /// A rollout engine on libtorch that generates responses on threads of this process.
 ///
@@ -91,32 +92,31 @@ pub struct TorchEngine {
 }
 
 impl TorchEngine {
-    /// Starts the instances. Calls `decoder` once for each instance, with its number from 0. Instances whose decoders equal the first one
-    /// share its weights.
+    /// Starts the instances, which share the weights.
     ///
-    /// Until the first [`load`](RolloutEngine::load) the instances sample with the weights of their decoders, as policy version 0; later
+    /// Until the first [`load`](RolloutEngine::load) the instances sample with the weights of `decoder`, as policy version 0; later
     /// policies are read from `weights`.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
-    /// require it, memory cannot be allocated, or the system cannot create a thread.
+    /// Returns an error if an option is out of bounds, the machine cannot generate deterministically although the options require it,
+    /// memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
-        decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
+        decoder: Decoder,
         weights: WeightStore,
         detokenize: Detokenize,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
-        let mut decoders = instance_handle::pack(&config, decoder)?;
-        let token_limit = config.token_limit(&decoders)?;
-        let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
+        let token_limit = config.token_limit(decoder.config())?;
+        let mut decoder = InferenceDecoder::new(decoder, config.dtype)?;
+        let passes = instance_handle::select_passes(&config, &mut decoder)?;
         let (sender, received) = channel();
         let (reports, busy) = (ReportSender::new(sender), Arc::default());
         let shared = InstanceContext { config, detokenize, clock, reports, busy, passes };
         let mut engine = Self::without_instances(shared, weights, received, token_limit);
-        for (number, decoder) in (0..).zip(decoders) {
-            engine.instances.push(engine.shared.start(number, decoder, token_limit)?);
+        for number in 0..engine.shared.config.instances {
+            engine.instances.push(engine.shared.start(number, decoder.share(), token_limit)?);
         }
         Ok(engine)
     }

@@ -13,12 +13,9 @@ use super::sampler::{Sampled, Sampler};
 use super::scheduler::{PrefillPlan, Prefix, Scheduler};
 use super::sequence::{Sequence, TokenDraw};
 use crate::model::kernel_threads;
-use crate::model::network::Network;
+use crate::model::network::{LARGE_PASS, Network};
 use crate::model::packed::Packing;
 use crate::model::streamed::Demand;
-
-/// Maximum number of tokens of one prefill pass, unless a single prefix is longer; bounds the memory of a pass.
-const PREFILL_TOKENS: usize = 4096;
 
 /// Continuous batching over a network: sequences are added and are returned when they end.
 ///
@@ -53,7 +50,7 @@ impl Capacity {
     /// blocks, of which the last may be partly unused, and attention copies the keys and values of one layer at a time.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
-        let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
+        let pass = LARGE_PASS.max(token_limit).min(kv_cache_tokens);
         let max =
             blocks_of(token_limit).saturating_mul(max_running).min(blocks_of(kv_cache_tokens));
         let cached = max.saturating_mul(2 * BLOCK);
@@ -183,7 +180,11 @@ impl<N: Network> Generator<N> {
                 .map(|prefix| self.prefill_in_passes(passes, prefix))
                 .sum::<Result<_, _>>()?,
             None => kernel_threads::with_libtorch_threads(|| {
-                packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()
+                let max = self.network.max_pass_tokens();
+                packs(&prefixes, max)
+                    .into_iter()
+                    .map(|pack| self.prefill(pack))
+                    .sum::<Result<_, _>>()
             })?,
         };
         copies.into_iter().try_for_each(|copy| self.cache.copy(copy))?;
@@ -350,13 +351,13 @@ impl<N: Network> Generator<N> {
     }
 }
 
-/// Splits prefixes into runs of at most [`PREFILL_TOKENS`] tokens. A longer prefix is a run of its own.
-fn packs(prefixes: &[Prefix]) -> Vec<&[Prefix]> {
+/// Splits prefixes into runs of at most `max` tokens. A longer prefix is a run of its own.
+fn packs(prefixes: &[Prefix], max: usize) -> Vec<&[Prefix]> {
     let mut packs = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (at, prefix) in prefixes.iter().enumerate() {
         tokens += prefix.tokens.len();
-        if tokens > PREFILL_TOKENS && at > start {
+        if tokens > max && at > start {
             packs.push(&prefixes[start..at]);
             (start, tokens) = (at, prefix.tokens.len());
         }

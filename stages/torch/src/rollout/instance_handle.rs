@@ -25,7 +25,6 @@ use super::{RolloutError, Waker};
 use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::vectorized::Instructions;
-use crate::model::{Decoder, TorchError, weights};
 
 /// The engine's handle to an instance.
 pub(super) struct InstanceHandle {
@@ -195,33 +194,6 @@ impl InstanceThread {
         };
         std::thread::Builder::new().name(format!("rollout-{number}")).spawn(work).map(Self)
     }
-}
-
-/// Packs the decoder that `decoder` returns for each instance of `config`. Instances whose decoders equal the first one share its weights.
-pub(super) fn pack(
-    config: &TorchEngineConfig,
-    mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
-) -> Result<Vec<InferenceDecoder>, TorchEngineError> {
-    let mut packed: Vec<InferenceDecoder> = Vec::new();
-    let mut first = None;
-    for number in 0..config.instances {
-        let decoder = decoder(number)?;
-        // The first decoder is packed and dropped before the next one is made, so the weights are compared by their digest.
-        let identity = match config.instances {
-            1 => None,
-            _ => {
-                let digest = weights::digest(decoder.parameters())?;
-                Some((decoder.config().clone(), decoder.device(), digest))
-            }
-        };
-        let next = match packed.first().filter(|_| first == identity) {
-            Some(first) => first.share(),
-            None => InferenceDecoder::new(decoder, config.dtype)?,
-        };
-        packed.push(next);
-        first = first.or(identity);
-    }
-    Ok(packed)
 }
 
 /// Returns the passes for instances of `config`, tested with `decoder` on a thread with as many kernel threads as an instance of one device

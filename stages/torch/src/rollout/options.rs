@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollpacker_model::ModelConfig;
 use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
@@ -9,9 +10,6 @@ use super::Placement;
 use super::invariance::InvarianceError;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
-use crate::model::TorchError;
-use crate::model::inference::InferenceDecoder;
-use crate::model::network::Network;
 
 /// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
 /// an empty string for models without a tokenizer.
@@ -68,9 +66,6 @@ pub enum TorchEngineError {
         /// The value that was found.
         found: String,
     },
-    /// The model cannot be loaded, or the digest of its weights cannot be computed.
-    #[error(transparent)]
-    Model(#[from] TorchError),
     /// A libtorch operation failed while weights were packed or an instance was set up, for example because the device is out of memory.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(TchError),
@@ -119,14 +114,9 @@ impl TorchEngineConfig {
 
     /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller. Returns an
     /// error unless the maximum exceeds `max_new_tokens`.
-    pub(super) fn token_limit(
-        &self,
-        decoders: &[InferenceDecoder],
-    ) -> Result<usize, TorchEngineError> {
-        let models = decoders
-            .iter()
-            .map(|decoder| usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0));
-        let limit = models.min().unwrap_or(0).min(self.kv_cache_tokens);
+    pub(super) fn token_limit(&self, model: &ModelConfig) -> Result<usize, TorchEngineError> {
+        let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
+        let limit = positions.min(self.kv_cache_tokens);
         let response = self.sampling.max_new_tokens as usize;
         if response < limit {
             return Ok(limit);

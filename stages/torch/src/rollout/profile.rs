@@ -22,10 +22,10 @@ use super::passes::Passes;
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError, TokenVersions};
+use crate::model::Decoder;
 use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::network::Network;
-use crate::model::{Decoder, TorchError};
 
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.
 const GROWTH: usize = MAX_REPEATS as usize + 2;
@@ -67,27 +67,25 @@ struct Bench {
 }
 
 impl TorchMeasure {
-    /// Starts `config.instances` instances. Calls `decoder` once for each instance, with its number from 0. Instances whose decoders equal
-    /// the first one share its weights. The instances sample as in `config`, except that responses never end, and the limits on running
-    /// responses and cached tokens are lifted so that every point fits.
+    /// Starts `config.instances` instances, which share the weights. They sample as in `config`, except that responses never end, and the
+    /// limits on running responses and cached tokens are lifted so that every point fits.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, `decoder` fails, the machine cannot generate deterministically although the options
-    /// require it, memory cannot be allocated, or the system cannot create a thread.
+    /// Returns an error if an option is out of bounds, the machine cannot generate deterministically although the options require it,
+    /// memory cannot be allocated, or the system cannot create a thread.
     pub fn start(
         config: TorchEngineConfig,
-        decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
+        decoder: Decoder,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
-        let mut decoders = instance_handle::pack(&config, decoder)?;
-        let passes = instance_handle::select_passes(&config, &mut decoders[0])?;
-        let device_threads = config.threads_per_instance;
+        let mut decoder = InferenceDecoder::new(decoder, config.dtype)?;
+        let passes = instance_handle::select_passes(&config, &mut decoder)?;
+        let (instances, device_threads) = (config.instances, config.threads_per_instance);
         let shared = context(config, clock, passes);
-        let workers = (0..)
-            .zip(decoders)
-            .map(|(number, decoder)| {
-                let bench = Bench::new(&shared, number, decoder)?;
+        let workers = (0..instances)
+            .map(|number| {
+                let bench = Bench::new(&shared, number, decoder.share())?;
                 ProfiledInstance::start(bench, device_threads)
                     .map_err(|error| TorchEngineError::Thread { instance: number, error })
             })

@@ -30,9 +30,9 @@ fn the_engine_passes_the_testkit() {
     let config = TorchEngineConfig { instances: 2, ..config(Sampling::unrestricted(12)) };
     let start = || {
         let detokenize = Arc::new(|ids: &[i32]| format!("{ids:?}"));
-        let make = |_| Ok(decoder("qwen2_tied"));
+        let decoder = decoder("qwen2_tied");
         let clock = Arc::new(WallClock::start());
-        TorchEngine::start(deterministic(config.clone()), make, store.clone(), detokenize, clock)
+        TorchEngine::start(deterministic(config.clone()), decoder, store.clone(), detokenize, clock)
             .unwrap()
     };
     check_engine(start, &world).unwrap();

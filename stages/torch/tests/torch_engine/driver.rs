@@ -126,7 +126,7 @@ impl Driver {
     ) -> Self {
         let detokenize = Arc::new(|ids: &[i32]| format!("{ids:?}"));
         let mut engine =
-            TorchEngine::start(config, |_| Ok(decoder(model)), weights, detokenize, clock).unwrap();
+            TorchEngine::start(config, decoder(model), weights, detokenize, clock).unwrap();
         let (wake, woken) = channel();
         engine.wake_by(Arc::new(move || {
             let _gone = wake.send(());

@@ -350,14 +350,9 @@ fn a_panic_of_an_instance_is_a_failure_not_a_hang() {
     let detokenize = Arc::new(|_: &[i32]| panic!("no words"));
     let clock = Arc::new(WallClock::start());
     let config = config(Sampling::unrestricted(8));
-    let mut engine = TorchEngine::start(
-        config,
-        |_| Ok(decoder("qwen2_tied")),
-        WeightStore::new(1),
-        detokenize,
-        clock,
-    )
-    .unwrap();
+    let mut engine =
+        TorchEngine::start(config, decoder("qwen2_tied"), WeightStore::new(1), detokenize, clock)
+            .unwrap();
     let (wake, woken) = channel();
     engine.wake_by(Arc::new(move || {
         let _gone = wake.send(());
@@ -390,7 +385,7 @@ fn options_out_of_bounds_are_refused() {
         let detokenize = Arc::new(|_: &[i32]| String::new());
         let clock = Arc::new(WallClock::start());
         let store = WeightStore::new(1);
-        match TorchEngine::start(config, |_| Ok(decoder("qwen2_tied")), store, detokenize, clock) {
+        match TorchEngine::start(config, decoder("qwen2_tied"), store, detokenize, clock) {
             Err(TorchEngineError::Option { option, .. }) => option,
             Err(other) => panic!("{other}"),
             Ok(_) => "none",

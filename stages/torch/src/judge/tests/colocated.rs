@@ -31,7 +31,7 @@ impl Actor {
             deterministic: false,
         };
         let folder = endless_speaker();
-        let decoder = |_| Decoder::load(folder.path(), Device::Cpu);
+        let decoder = Decoder::load(folder.path(), Device::Cpu).unwrap();
         let clock = Arc::new(WallClock::start());
         let text = Arc::new(|_: &[i32]| String::new());
         let mut engine =
