@@ -128,8 +128,8 @@ pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeErr
     Ok(read)
 }
 
-/// Deserializes the valid part of a table. Returns it with `errors` and the errors of the removed part: keys that are set under two names,
-/// unknown keys, numbers that are too large or too small for float32, and values of a wrong type.
+/// Deserializes the valid part of a table. Returns it with `errors` and the errors found in the table. Unknown keys, numbers that are too
+/// large or too small for float32, and values of a wrong type are removed. A key that is set under two names keeps the value of its alias.
 ///
 /// # Errors
 /// If one of the errors concerns no single key. The returned error then contains all errors.

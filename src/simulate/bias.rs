@@ -45,12 +45,15 @@ pub struct LengthBias {
 }
 
 impl LengthBias {
-    /// Measures the bias of `runs` against `baseline`, seed by seed.
+    /// Measures the bias of `runs` against `baseline`. A run and the baseline of the same index have the same seed.
     ///
     /// There are two sources for the lengths of the policy. The run's own ledger estimates them from all launched responses, including
-    /// censored responses. The baseline samples them independently of the schedule. If the ledger is exact (see [`is_exact`]), it is
-    /// preferred, because it has the responses of this run; the baseline's responses are another sample of the policy. Otherwise the values
-    /// are divided by the values of the baseline, and the ledger's estimate is used only if the baseline has no value.
+    /// censored responses. The baseline samples them independently of the schedule.
+    ///
+    /// The ratios of lengths choose the source for each seed: the ledger if it is exact (see [`is_exact`]), because it has the responses of
+    /// this run; otherwise the baseline; and the ledger's estimate if the baseline has no value. The inclusion has one source for all seeds:
+    /// the ledgers if all are exact or the first seed cannot be compared with its baseline, otherwise the baseline. The effective sample
+    /// size and the discarded tokens are those of `runs` alone.
     pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
         let estimated = |run: &RunOutcome, name: &str| {
             last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))

@@ -192,8 +192,11 @@ impl TraceExport {
     }
 }
 
-/// Installs a subscriber that exports spans and log messages, and prints the messages in a program with a command line. Does nothing if
-/// neither is exported.
+/// Installs a global subscriber that exports spans, log messages or both. With the features `cli` and `torch`, it also prints the messages
+/// that `RUST_LOG` selects, by default the warnings of this project. Does nothing if neither spans nor messages are exported.
+///
+/// # Errors
+/// Returns an error if the program already has a global subscriber.
 fn subscribe(traces: Option<&TraceExport>, logs: Option<&LogExport>) -> Result<(), TelemetryError> {
     if traces.is_none() && logs.is_none() {
         return Ok(());

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A choice of device: `auto`, `cpu`, `cuda` or `cuda:1`.
+/// A choice of device, written `auto`, `cpu`, `cuda` or `cuda:INDEX`, such as `cuda:1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     Cpu,
     /// The first CUDA device, written `cuda`.
     FirstCuda,
-    /// A CUDA device by its index.
+    /// A CUDA device by its index from 0, written `cuda:INDEX`.
     Cuda(usize),
 }
 

@@ -14,7 +14,7 @@ pub enum ClusterError {
     /// The hostfile cannot be read.
     #[error("cannot read the hostfile {path}: {reason}")]
     Read {
-        /// The file.
+        /// The path of the hostfile.
         path: PathBuf,
         /// The error of the system.
         reason: String,
@@ -22,7 +22,7 @@ pub enum ClusterError {
     /// A line of the hostfile is not an address.
     #[error("{path}, line {line}: expected `host:port`, found `{found}`")]
     Address {
-        /// The file.
+        /// The path of the hostfile.
         path: PathBuf,
         /// The line number, from 1.
         line: usize,
@@ -32,7 +32,7 @@ pub enum ClusterError {
     /// Two processes have the same address, or there is no address at all.
     #[error("{path}: expected one address for each process, found {found}")]
     Hosts {
-        /// The file.
+        /// The path of the hostfile.
         path: PathBuf,
         /// The address that occurs twice, or `none`.
         found: String,

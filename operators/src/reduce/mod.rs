@@ -62,9 +62,9 @@ use crate::gradient::Gradients;
 /// assert_eq!(replicas.expect("no fault"), [4, 4], "each replica updates with all four responses");
 /// ```
 pub trait ReduceExt {
-    /// Delays the update of each step until every replica has the sum over all replicas. The `accumulated` stream of the result contains no
-    /// groups; clone the stream before the call. With a single worker, `self` is returned unchanged. `clock` measures the time that the
-    /// reduction takes.
+    /// Sums the gradients of each step over all replicas, and delays the update of the step until every replica has the sum. The
+    /// `accumulated` stream of the result contains no groups; a caller that needs the groups clones the stream before the call. With a
+    /// single worker, `self` is returned unchanged. `clock` measures the time that the reduction takes.
     #[must_use]
     fn reduce(self, clock: Arc<dyn Clock>) -> Self;
 }

@@ -34,7 +34,7 @@ pub struct StageInstants {
 pub struct StageTimes {
     /// Time from the opening of the round until the engine had the new weights.
     pub sync: f64,
-    /// Time from the end of the transfer until the last response ended: distributing requests, prefill and decoding.
+    /// Time from the end of `sync` until the last response ended: distributing requests, prefill and decoding.
     pub rollout: f64,
     /// Time from the end of the last response until the last reward was computed.
     pub reward: f64,

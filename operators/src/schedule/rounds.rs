@@ -168,8 +168,8 @@ impl Rounds {
         self.open = Some(OpenRound::open(step, plan, &mut self.out));
     }
 
-    /// Removes and returns the open round once all its places are taken and all its paused responses have ended. The caller then defers the
-    /// prompts that the round left, and closes the round.
+    /// Removes and returns the open round if all its places are taken and all its paused responses have ended; otherwise, and if no round is
+    /// open, returns `None`. The caller must keep the [undecided prompts](OpenRound::into_undecided) for later rounds, and close the round.
     pub(super) fn take_decided(&mut self) -> Option<OpenRound> {
         self.open.take_if(|open| open.is_decided())
     }

@@ -39,7 +39,10 @@ impl Row {
 }
 
 /// Returns the named columns of `rows`, in the order given. If the rows are consecutive rows of one batch, the columns are slices of that
-/// batch; otherwise the values are copied.
+/// batch; otherwise the values are copied. All batches must have the same schema.
+///
+/// # Panics
+/// Panics if `rows` is empty or a column does not exist.
 pub(crate) fn gather<'a>(
     rows: &[Row],
     columns: impl IntoIterator<Item = &'a str>,

@@ -31,7 +31,7 @@ pub struct SamplingRefusal {
     pub option: &'static str,
     /// The values that are valid, or that the server honours.
     pub expected: String,
-    /// The value that was found.
+    /// The configured value.
     pub found: String,
 }
 

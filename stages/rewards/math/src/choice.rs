@@ -30,7 +30,8 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 /// A letter by itself, or as the label of the text that follows.
 static LABEL: LazyLock<Regex> = LazyLock::new(|| valid(r"^([A-Za-z])(?:$|[)\]}.:,])"));
 
-/// A styled label with a bracket or a period at the start of a text.
+/// A label in a style command at the start of a text, with the space that follows: `\textbf{(B)}\ `, `\text{B.}`. A closing bracket, a
+/// period or a colon must follow the letter.
 static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
     valid(&format!(
         r"^{STYLES}\{{\s*[(\[]?([A-Za-z])[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"

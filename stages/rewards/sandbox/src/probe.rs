@@ -22,7 +22,8 @@ struct Layer {
     name: &'static str,
     /// `true` if full isolation requires the layer.
     required: bool,
-    /// The scope of the layer or the user of runs if the layer is active, otherwise the reason why it is missing.
+    /// `Ok` if the layer is active: its scope, such as `for each job`, or, for the layer `user`, the user of the runs. `Err` with the reason
+    /// if the layer is missing.
     state: Result<String, String>,
 }
 

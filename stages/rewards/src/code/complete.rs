@@ -1,6 +1,6 @@
 //! Solutions that continue their prompts.
 
-use super::python::{Binding, Outline, Token, statements};
+use super::python::{Binding, Outline, Statement, Token, statements};
 
 /// The indentation of a function body, in prompts as in most code.
 const INDENT: &str = "    ";
@@ -43,17 +43,15 @@ fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
         }
         end += line.len();
     }
-    // Decorators belong to the function.
-    let mut preamble = &prompt[..end];
-    while let Some((before, last)) =
-        preamble.trim_end().rsplit_once('\n').filter(|_| end < prompt.len())
-    {
-        if !last.starts_with('@') {
-            break;
-        }
-        preamble = &prompt[..=before.len()];
+    if end == prompt.len() {
+        return prompt;
     }
-    preamble
+    // Decorators belong to the function.
+    let is_decorator =
+        |line: &&Statement<'_>| matches!(line.tokens.first(), Some((_, Token::Sign("@"))));
+    let lines = statements(&prompt[..end]);
+    let decorators = lines.iter().rev().take_while(is_decorator);
+    &prompt[..decorators.last().map_or(end, |first| first.start)]
 }
 
 /// Returns a body with the indentation of a function body. Some responses omit the indentation, either of all lines or, if the response was
@@ -134,5 +132,11 @@ mod tests {
         }
         let other = complete("def f(): pass", "import os\n", "f");
         assert_eq!(other.preamble, "import os\n");
+        for decorators in ["@a\n", "@a\n@b.c(1)\n", "@a(\n    size=3,\n)\n# comment\n\n"] {
+            for before in ["", "import os\n"] {
+                let prompt = format!("{before}{decorators}def f(a):\n");
+                assert_eq!(complete("def f(): pass", &prompt, "f").preamble, before, "{prompt}");
+            }
+        }
     }
 }

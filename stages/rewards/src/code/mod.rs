@@ -192,6 +192,9 @@ fn solution(code: String, check: &mut Check) -> String {
         return code;
     };
     let Completed { solution, preamble } = complete(&code, prompt, entry_point);
+    if !import_prefix.is_empty() && !import_prefix.ends_with('\n') {
+        import_prefix.push('\n');
+    }
     import_prefix.push_str(&preamble);
     solution
 }

@@ -148,7 +148,8 @@ struct Prompt {
     ids: Arc<[i32]>,
 }
 
-/// Returns the options for sampling of a request.
+/// Returns the sampling parameters of a request, without `stop` and `prompt_logprobs`, which the caller adds. `max_tokens` is
+/// [`MAX_TOKENS`] unless the request sets it.
 fn sampling_params(request: CompletionRequest) -> SamplingParams {
     SamplingParams {
         n: request.n,

@@ -164,7 +164,8 @@ fn check_lengths(completion: &Completion) -> Result<(), EngineViolation> {
 
 /// Checks that every log-probability is a finite number of at most 0, up to rounding.
 fn check_logprobs(completion: &Completion) -> Result<(), EngineViolation> {
-    /// Half-precision arithmetic of an engine may return slightly more than 0 for a token that is certain.
+    /// The maximum accepted log-probability. It exceeds 0 because half-precision arithmetic may round the log-probability of a token that
+    /// is certain to a little more than 0.
     const ROUNDING: f32 = 1e-2;
     let is_valid = |logprob: f32| logprob.is_finite() && logprob <= ROUNDING;
     match completion.logprobs.iter().position(|&logprob| !is_valid(logprob)) {

@@ -231,7 +231,8 @@ fn affordable(pending: &[Point], known: &[(Point, f64)], left: Nanos) -> Option<
     })
 }
 
-/// Measures iterations at the prepared point: one, and as many more as are expected to end in time. Returns their seconds.
+/// Measures iterations at the prepared point and returns the seconds of each: at least one, at most [`MAX_REPEATS`]. Up to [`MIN_REPEATS`],
+/// another one is measured if it is expected to end by `end`; beyond, if it is expected to end by `share_end`.
 fn repeat(
     engine: &mut impl Measure,
     clock: &dyn Clock,

@@ -81,8 +81,9 @@ impl JudgeWorker {
         Ok(())
     }
 
-    /// Returns the number of tokens that the next iteration would process: one token for each running answer, and the tokens of the
-    /// questions that wait in the generator. If no question waits there, the next question of the queue counts if there is room for it.
+    /// Returns the number of tokens that an iteration needs to advance all answers: one token for each running answer, and the tokens of the
+    /// questions that wait in the generator. If no question waits there, the next question of the queue counts if there is room for it. An
+    /// iteration with a larger limit may take further questions. Returns 0 if there is no work.
     fn count_pending_tokens(&mut self) -> Result<usize, GeneratorError> {
         self.remove_abandoned()?;
         let next = match self.generator.waiting_tokens() {

@@ -13,8 +13,8 @@ use super::rows::{HeadColumns, RowOperations};
 use super::weights::{Parameters, Weights};
 use super::{Decoder, ModelConfig, TorchError, kernel_threads, layout};
 
-/// Maximum number of tokens of a prefill pass for each kernel thread. Larger passes are not faster with packed weights, because their hidden
-/// states do not fit into the caches of a core.
+/// Maximum number of tokens of a prefill pass for each kernel thread. Larger passes are slower with packed weights, because their
+/// intermediate results do not fit into the caches of a core.
 const PASS_TOKENS_PER_THREAD: usize = 256;
 
 /// A decoder with [packed](super::matrix) matrices, for inference.
@@ -141,7 +141,7 @@ impl Network for InferenceDecoder {
 
     fn max_pass_tokens(&self) -> usize {
         if self.head.is_on_host() {
-            PASS_TOKENS_PER_THREAD * kernel_threads::count()
+            (PASS_TOKENS_PER_THREAD * kernel_threads::count()).min(LARGE_PASS)
         } else {
             LARGE_PASS
         }
@@ -347,6 +347,8 @@ impl PackedLinear {
 mod tests {
     use std::path::PathBuf;
 
+    use super::super::kernel_threads::tests::on_threads;
+    use super::super::vectorized::Instructions;
     use super::*;
 
     fn models() -> impl Iterator<Item = PathBuf> {
@@ -386,6 +388,21 @@ mod tests {
                 format!("{} without kernels", model.display()),
             );
         }
+    }
+
+    #[test]
+    fn passes_are_small_where_the_kernels_multiply() {
+        assert_eq!(decoder("qwen2_tied", 1).max_pass_tokens(), LARGE_PASS);
+        on_threads(2, || {
+            let packed = InferenceDecoder::new(decoder("qwen2_tied", 1), Precision::Float32);
+            let packed: Box<dyn Network> = Box::new(packed.unwrap());
+            let expected = if Instructions::detect().is_some() {
+                2 * PASS_TOKENS_PER_THREAD
+            } else {
+                LARGE_PASS
+            };
+            assert_eq!(packed.max_pass_tokens(), expected);
+        });
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) fn with_libtorch_threads<R>(compute: impl FnOnce() -> R) -> R {
 /// and within [`with_libtorch_threads`], no thread polls.
 ///
 /// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While the polling threads
-/// find no work, they yield to every other thread.
+/// find no work, they yield to every other thread. `compute` must use rayon only through [`each`].
 pub(crate) fn with_polling_threads<R>(compute: impl FnOnce() -> R) -> R {
     if count() == 1 || tch::get_num_threads() > 1 {
         return compute();
@@ -150,8 +150,10 @@ pub(crate) fn split(
 }
 
 /// Calls `compute` for each part, on the kernel threads of the calling thread.
+///
+/// `compute` must not wait for other kernel threads, so it must call neither this function nor one of rayon.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
-    if parts.len() == 1 || count() == 1 {
+    if parts.len() <= 1 || count() == 1 {
         return parts.into_iter().for_each(compute);
     }
     // A part is a job of its own. With a parallel iterator, a thread that has taken several parts can give one back to the caller and wait
@@ -265,7 +267,7 @@ pub(crate) mod tests {
         });
     }
 
-    // A polling thread must not begin to poll while it waits for a part, because the caller waits for this part.
+    // A thread that computes a part must not begin to poll before the part ends, because the caller waits for it.
     #[test]
     fn threads_that_begin_to_poll_late_end_their_parts() {
         if Instructions::detect().is_none() {
@@ -273,18 +275,21 @@ pub(crate) mod tests {
         }
         let (ended, waits) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
+            let clock = WallClock::start();
             on_threads(2, || {
-                for _ in 0..100_000 {
+                while clock.now() < Nanos(1_000_000_000) {
                     with_polling_threads(|| {
                         each((0..4).collect(), |part| {
-                            std::hint::black_box((0..100 * part).sum::<u64>());
+                            for at in 0..100 * part {
+                                std::hint::black_box(at);
+                            }
                         });
                     });
                 }
             });
             let _gone = ended.send(());
         });
-        waits.recv_timeout(Duration::from_secs(120)).expect("no thread waits for a polling one");
+        waits.recv_timeout(Duration::from_secs(120)).expect("the work ends");
     }
 
     #[test]

@@ -6,7 +6,7 @@ pub(crate) use super::layer::Attend;
 use super::packed::Packing;
 use super::{Decoder, ModelConfig};
 
-/// Maximum number of tokens of a prefill pass of a network that reads or reorders its weights in every pass.
+/// Maximum number of tokens of a prefill pass, unless the kernels of this crate multiply with packed weights.
 pub(crate) const LARGE_PASS: usize = 4096;
 
 /// A decoder-only transformer for inference. Its weights are all in memory, as in a [`Decoder`], or partly read in every forward pass, as

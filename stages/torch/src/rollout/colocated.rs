@@ -44,7 +44,8 @@ pub(crate) trait ColocatedModel: Send + Sync {
 /// A workload handles its own errors: it reports them to its callers, has no work from then on, and neither returns an error nor panics.
 /// When it is dropped, its unfinished work returns to the model, which continues it elsewhere.
 pub(crate) trait ColocatedWorkload: Send {
-    /// Returns the number of tokens that the next iteration would process without a limit; 0 if there is no work.
+    /// Returns the number of tokens that an iteration needs to advance the work in progress, or to begin the next work; 0 if there is no
+    /// work. An iteration with a larger limit may process more.
     fn pending_tokens(&mut self) -> usize;
 
     /// Runs an iteration of at most `max` tokens and returns the number of tokens processed. Does nothing if the smallest possible

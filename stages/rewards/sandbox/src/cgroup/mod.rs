@@ -39,7 +39,7 @@ const MAX_TRIES: u32 = 200;
 #[derive(Debug, Default)]
 pub(super) struct Group {
     folders: Vec<GroupFolder>,
-    /// The reasons why parts of the group are missing.
+    /// The errors of the hierarchies in which the group could not be created or joined, or a limit could not be set.
     refused: Vec<String>,
 }
 

@@ -18,7 +18,8 @@ pub(in super::super) enum Token<'a> {
     Foreign(&'a str),
 }
 
-/// A logical line: a simple statement, or the header of a compound one.
+/// A logical line: usually a simple statement or the header of a compound statement. It may hold several statements (`a = 1; b = 2`,
+/// `if a: b()`) or text that is not Python.
 #[derive(Debug)]
 pub(in super::super) struct Statement<'a> {
     /// The byte offset where the first line begins.

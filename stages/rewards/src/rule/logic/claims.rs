@@ -61,6 +61,7 @@ fn numbered(text: &str) -> String {
 
 fn mentions(part: &str, roles: &[String]) -> bool {
     let part = part.to_lowercase();
-    part.split(|c: char| !c.is_alphabetic())
-        .any(|word| roles.iter().any(|role| word.strip_suffix('s').unwrap_or(word) == role))
+    part.split(|c: char| !c.is_alphabetic()).any(|word| {
+        roles.iter().any(|role| word == role || word.strip_suffix('s') == Some(role.as_str()))
+    })
 }

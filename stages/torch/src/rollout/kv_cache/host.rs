@@ -22,8 +22,8 @@ struct HostPass<'a> {
     rows: &'a [CacheRow],
 }
 
-/// The queries of adjacent pieces, and the memory that their attention is written to. A piece is a row, or one key head of a row and the
-/// heads that attend to it.
+/// A part of a layer's attention, for one thread: the queries of adjacent pieces, and the slice for their outputs. A piece is a row, or one
+/// KV head of a row with its query heads.
 struct AttentionShare<'a> {
     /// The number of pieces of a row.
     pieces: usize,
