@@ -34,3 +34,22 @@ fn a_reference_time_is_in_seconds() {
     let wrong = "field `reference_time`: expected seconds above 0, found -1";
     assert_eq!(reference_of(r#"{"reference_time": -1}"#), Err(wrong.to_owned()));
 }
+
+#[test]
+fn the_code_before_a_function_follows_the_import_prefix_on_a_line_of_its_own() {
+    for (import_prefix, expected) in [
+        ("", "import os\n"),
+        ("import math", "import math\nimport os\n"),
+        ("import math\n", "import math\nimport os\n"),
+    ] {
+        let mut check = Check::Entry {
+            test: "def check(f): pass".to_owned(),
+            entry_point: "f".to_owned(),
+            prompt: Some("import os\ndef f():\n".to_owned()),
+            import_prefix: import_prefix.to_owned(),
+        };
+        solution("def f(): pass".to_owned(), &mut check);
+        let Check::Entry { import_prefix, .. } = check else { panic!("an entry") };
+        assert_eq!(import_prefix, expected);
+    }
+}
