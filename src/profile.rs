@@ -21,7 +21,7 @@ pub enum ProfileError {
     /// The file cannot be written.
     #[error("cannot write {path}: {reason}")]
     Write {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
         /// The error of the writer or the system.
         reason: String,
@@ -32,7 +32,7 @@ pub enum ProfileError {
     /// The file cannot be read or is not Parquet.
     #[error("cannot read {path}: {reason}")]
     Read {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
         /// The error of the reader or the system.
         reason: String,
@@ -40,7 +40,7 @@ pub enum ProfileError {
     /// A column is missing or has another type.
     #[error("{path} column `{column}`: expected {expected}, found {found}")]
     Column {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
         /// The column.
         column: String,
@@ -52,7 +52,7 @@ pub enum ProfileError {
     /// A value is null or invalid.
     #[error("{path} row {row} column `{column}`: expected {expected}, found {found}")]
     Value {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
         /// The row, from 0.
         row: usize,

@@ -37,7 +37,7 @@ pub enum PromptError {
     /// The prompt cannot be converted to tokens.
     #[error("{file}, row {row}: {error}")]
     Encode {
-        /// The file.
+        /// The path of the dataset file.
         file: String,
         /// The row in the file, from 0.
         row: u64,
@@ -49,7 +49,7 @@ pub enum PromptError {
         "{file}, row {row}: the tokenizer encodes the prompt with token {id}, but the model has a vocab_size of {vocab_size}"
     )]
     Vocabulary {
-        /// The file.
+        /// The path of the dataset file.
         file: String,
         /// The row in the file, from 0.
         row: u64,
@@ -61,7 +61,7 @@ pub enum PromptError {
     /// No reward is registered for the prompt's data source.
     #[error("{file}, row {row}: {error}; set `reward.routes`")]
     Reward {
-        /// The file.
+        /// The path of the dataset file.
         file: String,
         /// The row in the file, from 0.
         row: u64,

@@ -36,7 +36,7 @@ pub enum RecordError {
     /// The file cannot be written.
     #[error("cannot write {path}: {reason}")]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the writer or the system.
         reason: String,
@@ -44,7 +44,7 @@ pub enum RecordError {
     /// A file is missing or shorter than it was when a snapshot was taken.
     #[error("{path}: expected at least {expected} bytes, found {found}")]
     Short {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The size when the snapshot was taken, in bytes.
         expected: u64,

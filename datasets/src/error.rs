@@ -37,7 +37,7 @@ pub enum DatasetError {
     /// A file operation failed.
     #[error("{}: cannot {operation} it", file.display())]
     Io {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The operation: `open`, `read`, `create`, ...
         operation: &'static str,
@@ -53,7 +53,7 @@ pub enum DatasetError {
         file.display()
     )]
     ReadOnce {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The kind of file.
         found: &'static str,
@@ -61,7 +61,7 @@ pub enum DatasetError {
     /// A file of an unsupported format.
     #[error("{}: expected {expected}, found {found}", file.display())]
     UnknownFormat {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The supported formats.
         expected: &'static str,
@@ -71,7 +71,7 @@ pub enum DatasetError {
     /// A file with a Parquet name that is not Parquet.
     #[error("{}: not a Parquet file: expected `PAR1` at its beginning, found {found}", file.display())]
     NotParquet {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The first bytes of the file.
         found: String,
@@ -79,7 +79,7 @@ pub enum DatasetError {
     /// A truncated Parquet file.
     #[error("{}: truncated: expected `PAR1` at its end, found {found} after {bytes} bytes", file.display())]
     Truncated {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The last bytes of the file.
         found: String,
@@ -89,7 +89,7 @@ pub enum DatasetError {
     /// A Parquet footer that cannot be read.
     #[error("{}: damaged footer", file.display())]
     Footer {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The error of the Parquet reader.
         source: ParquetError,
@@ -97,7 +97,7 @@ pub enum DatasetError {
     /// Rows that cannot be decoded.
     #[error("{}: damaged data at row {row} or shortly after it", file.display())]
     Damaged {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The first row that was not decoded.
         row: u64,
@@ -107,13 +107,13 @@ pub enum DatasetError {
     /// A file without rows.
     #[error("{}: expected at least one row, found 0", file.display())]
     NoRows {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
     },
     /// A column that is absent.
     #[error("{}: column `{column}` is absent: expected one of that name, found {}", file.display(), listed(found))]
     AbsentColumn {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The requested column, with a dot between a struct and its field. If no column was requested and none has a usual name, one usual
         /// name.
@@ -124,7 +124,7 @@ pub enum DatasetError {
     /// A column of a type that cannot be used, or several columns of one name.
     #[error("{}: column `{column}`: expected {expected}, found {found}", file.display())]
     WrongType {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The column.
         column: String,
@@ -136,7 +136,7 @@ pub enum DatasetError {
     /// A row that cannot be used.
     #[error("{}: row {row}: column `{column}`: expected {expected}, found {found}", file.display())]
     BadRow {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The row of the file, from 0.
         row: u64,
@@ -144,7 +144,7 @@ pub enum DatasetError {
         column: String,
         /// The expected value.
         expected: &'static str,
-        /// The value that was found.
+        /// The value in the file.
         found: String,
     },
     /// A cursor taken from other files or another order.
@@ -188,7 +188,7 @@ pub enum DatasetError {
     /// A Parquet file that cannot be written.
     #[error("{}: cannot write row {row}", file.display())]
     Write {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The number of rows written before.
         row: u64,
@@ -198,7 +198,7 @@ pub enum DatasetError {
     /// A column that cannot be converted to or from Arrow.
     #[error("{}: cannot convert the columns", file.display())]
     Layout {
-        /// The file.
+        /// The path of the dataset file.
         file: PathBuf,
         /// The error of Arrow.
         source: arrow_schema::ArrowError,

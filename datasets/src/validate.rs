@@ -20,11 +20,11 @@ pub use crate::defect::DefectKind;
 /// The location of a defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DefectLocation {
-    /// The file.
+    /// The path of the dataset file.
     pub file: PathBuf,
     /// The row of the file, from 0; `None` if the whole file is affected.
     pub row: Option<u64>,
-    /// The value that was found.
+    /// The value in the file.
     pub found: String,
 }
 

@@ -10,7 +10,7 @@ pub enum RecipeError {
     /// The file cannot be read.
     #[error("cannot read {path}: {error}")]
     Read {
-        /// The file.
+        /// The path of the recipe.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,
@@ -18,7 +18,7 @@ pub enum RecipeError {
     /// The file is not valid TOML.
     #[error("{path} is not valid TOML: {reason}")]
     Toml {
-        /// The file.
+        /// The path of the recipe.
         path: PathBuf,
         /// The position and the cause.
         reason: String,
@@ -51,7 +51,7 @@ pub enum RecipeError {
     Verl {
         /// The override as written.
         text: String,
-        /// The reason.
+        /// The reason why the override has no equivalent.
         reason: String,
     },
     /// Several settings are wrong. The message has a line for each.
@@ -63,7 +63,7 @@ pub enum RecipeError {
     /// A value has the wrong type, a key is set twice, or the catalog entry that a key selects rejects its options.
     #[error("key `{key}`: {reason}")]
     Type {
-        /// The key.
+        /// The full name of the key, with its section.
         key: String,
         /// The cause in words, such as the expected and the found type.
         reason: String,
@@ -75,7 +75,7 @@ pub enum RecipeError {
     /// A value is out of its bounds.
     #[error("key `{key}`: expected {expected}, found {found}")]
     Bound {
-        /// The key.
+        /// The full name of the key, with its section.
         key: String,
         /// The allowed values.
         expected: String,

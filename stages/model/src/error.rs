@@ -29,7 +29,7 @@ pub enum ModelError {
     /// A file is not the expected JSON.
     #[error("{path} is not valid JSON: {error}")]
     Json {
-        /// The file.
+        /// The path of the file in the model folder.
         path: PathBuf,
         /// The position and cause of the error.
         error: serde_json::Error,
@@ -37,19 +37,19 @@ pub enum ModelError {
     /// A key of the configuration is missing or has an invalid value.
     #[error("{path}: key `{key}`: expected {expected}, found {found}")]
     Key {
-        /// The file.
+        /// The path of the file in the model folder.
         path: PathBuf,
         /// The key, after the keys of the objects that contain it, such as `rope_scaling.factor`.
         key: String,
         /// The values that are allowed.
         expected: String,
-        /// The value that was found.
+        /// The value in the file.
         found: String,
     },
     /// The folder uses a feature that is not implemented and would change the results.
     #[error("{path}: {feature} is not supported")]
     Unsupported {
-        /// The file.
+        /// The path of the file in the model folder.
         path: PathBuf,
         /// The feature, as the file spells it.
         feature: String,
@@ -57,7 +57,7 @@ pub enum ModelError {
     /// A safetensors file is damaged.
     #[error("{path} is not a safetensors file: {reason}")]
     Safetensors {
-        /// The file.
+        /// The path of the file in the model folder.
         path: PathBuf,
         /// The damage that was found.
         reason: String,
@@ -93,7 +93,7 @@ pub enum ModelError {
     /// A tensor has a type that is not supported or not the required one.
     #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
     Dtype {
-        /// The file.
+        /// The path of the file in the model folder.
         path: PathBuf,
         /// The name of the tensor.
         tensor: String,

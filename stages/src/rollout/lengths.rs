@@ -20,7 +20,7 @@ pub enum LengthsError {
     /// The file cannot be read.
     #[error("cannot read {path}: {error}")]
     Read {
-        /// The file.
+        /// The path of the file of lengths.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,
@@ -28,7 +28,7 @@ pub enum LengthsError {
     /// The file is not a JSON list of lists of numbers.
     #[error("{path}: expected a list of steps, each a list of lengths: {error}")]
     Json {
-        /// The file.
+        /// The path of the file of lengths.
         path: PathBuf,
         /// The position and cause of the error.
         error: serde_json::Error,

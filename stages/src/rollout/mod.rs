@@ -204,7 +204,7 @@ pub enum RolloutError {
         "{prompt} has {tokens} tokens; expected at most {limit}, which the engine can hold in addition to the longest response"
     )]
     PromptTooLong {
-        /// The prompt.
+        /// The prompt that is too long.
         prompt: PromptId,
         /// Number of tokens of the prompt.
         tokens: usize,

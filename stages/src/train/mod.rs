@@ -86,7 +86,7 @@ pub enum TrainError {
     /// A number that the trainer computed is not finite: a loss, gradient, log-probability, KL divergence or value.
     #[error("{quantity} is not finite at step {}", .step.ordinal())]
     NotFinite {
-        /// The step.
+        /// The step that computed the number.
         step: Step,
         /// The name of the quantity that is not finite.
         quantity: &'static str,
@@ -135,7 +135,7 @@ pub enum TrainError {
     /// Weights cannot be written.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,

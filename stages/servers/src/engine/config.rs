@@ -61,7 +61,7 @@ pub enum StartError {
         option: &'static str,
         /// The expected value.
         expected: String,
-        /// The value that was found.
+        /// The configured value.
         found: String,
     },
     /// The URL or the API key of a server cannot be used, or its HTTP client cannot start.

@@ -23,7 +23,7 @@ pub enum LaunchError {
     /// The log of a server cannot be written.
     #[error("cannot write the log of a server, {path}: {error}")]
     Log {
-        /// The file.
+        /// The path of the log.
         path: PathBuf,
         /// The cause.
         error: io::Error,

@@ -42,7 +42,7 @@ pub enum WeightError {
         "{path}: expected {expected} bytes with SHA-256 {sha256}, found {found} bytes with {found_sha256}"
     )]
     Damaged {
-        /// The file.
+        /// The path of the weights file.
         path: PathBuf,
         /// The expected size in bytes.
         expected: u64,

@@ -119,7 +119,7 @@ pub enum SimulatedEngineError {
         option: &'static str,
         /// The allowed values.
         expected: &'static str,
-        /// The value that was found.
+        /// The configured value.
         found: String,
     },
     /// The model does not fit on an instance, or no instance has this tensor parallelism.

@@ -63,7 +63,7 @@ pub enum TorchEngineError {
         option: &'static str,
         /// The allowed values.
         expected: String,
-        /// The value that was found.
+        /// The configured value.
         found: String,
     },
     /// A libtorch operation failed while weights were packed or an instance was set up, for example because the device is out of memory.

@@ -38,7 +38,7 @@ pub enum TorchServingError {
         option: &'static str,
         /// The allowed values.
         expected: String,
-        /// The value that was found.
+        /// The configured value.
         found: usize,
     },
     /// The model cannot be loaded, or a libtorch operation failed while an instance was set up.
