@@ -12,17 +12,13 @@
 //! ground truth. All other forms are read from the ground truth.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
-use regex::Regex;
 use serde_json::value::RawValue;
 
 use rollpacker_sandbox::{Call, Check, Json, Stdio};
 use rollpacker_stages::reward::{RewardError, Sample};
 
-/// The definition of the function `check` of an entry.
-static CHECK: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\bdef\s+check\s*\(").expect("invariant: the pattern is valid"));
+use super::python::{Binding, Outline};
 
 type Object = BTreeMap<String, Box<RawValue>>;
 
@@ -107,7 +103,7 @@ fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
     };
     let import_prefix = string(object, "import_prefix")?.unwrap_or_default();
     match string(object, "entry_point")? {
-        Some(entry_point) if texts.iter().any(|text| CHECK.is_match(text)) => Ok(Check::Entry {
+        Some(entry_point) if texts.iter().any(|text| defines_check(text)) => Ok(Check::Entry {
             test: texts.join("\n"),
             entry_point,
             prompt: string(object, "prompt")?,
@@ -115,6 +111,10 @@ fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
         }),
         _ => tests(texts, !import_prefix.is_empty()),
     }
+}
+
+fn defines_check(test: &str) -> bool {
+    Outline::of(test).module.get("check").is_some_and(|binding| *binding >= Binding::Stub)
 }
 
 fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
@@ -346,10 +346,14 @@ mod tests {
         assert_eq!(read(code, None).expect("a check"), tests_of(&[code], false));
         assert_eq!(truth(&json!(code)), tests_of(&[code], false));
         assert_eq!(truth(&json!({"test": code})), tests_of(&[code], false));
-        // Only a function of exactly the name `check` makes an entry.
-        let other = "def check_sorted(x):\n    return x\nassert check_sorted(f()) == [1]";
-        let named = json!({"test": other, "entry_point": "f"});
-        assert_eq!(truth(&named), tests_of(&[other], false));
+        // Only a function of the module with exactly the name `check` makes an entry.
+        for other in [
+            "def check_sorted(x):\n    return x\nassert check_sorted(f()) == [1]",
+            "class Test:\n    def check(self):\n        pass\n",
+        ] {
+            let named = json!({"test": other, "entry_point": "f"});
+            assert_eq!(truth(&named), tests_of(&[other], false));
+        }
         assert_eq!(
             truth(&json!(["assert f(1)", "assert f(2)"])),
             tests_of(&["assert f(1)", "assert f(2)"], true)
