@@ -1,6 +1,7 @@
 //! Bridges: tasks and threads reply exactly once, even when they panic, and producers respect their budget.
 
 use std::cell::RefCell;
+use std::hash::Hash;
 use std::num::ParseIntError;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn threads(threads: usize) -> Runtime {
 }
 
 /// Runs an operator that `start`s tasks. `step` takes results whenever the operator runs, and returns `true` once the operator may end.
-fn run_with_tasks<K: Ord + Clone + Send + 'static, R: Send + 'static>(
+fn run_with_tasks<K: Eq + Hash + Clone + Send + 'static, R: Send + 'static>(
     executor: Executor,
     start: impl FnOnce(&mut Tasks<K, R>) + 'static,
     mut step: impl FnMut(&mut Tasks<K, R>) -> bool + 'static,

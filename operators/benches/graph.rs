@@ -5,13 +5,20 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::collections::VecDeque;
+
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::Colocated;
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::{Synchronous, sync};
-use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::rollout::{
+    Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    TokenVersions, Waker,
+};
 use support::in_virtual_time::VirtualRun;
 use support::{Run, ShortestFirst};
 
@@ -54,28 +61,74 @@ fn prompts_of_4_kib(bencher: Bencher<'_, '_>, prompts: usize) {
     });
 }
 
-// Steps of 128 x 8 responses of `tokens` tokens, and of 8,192 x 8 responses of 32 tokens. The engine fills the lists of each response,
-// which is part of the measured time.
+// Steps of 128 x 8 responses of `tokens` tokens, and of 8,192 x 8 responses of 32 tokens.
 #[divan::bench(args = [(128, 32), (128, 1_000), (128, 16_000), (8192, 32)], sample_count = 5)]
 fn tokens(bencher: Bencher<'_, '_>, (prompts, tokens): (usize, u32)) {
     let steps = if prompts < 8192 && tokens < 16_000 { 4 } else { 2 };
     let all = prompts as u64 * steps;
     let counter = ItemsCount::new(all * u64::from(RESPONSES));
-    let length = match tokens {
-        32 => |_| 32,
-        1_000 => |_| 1_000,
-        _ => |_| 16_000,
-    };
     let run = || {
         let config = sync::Config { prompts, responses: RESPONSES, total_steps: None };
         let schedule = Synchronous::new(config).expect("valid");
-        let mut engine = ShortestFirst::instant();
-        engine.lengths = Some(length);
+        let engine = EqualLengths::new(tokens);
         Run { prompts: all, budget: 4 * prompts, ..Run::with(schedule, engine) }
     };
     bencher.counter(counter).with_inputs(run).bench_values(|run| {
         run.observed_by(Dropped).expect("no fault");
     });
+}
+
+/// An engine whose responses have one length and end at once, in the order of their requests. It fills the lists of each response, which is
+/// part of the measured time, and does nothing else.
+struct EqualLengths {
+    tokens: u32,
+    version: PolicyVersion,
+    ended: VecDeque<SampleId>,
+    waker: Option<Waker>,
+}
+
+impl EqualLengths {
+    fn new(tokens: u32) -> Self {
+        let (version, ended) = (PolicyVersion::default(), VecDeque::new());
+        Self { tokens, version, ended, waker: None }
+    }
+}
+
+impl RolloutEngine for EqualLengths {
+    fn load(&mut self, policy: &Policy) {
+        self.version = policy.version;
+    }
+
+    fn generate(&mut self, Request { step, prompt, samples, .. }: Request) {
+        self.ended.extend(samples.map(|sample| SampleId { step, prompt, sample }));
+        self.waker.iter().for_each(|wake| wake());
+    }
+
+    fn abort(&mut self, _: SampleId) {
+        unreachable!("the schedule of the bench aborts nothing");
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        let (id, tokens) = (self.ended.pop_front()?, self.tokens);
+        let count = tokens as usize;
+        Some(RolloutEvent::Completed(Completion {
+            id,
+            response_length: tokens,
+            response_ids: vec![7; count],
+            logprobs: vec![-0.5; count],
+            token_versions: TokenVersions::of(self.version, count),
+            text: "7".repeat(count),
+            finish_reason: FinishReason::Stop,
+            started: Nanos(0),
+            finished: Nanos(u64::from(tokens)),
+            preemptions: 0,
+            instance: 0,
+        }))
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.waker = Some(waker);
+    }
 }
 
 /// An observer that drops reports.

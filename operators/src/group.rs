@@ -12,6 +12,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
+use rustc_hash::FxHashMap;
 
 use crate::group_reward::score_groups;
 use crate::kl_controller::KlController;
@@ -170,9 +171,9 @@ fn group<'scope>(
 #[derive(Default)]
 struct IncompleteGroups {
     /// The admitted prompts whose groups are not complete.
-    admitted: BTreeMap<PromptId, Admitted>,
+    admitted: FxHashMap<PromptId, Admitted>,
     /// The scored responses by prompt and sample. The responses to a prompt are removed when its group is complete.
-    scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
+    scored: FxHashMap<PromptId, BTreeMap<u32, Row>>,
     /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
 }

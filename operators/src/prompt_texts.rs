@@ -12,6 +12,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rustc_hash::FxHashMap;
 
 use crate::wire::rows::{Row, gather};
 
@@ -20,7 +21,7 @@ const JOINED: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA
 
 /// The texts of the prompts of one step, by prompt.
 #[derive(Clone, Debug, Default)]
-pub struct PromptTexts(BTreeMap<PromptId, Row>);
+pub struct PromptTexts(FxHashMap<PromptId, Row>);
 
 impl PromptTexts {
     /// Adds the rows of a batch of [`TEXTS`](rollpacker_dataflow::schema::TEXTS). No text is copied.

@@ -1,12 +1,14 @@
 //! Futures that run on behalf of an operator.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
+use rustc_hash::FxHashMap;
 use timely::scheduling::SyncActivator;
 use tokio::runtime::{EnterGuard, Handle};
 
@@ -25,7 +27,7 @@ pub enum Executor {
 /// The futures of one operator, each under a unique key. Dropping the collection [cancels](Tasks::cancel) them.
 pub struct Tasks<K, R> {
     /// The tasks that were not cancelled and whose results [`try_next`](Self::try_next) has not returned.
-    wanted: BTreeMap<K, Canceller>,
+    wanted: FxHashMap<K, Canceller>,
     replies: Arc<Replies<K, R>>,
     /// Replies that were taken from `replies` and not returned yet.
     taken: VecDeque<TaskReply<K, R>>,
@@ -37,7 +39,7 @@ enum TaskRunner {
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
 
-impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
+impl<K: Eq + Hash + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// Creates an empty collection; `activator` wakes the operator that polls it.
     #[must_use]
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
@@ -50,7 +52,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
             }
         };
         let replies = Arc::new(Replies { arrived: Mutex::default(), activator });
-        Self { wanted: BTreeMap::new(), replies, taken: VecDeque::new(), running }
+        Self { wanted: FxHashMap::default(), replies, taken: VecDeque::new(), running }
     }
 
     /// Starts a task. `key` must not have been used before, not even for a canceled task, whose late reply would be taken for the reply of

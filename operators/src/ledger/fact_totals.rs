@@ -96,7 +96,7 @@ impl FactTotals {
         Facts {
             lengths: self.lengths.clone(),
             pairs: self.pairs.clone(),
-            rows: self.rows.clone(),
+            rows: self.rows.iter().map(|(row, launches)| (*row, *launches)).collect(),
             waiting: waiting.collect(),
         }
     }

@@ -1,12 +1,13 @@
 //! The facts of a step, read from its batches and summed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::rollout::FinishReason;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 use super::bias::{WeightSums, units};
@@ -64,7 +65,7 @@ pub(super) struct Facts {
     /// For each fact about pairs, the sums over the pairs with this fact.
     pub(super) pairs: BTreeMap<Pair, Products>,
     /// The history of each dataset row.
-    pub(super) rows: BTreeMap<u64, Launches>,
+    pub(super) rows: FxHashMap<u64, Launches>,
     /// For each newly deferred prompt, the current step and 1. For each settled prompt, the step at which it was first deferred, and -1.
     pub(super) waiting: Vec<(Step, i64)>,
 }
@@ -74,12 +75,12 @@ pub(super) struct Facts {
 pub(super) struct StepFacts {
     responses: Vec<ObservedResponse>,
     /// The responses that were trained on, by prompt.
-    trained: BTreeMap<PromptId, Vec<Member>>,
+    trained: FxHashMap<PromptId, Vec<Member>>,
     deferred: Vec<PromptId>,
-    admitted: BTreeSet<PromptId>,
+    admitted: FxHashSet<PromptId>,
     rejected: Vec<PromptId>,
     /// The paused prompts. Their responses are kept, so their responses in a later round are continuations, not new draws.
-    paused: BTreeSet<PromptId>,
+    paused: FxHashSet<PromptId>,
     facts: Facts,
 }
 
@@ -178,7 +179,7 @@ impl StepFacts {
     /// which earlier steps observed it. Only then do the decisions of this step change the deferred prompts.
     pub(super) fn close(mut self, step: Step, waits: &mut DeferredPrompts) -> Facts {
         self.count_pairs(waits);
-        let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
+        let mut longest: FxHashMap<PromptId, u32> = FxHashMap::default();
         for response in std::mem::take(&mut self.responses) {
             let entry = waits.0.get(&response.prompt).map(|waiting| waiting.longest);
             self.facts.observe(response, entry, self.admitted.contains(&response.prompt));
@@ -202,7 +203,7 @@ impl StepFacts {
     /// counted when it is trained on. Rejected prompts are never counted.
     fn count_pairs(&mut self, waits: &DeferredPrompts) {
         let mut groups = std::mem::take(&mut self.trained);
-        let is_trained: BTreeSet<PromptId> = groups.keys().copied().collect();
+        let is_trained: FxHashSet<PromptId> = groups.keys().copied().collect();
         for response in &self.responses {
             let ObservedResponse { prompt, tokens, whole, .. } = *response;
             let is_left_out = self.paused.contains(&prompt) || self.rejected.contains(&prompt);

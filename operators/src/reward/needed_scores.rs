@@ -1,11 +1,10 @@
 //! Tracks which scores are still needed, given the decisions of the schedule.
 
-use std::collections::BTreeMap;
-
 use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::PromptId;
+use rustc_hash::FxHashMap;
 
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 
@@ -17,7 +16,7 @@ use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 #[derive(Debug, Default)]
 pub(super) struct NeededScores {
     /// The admitted samples of each decided prompt, in ascending order. Empty if the prompt is not trained on in this step.
-    decided: BTreeMap<PromptId, Vec<u32>>,
+    decided: FxHashMap<PromptId, Vec<u32>>,
     closed: bool,
     scope: ScoringScope,
 }

@@ -15,6 +15,7 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
+use rustc_hash::FxHashMap;
 
 use super::load::ScoringSlot;
 use super::needed_scores::{NeededScores, ScoringScope};
@@ -85,7 +86,7 @@ pub(super) struct Scorer<L> {
     texts: TextsByStep,
     /// Responses that wait until their scoring is due and the text of their prompt has arrived.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
-    pending: BTreeMap<SampleId, Pending>,
+    pending: FxHashMap<SampleId, Pending>,
     /// Responses whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<Pending>,
 }
@@ -105,7 +106,7 @@ impl<L: TimeLimit> Scorer<L> {
             rounds: BTreeMap::new(),
             texts: TextsByStep::default(),
             held: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            pending: FxHashMap::default(),
             failed: Vec::new(),
         }
     }
@@ -133,13 +134,10 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Applies decisions and cancels the scorings that are no longer needed.
     pub(super) fn decide(&mut self, step: Step, batch: &Batch) {
-        let round = self.needed_scores(step);
-        round.decide(batch);
-        let first = SampleId { step, prompt: PromptId(0), sample: 0 };
-        let last = SampleId { step, prompt: PromptId(u64::MAX), sample: u32::MAX };
+        self.needed_scores(step).decide(batch);
         let round = &self.rounds[&step];
-        let unwanted =
-            self.pending.extract_if(first..=last, |id, _| !round.wants(id.prompt, id.sample));
+        let is_unneeded = |id: &SampleId| id.step == step && !round.wants(id.prompt, id.sample);
+        let unwanted = self.pending.extract_if(|id, _| is_unneeded(id));
         for (id, pending) in unwanted {
             self.tasks.cancel(&id);
             self.tallies.with(step, |tally| {

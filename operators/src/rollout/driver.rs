@@ -17,6 +17,7 @@ use rollpacker_stages::rollout::{
     CheckedEngine, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
+use rustc_hash::FxHashMap;
 
 use super::kept_responses::{EndedResponse, KeptById, KeptResponses, LaunchPlan};
 use super::notices::Notices;
@@ -40,7 +41,7 @@ struct StepInFlight {
     /// The policy version that the engine was asked to load for this step, and the time of the request. `None` once the loading time has
     /// been reported, or if the step was open before and its policy was loaded then.
     loading: Option<(PolicyVersion, Nanos)>,
-    prompts: BTreeMap<PromptId, LaunchedPrompt>,
+    prompts: FxHashMap<PromptId, LaunchedPrompt>,
     /// The number of responses that were requested and not returned yet.
     outstanding: usize,
 }
@@ -206,7 +207,7 @@ impl RolloutDriver {
         self.steps.entry(step).or_insert_with(|| StepInFlight {
             capabilities: capabilities(),
             loading,
-            prompts: BTreeMap::new(),
+            prompts: FxHashMap::default(),
             outstanding: 0,
         });
         let actions = batch.values::<UInt8Type>(column::ACTION);

@@ -1,6 +1,5 @@
 //! Responses as batches.
 
-use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::shared_list::shared_texts;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId};
 use rollpacker_stages::rollout::Completion;
+use rustc_hash::FxHashMap;
 
 use super::kept_responses::EndedResponse;
 use crate::wire::columns::{lists, owned_lists};
@@ -25,7 +25,7 @@ pub(super) struct LaunchedPrompt {
 /// Returns ended responses as a batch of [`schema::RESPONSES`]. The batch takes over the memory of tokens and texts.
 pub(super) fn response_batch(
     mut ended: Vec<EndedResponse>,
-    prompts: &BTreeMap<PromptId, LaunchedPrompt>,
+    prompts: &FxHashMap<PromptId, LaunchedPrompt>,
 ) -> Batch {
     let ids = owned_lists::<Int32Type>(
         ended.iter_mut().map(|ended| take(&mut ended.completion.response_ids)),

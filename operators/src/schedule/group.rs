@@ -122,28 +122,30 @@ impl Group {
         }
     }
 
-    /// Launches one more response if responses were lost and the remaining ones cannot fill the group. Returns `true` if it did.
-    pub(super) fn replace_lost(
+    /// Records that a running response ended whole.
+    pub(super) fn end(&mut self, sample: u32, tokens: u32) {
+        self.live.remove(&sample);
+        self.ended.insert(sample, tokens);
+    }
+
+    /// Records that a running response was lost. Launches one more response if the remaining ones cannot fill the group, and returns `true`
+    /// if it did.
+    pub(super) fn lose(
         &mut self,
-        step: Step,
-        prompt: PromptId,
+        lost: SampleId,
         responses: u32,
         out: &mut VecDeque<Decision>,
     ) -> bool {
+        self.live.remove(&lost.sample);
         let left = self.ended.len() + self.live.len() + self.waiting.len();
         if left >= responses as usize {
             return false;
         }
         let samples = self.samples..self.samples + 1;
         self.samples = samples.end;
-        self.run(step, samples.clone());
-        out.push_back(Decision::Launch { prompt, samples, reason: Reason::Lost });
+        self.run(lost.step, samples.clone());
+        out.push_back(Decision::Launch { prompt: lost.prompt, samples, reason: Reason::Lost });
         true
-    }
-
-    /// Records that a response ended whole.
-    pub(super) fn end(&mut self, sample: u32, tokens: u32) {
-        self.ended.insert(sample, tokens);
     }
 
     /// Records the reward of a response. Rewards of responses that have not ended whole are ignored.

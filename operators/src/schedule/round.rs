@@ -88,39 +88,42 @@ impl OpenRound {
         let lane = self.lanes.entry(Arc::clone(&planned.lane)).or_default();
         lane.prompts += 1;
         lane.undecided += 1;
-        self.groups.insert(prompt, Group::new(planned, self.samples));
-        self.rank(prompt);
+        let group = Group::new(planned, self.samples);
+        self.waiting.extend(group.rank(self.rules.order).map(|rank| (rank, prompt)));
+        self.groups.insert(prompt, group);
     }
 
     /// Launches waiting requests while slots are free.
     fn launch(&mut self, out: &mut VecDeque<Decision>) {
+        let (step, order) = (self.step, self.rules.order);
         while self.running < self.rules.slots
             && let Some((_, prompt)) = self.waiting.pop_first()
         {
             let free = self.rules.slots - self.running;
-            let max = if self.rules.order.takes_one() { 1 } else { free };
-            let step = self.step;
-            self.running += self.group(prompt).launch(step, prompt, max, out);
-            self.rank(prompt);
+            let max = if order.takes_one() { 1 } else { free };
+            let group = self.group(prompt);
+            let launched = group.launch(step, prompt, max, out);
+            let rank = group.rank(order);
+            self.running += launched;
+            self.waiting.extend(rank.map(|rank| (rank, prompt)));
         }
     }
 
-    /// Inserts a group into the waiting set if it has waiting requests.
-    ///
-    /// The rank of a group depends on its waiting and running responses. A caller that changes these must call `unrank` before and `rank`
-    /// after; otherwise a stale entry stays in the set.
-    fn rank(&mut self, prompt: PromptId) {
+    /// Changes a group and moves it to its new rank in the waiting set. The rank depends on the waiting and running responses of the group;
+    /// a change past this function would leave a stale entry in the set.
+    fn change<R>(&mut self, prompt: PromptId, change: impl FnOnce(&mut Group) -> R) -> R {
         let order = self.rules.order;
-        if let Some(rank) = self.group(prompt).rank(order) {
-            self.waiting.insert((rank, prompt));
+        let group = self.groups.get_mut(&prompt).expect("invariant: the prompt is of this round");
+        let before = group.rank(order);
+        let result = change(group);
+        let after = group.rank(order);
+        if before != after {
+            if let Some(rank) = before {
+                self.waiting.remove(&(rank, prompt));
+            }
+            self.waiting.extend(after.map(|rank| (rank, prompt)));
         }
-    }
-
-    fn unrank(&mut self, prompt: PromptId) {
-        let order = self.rules.order;
-        if let Some(rank) = self.group(prompt).rank(order) {
-            self.waiting.remove(&(rank, prompt));
-        }
+        result
     }
 
     fn group(&mut self, prompt: PromptId) -> &mut Group {
@@ -176,9 +179,9 @@ impl OpenRound {
 
     /// Records that a response ended. Responses that were aborted, already recorded, or launched by another round are ignored.
     ///
-    /// The order of the steps matters. The end of a paused response is handled first, since it is no longer live. The group is unranked
-    /// before its counts change and ranked again afterwards, because its rank depends on them. A lost response is replaced before waiting
-    /// requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a whole response.
+    /// The order of the steps matters. The end of a paused response is handled first, since it is no longer live. A lost response is replaced
+    /// before waiting requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a whole
+    /// response.
     pub(super) fn on_response(
         &mut self,
         id: SampleId,
@@ -186,29 +189,28 @@ impl OpenRound {
         reason: FinishReason,
         out: &mut VecDeque<Decision>,
     ) {
-        if id.step != self.step || !self.groups.contains_key(&id.prompt) {
-            return;
-        }
-        if self.group(id.prompt).on_paused(id.sample, reason != FinishReason::Abort) {
+        let (step, responses) = (self.step, self.responses);
+        let group = self.groups.get_mut(&id.prompt).filter(|_| id.step == step);
+        let Some(group) = group else { return };
+        if group.on_paused(id.sample, reason != FinishReason::Abort) {
             self.pausing -= 1;
             return;
         }
-        if !self.group(id.prompt).live.contains(&id.sample) {
+        if !group.live.contains(&id.sample) {
             return;
         }
-        self.unrank(id.prompt);
-        self.group(id.prompt).live.remove(&id.sample);
         self.running -= 1;
-        if reason.is_whole() {
-            self.group(id.prompt).end(id.sample, tokens);
+        let is_complete = if reason.is_whole() {
+            self.change(id.prompt, |group| {
+                group.end(id.sample, tokens);
+                group.is_complete(responses)
+            })
         } else {
-            let (step, responses) = (self.step, self.responses);
-            let replaced = self.group(id.prompt).replace_lost(step, id.prompt, responses, out);
-            self.running += usize::from(replaced);
-        }
-        self.rank(id.prompt);
-        let responses = self.responses;
-        if reason.is_whole() && self.group(id.prompt).is_complete(responses) {
+            let lose = |group: &mut Group| group.lose(id, responses, out);
+            self.running += usize::from(self.change(id.prompt, lose));
+            false
+        };
+        if is_complete {
             self.complete(id.prompt, out);
         }
         self.launch(out);
@@ -250,9 +252,9 @@ impl OpenRound {
     }
 
     fn drop_surplus(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
-        self.unrank(prompt);
         let step = self.step;
-        self.running -= self.group(prompt).abort(step, prompt, Reason::GroupFull, out);
+        let abort = |group: &mut Group| group.abort(step, prompt, Reason::GroupFull, out);
+        self.running -= self.change(prompt, abort);
     }
 
     fn reject(&mut self, prompt: PromptId, reason: Reason, out: &mut VecDeque<Decision>) {

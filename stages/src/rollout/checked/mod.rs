@@ -5,10 +5,9 @@ mod violation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rustc_hash::FxHashMap;
 
 use super::{
     Completion, FinishReason, Lockstep, Partial, Placement, Policy, Request, RolloutEngine,
@@ -26,7 +25,7 @@ pub struct CheckedEngine {
     engine: Box<dyn RolloutEngine>,
     /// The version of the weights that were loaded last.
     loaded: PolicyVersion,
-    outstanding: BTreeMap<SampleId, Outstanding>,
+    outstanding: FxHashMap<SampleId, Outstanding>,
     has_failed: bool,
 }
 
@@ -44,7 +43,7 @@ impl CheckedEngine {
     #[must_use]
     pub fn new(engine: Box<dyn RolloutEngine>) -> Self {
         let loaded = PolicyVersion::default();
-        Self { engine, loaded, outstanding: BTreeMap::new(), has_failed: false }
+        Self { engine, loaded, outstanding: FxHashMap::default(), has_failed: false }
     }
 
     fn check(&mut self, event: RolloutEvent) -> Result<RolloutEvent, EngineViolation> {
