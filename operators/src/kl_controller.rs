@@ -12,6 +12,10 @@ pub(crate) const PART: &str = "advantage";
 /// The maximum absolute relative error of the divergence; larger errors are clipped.
 const MAX_ERROR: f64 = 0.2;
 
+/// The minimum factor of a step. With a horizon below a fifth of the responses of a step, the formula gives negative factors, and a negative
+/// coefficient would reward divergence.
+const MIN_FACTOR: f64 = 0.1;
+
 /// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -20,7 +24,7 @@ pub enum KlControl {
     Fixed,
     /// The coefficient rises while the divergence is above a target, and falls while the divergence is below the target (Ziegler et al.
     /// 2019, section 2.2). A step multiplies the coefficient by `1 + error * responses / horizon`, with the relative error
-    /// `kl / target_kl - 1` clipped to [-0.2, 0.2].
+    /// `kl / target_kl - 1` clipped to [-0.2, 0.2], but by at least 0.1, so that the coefficient stays positive.
     Adaptive {
         /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,
@@ -65,7 +69,7 @@ impl KlController {
     pub fn observe(&mut self, kl: f64, responses: usize) {
         if let KlControl::Adaptive { target_kl, horizon } = self.control {
             let error = (kl / target_kl - 1.0).clamp(-MAX_ERROR, MAX_ERROR);
-            self.coefficient *= 1.0 + error * responses as f64 / horizon;
+            self.coefficient *= (1.0 + error * responses as f64 / horizon).max(MIN_FACTOR);
         }
     }
 }
@@ -91,6 +95,16 @@ mod tests {
         assert!((far.coefficient() - 1.1).abs() < 1e-12, "an error counts for 0.2 at most");
         far.observe(0.0, 50);
         assert!((far.coefficient() - 1.1 * 0.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_short_horizon_keeps_the_coefficient_positive() {
+        let control = KlControl::Adaptive { target_kl: 0.1, horizon: 100.0 };
+        let mut controller = KlController::new(control, 1.0);
+        controller.observe(0.01, 1024);
+        assert!((controller.coefficient() - 0.1).abs() < 1e-12);
+        controller.observe(5.0, 1024);
+        assert!((controller.coefficient() - 0.1 * (1.0 + 0.2 * 10.24)).abs() < 1e-12);
     }
 
     #[test]

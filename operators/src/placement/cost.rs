@@ -114,11 +114,11 @@ impl Job {
         Placement { instances: self.devices / tensor_parallel, tensor_parallel }
     }
 
-    /// Returns the number of devices that can train while `rollout` generates, in whole training replicas. `rollout` must not have more
+    /// Returns the number of devices that can train while `rollout` generates, in whole training replicas; 0 if `rollout` has more
     /// devices than the job.
     #[must_use]
     pub fn training_beside(self, rollout: Placement) -> u32 {
-        let free = self.devices - rollout.devices();
+        let free = self.devices.saturating_sub(rollout.devices());
         free - free % self.training_replica
     }
 

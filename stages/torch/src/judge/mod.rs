@@ -19,7 +19,7 @@ mod weights;
 mod worker;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, PromptEncoder, Tokenizer};
@@ -127,7 +127,8 @@ impl Chat for TorchChat {
 impl JudgeModel {
     fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
         let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
-        let worker = self.worker(None).map_err(|error| refuse(error.to_string()))?;
+        let worker =
+            self.worker(&self.weights(), None).map_err(|error| refuse(error.to_string()))?;
         let work = move || {
             set_threads_of_this_thread(threads);
             worker.serve();
@@ -137,9 +138,17 @@ impl JudgeModel {
         Ok(())
     }
 
-    fn worker(&self, instance: Option<Waker>) -> Result<JudgeWorker, tch::TchError> {
-        let network = self.weights.lock().unwrap_or_else(PoisonError::into_inner).network();
-        JudgeWorker::new(network, self.capacity, Arc::clone(&self.questions), instance)
+    fn weights(&self) -> MutexGuard<'_, JudgeWeights> {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn worker(
+        &self,
+        weights: &JudgeWeights,
+        instance: Option<Waker>,
+    ) -> Result<JudgeWorker, tch::TchError> {
+        let questions = Arc::clone(&self.questions);
+        JudgeWorker::new(weights.network(), self.capacity, questions, instance)
     }
 
     /// Returns the token ids of the prompt. Returns an error if the messages cannot be encoded, the sampling options are out of range, the
@@ -198,12 +207,12 @@ impl JudgeModel {
 
 impl ColocatedModel for JudgeModel {
     fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>> {
-        let can_be_shared =
-            self.weights.lock().unwrap_or_else(PoisonError::into_inner).can_be_shared();
-        if !can_be_shared && self.questions.has_instances() {
+        // Locked until the worker has registered its instance: instances ask at the same time.
+        let weights = self.weights();
+        if !weights.can_be_shared() && self.questions.has_instances() {
             return None;
         }
-        match self.worker(Some(wake)) {
+        match self.worker(&weights, Some(wake)) {
             Ok(worker) => Some(Box::new(worker)),
             Err(error) => {
                 self.questions.fail(&error.to_string());

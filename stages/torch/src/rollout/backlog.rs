@@ -28,7 +28,7 @@ impl Backlog {
             InstanceCommand::Abort(_)
             | InstanceCommand::HandOver
             | InstanceCommand::SetDevices(_)
-            | InstanceCommand::Colocate(_)
+            | InstanceCommand::Colocate(..)
             | InstanceCommand::CheckWorkloads => false,
         };
         if waits {

@@ -54,7 +54,9 @@ impl Capacity {
         let max =
             blocks_of(token_limit).saturating_mul(max_running).min(blocks_of(kv_cache_tokens));
         let cached = max.saturating_mul(2 * BLOCK);
-        Demand { cached: cached as u64, pass: pass as u64, rows: max_running as u64 }
+        // Each running sequence holds at least one block.
+        let rows = max_running.min(blocks_of(kv_cache_tokens));
+        Demand { cached: cached as u64, pass: pass as u64, rows: rows as u64 }
     }
 }
 

@@ -8,7 +8,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::SampleId;
 
 use super::backlog::Backlog;
-use super::colocated::BudgetedWorkload;
+use super::colocated::{BudgetedWorkload, ColocatedModels};
 use super::counters::Counters;
 use super::generator::{EndedSequence, Generator, GeneratorError};
 use super::iterations::BusyFlag;
@@ -35,8 +35,8 @@ pub(super) enum InstanceCommand {
     HandOver,
     /// Compute with this many devices from now on. The instance must have no running responses.
     SetDevices(u32),
-    /// Add workloads of colocated models to the existing workloads.
-    Colocate(Vec<BudgetedWorkload>),
+    /// Run these colocated models, in addition to the models that run already. The models wake the thread through the waker.
+    Colocate(ColocatedModels, Waker),
     /// Wake the thread, so that it checks for work of its colocated models.
     CheckWorkloads,
 }
@@ -238,7 +238,9 @@ impl Instance {
             InstanceCommand::Abort(id) => self.abort(id)?,
             InstanceCommand::HandOver => self.hand_over()?,
             InstanceCommand::SetDevices(devices) => self.set_devices(devices),
-            InstanceCommand::Colocate(workloads) => self.workloads.extend(workloads),
+            InstanceCommand::Colocate(models, waker) => {
+                self.workloads.extend(models.workloads(&waker));
+            }
             InstanceCommand::CheckWorkloads => {}
         }
         Ok(())

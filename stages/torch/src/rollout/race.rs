@@ -1,5 +1,6 @@
 //! Races of the torch engine in [lockstep](super::lockstep): the engine holds responses that have ended until their tick is reached.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
@@ -181,7 +182,13 @@ impl LockstepRace {
         }
         let held = self.ended.keys().find(|(_, ended)| *ended == id).copied();
         let Some(completion) = held.and_then(|key| self.ended.remove(&key)) else {
-            return self.aborted.insert(id, tick).is_none();
+            return match self.aborted.entry(id) {
+                Entry::Vacant(entry) => {
+                    entry.insert(tick);
+                    true
+                }
+                Entry::Occupied(_) => false,
+            };
         };
         self.unreported.retain(|end| end.id != id);
         self.report_cut(completion, tick, detokenize);

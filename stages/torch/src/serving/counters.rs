@@ -1,6 +1,6 @@
 //! The counters of an instance of a serving engine: written by its thread, read by others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rollpacker_stages::serving::ServingStatistics;
@@ -10,6 +10,8 @@ use rollpacker_stages::serving::ServingStatistics;
 pub(super) struct ServingCounters {
     /// Responses that were assigned to the instance and have not ended.
     assigned: AtomicU64,
+    /// `true` while the instance is paused: it does not generate, and requests wait.
+    is_paused: AtomicBool,
     statistics: Mutex<ServingStatistics>,
     failure: Mutex<Option<String>>,
 }
@@ -28,6 +30,14 @@ impl ServingCounters {
     /// Counts a response that has ended.
     pub(super) fn end(&self) {
         self.assigned.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_paused(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Release);
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Acquire)
     }
 
     /// Changes the statistics.

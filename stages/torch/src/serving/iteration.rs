@@ -9,6 +9,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::logprobs;
 use super::worker::{Worker, generation_of};
+use crate::model::kernel_threads;
 use crate::rollout::generator::{AdmissionWork, EndedSequence, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
@@ -16,9 +17,12 @@ impl Worker {
     /// Runs one decode iteration, which samples a token for every running response.
     pub(super) fn iterate(&mut self) -> Result<(), GeneratorError> {
         let admission = self.generator.admit_and_prefill(Nanos(0), usize::MAX)?;
-        let logits = self.generator.logits()?;
-        let allowed = self.without_stop_tokens(&logits)?;
-        let sampled = self.generator.sample(allowed.as_ref().unwrap_or(&logits))?;
+        let (logits, sampled) = kernel_threads::with_polling_threads(|| {
+            let logits = self.generator.logits()?;
+            let allowed = self.without_stop_tokens(&logits)?;
+            let sampled = self.generator.sample(allowed.as_ref().unwrap_or(&logits))?;
+            Ok::<_, GeneratorError>((logits, sampled))
+        })?;
         self.count_iteration(admission);
         self.report(&logits, &sampled.tokens)?;
         let ended = self.generator.append_tokens(sampled)?;

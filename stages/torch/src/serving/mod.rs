@@ -11,11 +11,12 @@ mod counters;
 mod iteration;
 mod logprobs;
 mod options;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -54,7 +55,6 @@ struct Shared {
     config: ModelConfig,
     device: Device,
     instances: Vec<ServingInstance>,
-    paused: AtomicBool,
     label: Mutex<Arc<str>>,
     /// Locked during a load of weights, so that loads take effect in the same order on all instances.
     loading: tokio::sync::Mutex<()>,
@@ -87,7 +87,6 @@ impl TorchServing {
                 config: model,
                 device,
                 instances: Vec::new(),
-                paused: AtomicBool::new(false),
                 label: Mutex::new(Arc::clone(&config.label)),
                 loading: tokio::sync::Mutex::default(),
             }),
@@ -221,26 +220,16 @@ impl ServingEngine for TorchServing {
 
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {
         let shared = Arc::clone(&self.shared);
-        let paused = async move {
-            shared.on_all(|reply| Command::Pause(mode, reply)).await?;
-            shared.paused.store(true, Ordering::Release);
-            Ok(())
-        };
-        paused.boxed()
+        async move { shared.on_all(|reply| Command::Pause(mode, reply)).await }.boxed()
     }
 
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>> {
         let shared = Arc::clone(&self.shared);
-        let resumed = async move {
-            shared.on_all(Command::Resume).await?;
-            shared.paused.store(false, Ordering::Release);
-            Ok(())
-        };
-        resumed.boxed()
+        async move { shared.on_all(Command::Resume).await }.boxed()
     }
 
     fn is_paused(&self) -> bool {
-        self.shared.paused.load(Ordering::Acquire)
+        self.shared.instances.iter().all(|instance| instance.counters.is_paused())
     }
 
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>> {

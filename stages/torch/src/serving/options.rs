@@ -57,15 +57,17 @@ pub enum TorchServingError {
 impl TorchServingConfig {
     /// Checks the options and returns the limits of the engine.
     pub(super) fn limits(&self, model: &ModelConfig) -> Result<ServingLimits, TorchServingError> {
-        let at_least_one = |option, found: usize| match found {
-            0 => {
-                Err(TorchServingError::Option { option, expected: "at least 1".to_owned(), found })
-            }
-            _ => Ok(()),
-        };
-        at_least_one("instances", self.instances)?;
-        at_least_one("threads", self.threads_per_instance)?;
-        at_least_one("max_num_seqs", self.max_running)?;
+        let minimums = [
+            ("instances", self.instances, 1),
+            ("threads", self.threads_per_instance, 1),
+            ("max_num_seqs", self.max_running, 1),
+            ("kv_cache_tokens", self.kv_cache_tokens, 2),
+        ];
+        if let Some((option, found, min)) = minimums.into_iter().find(|(_, found, min)| found < min)
+        {
+            let expected = format!("at least {min}");
+            return Err(TorchServingError::Option { option, expected, found });
+        }
         let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
         let max = positions.min(self.kv_cache_tokens);
         let context = self.context.unwrap_or(max);

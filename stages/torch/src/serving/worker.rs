@@ -164,10 +164,16 @@ impl Worker {
         if let Some(top) = generation.prompt_logprobs {
             let decoder = self.generator.network_mut();
             let prompt = &generation.prompt_ids;
-            let scored = kernel_threads::with_libtorch_threads(|| {
-                logprobs::of_prompt(decoder, prompt, top)
-            })?;
-            generation.receiver.prompt(scored);
+            let scored =
+                kernel_threads::with_libtorch_threads(|| logprobs::of_prompt(decoder, prompt, top));
+            match scored {
+                Ok(scored) => generation.receiver.prompt(scored),
+                Err(error) => {
+                    // A held request is answered when the instance fails.
+                    self.held.push_front(generation);
+                    return Err(error.into());
+                }
+            }
         }
         for sample in 0..generation.samples {
             let sequence = self.sequence(&generation, sample);
@@ -249,7 +255,8 @@ impl Worker {
     fn resume(&mut self, reply: Reply) -> Result<(), GeneratorError> {
         self.close();
         self.gate = Gate::Open;
-        for generation in std::mem::take(&mut self.held) {
+        self.counters.set_paused(false);
+        while let Some(generation) = self.held.pop_front() {
             self.start(generation)?;
         }
         self.answer(reply);
@@ -263,6 +270,7 @@ impl Worker {
     }
 
     fn close(&mut self) {
+        self.counters.set_paused(true);
         if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, Gate::Closed) {
             callers.into_iter().for_each(|reply| self.answer(reply));
         }

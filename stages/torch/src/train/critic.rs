@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollpacker_dataflow::step::Step;
+use rollpacker_model::ModelError;
 use rollpacker_model::tensor_file::TensorFile;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -59,8 +60,15 @@ impl ValueModel {
             let failed = || TrainError::backend("loading a value head");
             TensorFile::open(&path)?.check_names(&["bias", "weight"].map(str::to_owned).into())?;
             for (name, tensor) in Tensor::read_safetensors(&path).map_err(failed())? {
-                let place = if name == "weight" { &mut model.weight } else { &mut model.bias };
-                place.f_copy_(&tensor).map_err(failed())?;
+                let parameter = if name == "weight" { &mut model.weight } else { &mut model.bias };
+                // A copy would broadcast a smaller tensor.
+                let (expected, found) = (parameter.size(), tensor.size());
+                if found != expected {
+                    let origin = path.display().to_string();
+                    let shape = ModelError::Shape { origin, tensor: name, expected, found };
+                    return Err(shape.into());
+                }
+                parameter.f_copy_(&tensor).map_err(failed())?;
             }
         }
         Ok(model)
