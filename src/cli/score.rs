@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IntoInnerError, Write};
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_datasets::DatasetConfig;
 use rollpacker_files::{Inputs, NewFile};
@@ -111,13 +113,11 @@ fn is_closed(error: &anyhow::Error) -> bool {
 }
 
 fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<ScoreSummary> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("reward")
-        .enable_all()
-        .build()
-        .context("cannot start the threads of the rewards")?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let runtime =
+        TaskRuntime::start(cores, "reward").context("cannot start the threads of the rewards")?;
     let progress = RowProgress::new();
-    let scored = runtime.block_on(scoring.run(&args.input, &mut output, |done, all| {
+    let scored = runtime.handle().block_on(scoring.run(&args.input, &mut output, |done, all| {
         progress.done(done, all);
     }));
     progress.finish();

@@ -9,7 +9,6 @@ use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunStart, RunTime
 use crate::run_result::{RunResult, SkippedCounts};
 use crate::validation::validate;
 use anyhow::{Context, Error, ensure};
-use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::fault::WithOrigin;
 use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan};
@@ -236,7 +235,7 @@ impl Session {
         .start(begin)
         .staleness(recipe.staleness)
         .deterministic(recipe.run.deterministic)
-        .rewards(Executor::Tokio(self.inputs.rewards.handle().clone()))
+        .rewards(self.inputs.rewards.executor())
         .time(RunTime::Wall(stages.clock.clone()))
         .stop(stop.clone())
         .watchdog(self.inputs.watch.clone());

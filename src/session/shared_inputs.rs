@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Error, ensure};
+use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
@@ -19,7 +20,6 @@ use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
 use tch::Device;
-use tokio::runtime::{self, Runtime};
 
 use super::catalogs::Catalogs;
 use super::placement::check_device;
@@ -49,7 +49,7 @@ pub struct SharedInputs {
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
     /// The threads of the rewards.
-    pub(super) rewards: Arc<Runtime>,
+    pub(super) rewards: Arc<TaskRuntime>,
     /// `true` once all rows are known to be usable and every data source to have a reward.
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
@@ -271,10 +271,9 @@ fn encoder(recipe: &Recipe) -> anyhow::Result<PromptEncoder> {
     Ok(PromptEncoder { tokenizer: Arc::new(Tokenizer::from_folder(folder)?), template })
 }
 
-fn reward_threads(recipe: &Recipe) -> anyhow::Result<Runtime> {
-    let mut threads = runtime::Builder::new_multi_thread();
-    threads.worker_threads(recipe.reward.num_workers).thread_name("reward").enable_all();
-    threads.build().context("cannot start the threads of the rewards")
+fn reward_threads(recipe: &Recipe) -> anyhow::Result<TaskRuntime> {
+    TaskRuntime::start(recipe.reward.num_workers, "reward")
+        .context("cannot start the threads of the rewards")
 }
 
 /// Rejects a recipe whose maximum prompt length and maximum response length together exceed the model's maximum context.

@@ -10,9 +10,11 @@ mod cancellable;
 mod panicked;
 mod producer;
 mod service;
+mod task_runtime;
 mod tasks;
 
 pub use panicked::{CallError, Panicked};
 pub use producer::{Emitter, produce, produce_inline};
 pub use service::{Reply, Service, ServiceThread, VirtualService};
+pub use task_runtime::TaskRuntime;
 pub use tasks::{Executor, Tasks};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker_dataflow::bridge::Executor;
+use rollpacker_dataflow::bridge::{Executor, TaskRuntime};
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
 use rollpacker_dataflow::snapshot::SnapshotPlan;
@@ -19,7 +19,6 @@ use rollpacker_operators::trainer::{TrainerCallError, TrainerThread};
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::reward::{Limits, Router};
 use rollpacker_stages::rollout::RolloutEngine;
-use tokio::runtime::{self, Runtime};
 
 use super::{Pipeline, PromptSource, RewardThreads, RunStart, RunTime, Settings, Stages};
 
@@ -235,9 +234,15 @@ impl PipelineBuilder {
     /// Returns the pipeline. If no [`start`](Self::start) was set, the trainer publishes its initial weights.
     ///
     /// # Errors
-    /// If the trainer cannot publish its weights, or the thread of the rewards cannot be started.
+    /// If the trainer cannot publish its weights, the thread of the rewards cannot be started, or a run in virtual time has a validator.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
+        // The thread of a validator works in wall time: in virtual time, nothing would wait for it.
+        let validates = settings.validator.as_ref().is_some_and(|(every, _)| *every > 0);
+        if validates && matches!(settings.time, RunTime::Virtual(_)) {
+            let message = "a run in virtual time cannot validate: remove the validator";
+            return Err(Fault::new("pipeline", Origin::User, message));
+        }
         let start = match start {
             Some(start) => start,
             None => initial(&stages.trainer)?,
@@ -247,7 +252,7 @@ impl PipelineBuilder {
             (None, RunTime::Virtual(_)) => RewardThreads { executor: Executor::Inline, own: None },
             (None, RunTime::Wall(_)) => {
                 let own = reward_thread()?;
-                RewardThreads { executor: Executor::Tokio(own.handle().clone()), own: Some(own) }
+                RewardThreads { executor: own.executor(), own: Some(own) }
             }
         };
         Ok(Pipeline { stages, settings, start, rewards })
@@ -263,10 +268,8 @@ fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
 }
 
 /// Starts a runtime with one thread, which scores responses if no executor was set.
-fn reward_thread() -> Result<Runtime, Fault> {
-    let mut threads = runtime::Builder::new_multi_thread();
-    let started = threads.worker_threads(1).thread_name("reward").enable_all().build();
-    started.map_err(|error| {
+fn reward_thread() -> Result<TaskRuntime, Fault> {
+    TaskRuntime::start(1, "reward").map_err(|error| {
         let message = format!("cannot start the thread of the rewards: {error}");
         Fault::new("pipeline", Origin::Environment, message)
     })

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
+use rollpacker_dataflow::bridge::{Emitter, Executor, TaskRuntime, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::cluster::WorkerHandle;
@@ -44,7 +44,6 @@ use rollpacker_operators::{
 };
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
-use tokio::runtime::Runtime;
 
 /// A function that emits prompts until there are no more, or until they are no longer needed. An error has the origin `User`, unless it is
 /// a [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
@@ -156,7 +155,7 @@ struct Settings {
 struct RewardThreads {
     executor: Executor,
     /// The runtime of `executor` if the pipeline started it, and `None` otherwise. It must live until the run has ended.
-    own: Option<Runtime>,
+    own: Option<TaskRuntime>,
 }
 
 impl Pipeline {
