@@ -216,7 +216,7 @@ fn find(
     known: &[Step],
 ) -> Result<(Option<RestoredSnapshot>, Vec<String>), RunSnapshotsError> {
     if let ResumeFrom::Steps(steps) = from
-        && !known.contains(&Step(steps - 1))
+        && !steps.checked_sub(1).is_some_and(|last| known.contains(&Step(last)))
     {
         let (folder, known) = (folder.to_owned(), known.to_vec());
         return Err(RunSnapshotsError::NoStep { folder, steps, known });

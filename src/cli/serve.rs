@@ -194,7 +194,7 @@ impl ServeArgs {
         let address = listener.local_addr().context("cannot read the address of the server")?;
         if !address.ip().is_loopback() && self.api_key_env.is_none() {
             terminal::warn(
-                "other machines can use this server and replace its weights: it has no --api-key-env",
+                "warning: other machines can use this server and replace its weights: it has no --api-key-env",
             );
         }
         let line = json!({ "url": format!("http://{address}"), "model": self.model });
@@ -215,14 +215,15 @@ fn with_flag(error: TorchServingError) -> anyhow::Error {
 
 /// Returns the key in an environment variable. From now on, all output redacts the key.
 fn key(name: &str) -> anyhow::Result<String> {
-    let key = std::env::var(name).unwrap_or_default();
+    let written = std::env::var(name).unwrap_or_default();
+    let key = written.trim();
     ensure!(
-        !key.trim().is_empty(),
+        !key.is_empty(),
         "option `--api-key-env`: expected the name of an environment variable that has a key, found `{}`",
         secret::quote(name, 100)
     );
-    secret::register(&key);
-    Ok(key.trim().to_owned())
+    secret::register(key);
+    Ok(key.to_owned())
 }
 
 async fn wait_for_stop(mut stop: watch::Receiver<bool>) {

@@ -10,7 +10,8 @@ use rollpacker_operators::schedule::operator::Stop;
 
 use super::train::{TrainingReport, train};
 use super::{BAD_INPUT, failed};
-use crate::recipe::Recipe;
+use crate::engines::ServersUnavailable;
+use crate::recipe::{Recipe, RecipeError};
 use crate::run_folder::RunFolder;
 use crate::session::{Session, SharedInputs};
 use crate::snapshots::RunSnapshots;
@@ -111,7 +112,14 @@ impl Observer for Silent {
 
 fn fault(error: anyhow::Error) -> Fault {
     error.downcast().unwrap_or_else(|error| {
-        Fault::new("worker", Origin::Program, terminal::with_causes(&error))
+        let origin = if error.is::<RecipeError>() {
+            Origin::User
+        } else if error.is::<ServersUnavailable>() {
+            Origin::Environment
+        } else {
+            Origin::Program
+        };
+        Fault::new("worker", origin, terminal::with_causes(&error))
     })
 }
 

@@ -60,7 +60,7 @@ impl<S: MetricLookup + Clone> StepWindow<S> {
     /// Returns the steps to judge.
     pub(super) fn recent(&self) -> Recent<'_> {
         // At most half of the steps count as first steps, so that a short run has a beginning to compare with.
-        let first = self.first.iter().take(self.steps.div_ceil(2));
+        let first = self.first.iter().take(self.steps / 2);
         Recent {
             first: first.map(|step| step as &dyn MetricLookup).collect(),
             last: self.last.iter().map(|step| step as &dyn MetricLookup).collect(),
@@ -84,7 +84,9 @@ pub(super) struct Recent<'a> {
 
 impl Recent<'_> {
     fn values(steps: &[&dyn MetricLookup], metric: &str) -> impl Iterator<Item = f64> {
-        steps.iter().filter_map(move |step| step.metric(metric))
+        // Files of metrics have no NaN, so `show` must find the same without it.
+        let numbers = steps.iter().filter_map(move |step| step.metric(metric));
+        numbers.filter(|number| !number.is_nan())
     }
 
     /// Returns the mean of a metric over the last steps that report it, or `None` if none of them reports it.

@@ -92,9 +92,12 @@ impl BuiltIn for StreamTrainer {
     fn check(self, recipe: &PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError> {
         let planner = recipe.planner(self.rule, self.tensor_parallel)?;
         let (options, devices) = (self.options()?, recipe.context.devices);
-        if (f64::from(devices) * options.keep).ceil() >= f64::from(devices) {
-            let expected =
-                format!("a share that leaves one of rollout.instances = {devices} to lend");
+        let instances = f64::from(devices / self.tensor_parallel.max(1));
+        if (instances * options.keep).ceil() >= instances {
+            let expected = format!(
+                "a share that leaves one of {instances} instances of {} devices to lend",
+                self.tensor_parallel
+            );
             return Err(out_of_bounds("placement.keep", expected, options.keep));
         }
         Ok(Arc::new(Streamed { options, planner }))

@@ -92,10 +92,21 @@ fn redact_value(value: &mut Value, is_secret: bool) {
     match value {
         Value::String(text) if is_secret => REDACTED.clone_into(text),
         Value::String(text) => *text = without_credentials(text).into_owned(),
-        Value::Array(values) => values.iter_mut().for_each(|value| redact_value(value, is_secret)),
+        Value::Array(values) => {
+            redact_command(values);
+            values.iter_mut().for_each(|value| redact_value(value, is_secret));
+        }
         Value::Table(table) => remove_credentials(table),
         _ => {}
     }
+}
+
+/// Replaces the secrets of a list of texts, which may be a command. Leaves other lists unchanged.
+fn redact_command(values: &mut [Value]) {
+    let texts: Option<Vec<String>> =
+        values.iter().map(|value| value.as_str().map(str::to_owned)).collect();
+    let shown = texts.map(|texts| without_command_secrets(&texts)).unwrap_or_default();
+    values.iter_mut().zip(shown).for_each(|(value, shown)| *value = Value::String(shown));
 }
 
 fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) {
@@ -154,6 +165,27 @@ pub(super) fn read_valid<T: keys::Sections>(
 }
 
 /// Removes a key if its section exists.
+/// Splits an override into the parts of its key and the text of its value. Returns `None` if a part is empty, a quote is not closed, or the
+/// value is missing.
+fn split_override(text: &str) -> Option<(Vec<&str>, &str)> {
+    let (mut path, mut rest) = (Vec::new(), text.trim_start());
+    loop {
+        let (part, after) = match rest.strip_prefix(['"', '\'']) {
+            Some(quoted) => quoted.split_once(rest.chars().next()?)?,
+            None => {
+                let (part, after) = rest.split_at(rest.find(['.', '='])?);
+                (part.trim_end(), after)
+            }
+        };
+        path.push(Some(part).filter(|part| !part.is_empty())?);
+        rest = after.trim_start();
+        if let Some(value) = rest.strip_prefix('=') {
+            return Some((path, value));
+        }
+        rest = rest.strip_prefix('.')?.trim_start();
+    }
+}
+
 fn unset(table: &mut Table, path: &[&str], key: &str) {
     let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
     if let Some(section) = section {
@@ -174,14 +206,15 @@ pub(crate) fn override_key<T: keys::Sections>(
 
 /// Applies one override, `section.key=value`, to a table.
 ///
-/// The value is parsed as TOML and falls back to a plain string. `null` unsets the key. Sections that do not exist are created. Overriding
+/// A part of the key in quotes may contain dots and equals signs: `reward.routes."a.b"=math`. The value is parsed as TOML and falls back to
+/// a plain string. `null` unsets the key. Sections that do not exist are created. Overriding
 /// `schedule.name` drops the keys of the previous schedule that the new schedule does not have. Returns an error if the text is not of this
 /// form, or if a part of the key before the last one is not a table.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
-    let (key, value) = text.split_once('=').ok_or_else(wrong)?;
-    let mut path: Vec<&str> = key.trim().split('.').collect();
-    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(wrong)?;
+    let (mut path, value) = split_override(text).ok_or_else(wrong)?;
+    let is_schedule = path == ["schedule", "name"];
+    let last = path.pop().ok_or_else(wrong)?;
     let value = value_of(value);
     if value.as_str() == Some(NULL) {
         unset(table, &path, last);
@@ -199,7 +232,7 @@ pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> 
         };
     }
     let previous = section.insert(last.to_owned(), value);
-    if key.trim() == "schedule.name" {
+    if is_schedule {
         let previous = previous.as_ref().and_then(Value::as_str);
         schedule::drop_keys_of(previous.unwrap_or(schedule::DEFAULT), section);
     }

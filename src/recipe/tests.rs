@@ -54,6 +54,19 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn a_part_of_a_key_in_quotes_may_contain_dots() {
+    let routes = |text: &str| read("", &[text]).expect("valid").reward.routes;
+    for text in [r#"reward.routes."a.b=c"=math"#, r#" reward . routes . 'a.b=c' = "math""#] {
+        assert!(routes(text).contains_key("a.b=c"), "{text}");
+    }
+    assert!(routes(r#"reward.routes."*"=math"#).contains_key("*"));
+    for text in [r#"reward.routes."a=math"#, "reward..routes=1", r#"reward."routes"x=1"#, "=1"] {
+        let error = read("", &[text]).expect_err("refused").to_string();
+        assert_eq!(error, format!("override `{text}`: expected key=value"));
+    }
+}
+
+#[test]
 fn a_key_of_a_value_that_is_no_table_names_the_value() {
     let error = read("[rollout]\nn = 4", &["rollout.n.x=3"]).expect_err("refused");
     let expected =
@@ -144,6 +157,9 @@ fn a_recorded_recipe_has_no_credentials() {
         kind = "judge"
         prompt = "see http://host/page?x=1 first"
         extra_body = { api_key = "body-key", servers = ["http://other:pass-word@host"] }
+        [reward.options.third]
+        kind = "process"
+        command = ["python3", "score.py", "--api-key", "process-key"]
         [rollout.engine_options]
         url = "http://engine:pass-word@host"
         [rollout.serve]
@@ -153,7 +169,9 @@ fn a_recorded_recipe_has_no_credentials() {
     let recipe = read(text, &[]).expect("valid");
     let settings = format!("{:?}", recipe.settings());
     for recorded in [recipe.to_toml(), settings] {
-        for secret in ["pass-word", "query-key", "body-key", "user:", "flag-key", "hub-key"] {
+        for secret in
+            ["pass-word", "query-key", "body-key", "user:", "flag-key", "hub-key", "process-key"]
+        {
             assert!(!recorded.contains(secret), "{recorded}");
         }
         let url = "https://[redacted]@host/v1?key=[redacted]";

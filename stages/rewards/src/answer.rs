@@ -51,7 +51,7 @@ pub(super) fn scores(
         }
         Value::Object(entries)
             if count == 1
-                || entries.contains_key("error")
+                || entries.get("error").is_some_and(|error| !error.is_null())
                 || entries.values().any(Value::is_array) =>
         {
             let of = |row| score(&Value::Object(row_of(entries, row, count)), field);
@@ -63,7 +63,7 @@ pub(super) fn scores(
 }
 
 /// Extracts the answer for the sample at `row` from an object: replaces each list of `count` entries by its entry at `row`, also within
-/// nested objects.
+/// nested objects. With several samples, numbers outside of lists are left out, because they belong to no sample.
 #[cfg(feature = "http")]
 fn row_of(
     entries: &serde_json::Map<String, Value>,
@@ -75,7 +75,8 @@ fn row_of(
         Value::Object(nested) => row_of(nested, row, count).into(),
         other => other.clone(),
     };
-    entries.iter().map(|(key, value)| (key.clone(), of(value))).collect()
+    let entries = entries.iter().filter(|(_, value)| count == 1 || !value.is_number());
+    entries.map(|(key, value)| (key.clone(), of(value))).collect()
 }
 
 fn value(value: &Value) -> Result<f64, RewardError> {

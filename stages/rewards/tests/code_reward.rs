@@ -96,6 +96,35 @@ const ADD: &str = "from solution import add\nimport pytest\n\n@pytest.mark.param
     \ndef test_near():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n";
 
 #[test]
+fn tests_that_do_not_depend_on_the_solution_are_not_counted() {
+    let right = fenced("def f(x):\n    return x + 1");
+    for other in ["assert True", "limit = 3"] {
+        let truth = serde_json::json!(["assert f(1) == 2", other]).to_string();
+        check(&right, &truth, (1.0, "passed"));
+        check(&fenced("def f(x):\n    return x"), &truth, (0.0, "failed"));
+    }
+}
+
+#[test]
+fn an_import_prefix_precedes_the_solution_of_assertions() {
+    let truth =
+        r#"{"test": "assert f(Pair()) == 3", "import_prefix": "class Pair:\n    a, b = 1, 2"}"#;
+    check(&fenced("def f(pair: Pair):\n    return pair.a + pair.b"), truth, (1.0, "passed"));
+    check(&fenced("def f(pair: Pair):\n    return pair.a"), truth, (0.0, "failed"));
+}
+
+/// The first class ends with a skipped test. Its fixture must not reach the second class, and its tear-down must run.
+const CLASSES: &str = "import pytest\nfrom solution import f\nlog = []\n\n@pytest.fixture(scope='class')\ndef made():\n    log.append('made')\n\n\
+    class TestFirst:\n    @classmethod\n    def teardown_class(cls):\n        log.append('left')\n    def test_one(self, made):\n        assert f() == 1\n    \
+    @pytest.mark.skip\n    def test_two(self):\n        pass\n\nclass TestSecond:\n    def test_three(self, made):\n        assert f() == 1\n        \
+    assert log == ['made', 'left', 'made']\n";
+
+#[test]
+fn a_class_is_left_after_a_skipped_test() {
+    check(&fenced("def f():\n    return 1"), CLASSES, (1.0, "passed"));
+}
+
+#[test]
 fn tests_of_a_module() {
     check(&fenced("def add(a, b):\n    return a + b"), ADD, (1.0, "passed"));
     check(&fenced("def add(a, b):\n    return a - b"), ADD, (0.0, "failed"));

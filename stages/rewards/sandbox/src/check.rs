@@ -19,6 +19,9 @@ pub enum Check {
         tests: Vec<String>,
         /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
+        /// Code before the solution and after the prelude, such as imports and classes; may be empty.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        import_prefix: String,
         /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
@@ -127,7 +130,8 @@ impl Check {
     }
 
     /// Returns the number of test cases or, for [`Tests`](Self::Tests), the number of texts, because their cases are counted only when they
-    /// run. A verdict has fewer cases if cases are skipped after a failure, or if some of the tests are not counted.
+    /// run. A verdict has fewer cases if cases are skipped after a failure, if tests skip themselves, or if some tests do not depend on
+    /// the solution.
     #[must_use]
     pub fn min_cases(&self) -> usize {
         match self {

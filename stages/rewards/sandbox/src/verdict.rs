@@ -45,6 +45,9 @@ pub struct Verdict {
     /// The results of the test cases, in order. If the job ended early, the remaining cases count as failed, as far as their number is
     /// known.
     pub cases: Vec<Case>,
+    /// The number of cases that were left out because they also pass without the solution; 0 if the job ended early.
+    #[serde(default)]
+    pub independent: usize,
     /// The beginning of the standard output of solution and tests, at most 1 MiB; of a program, at most 4096 characters per run. Empty if
     /// the job ended early.
     pub stdout: String,

@@ -28,7 +28,12 @@ const RIGHT: &str = "def add(a, b):\n    return a + b\n";
 const WRONG: &str = "def add(a, b):\n    return a - b\n";
 
 fn job(solution: &str, seconds: f64) -> Job {
-    let check = Check::Tests { tests: vec![TESTS.into()], prelude: false, stop_at_failure: false };
+    let check = Check::Tests {
+        tests: vec![TESTS.into()],
+        prelude: false,
+        import_prefix: String::new(),
+        stop_at_failure: false,
+    };
     Job { solution: solution.into(), language: "python".into(), check, seconds: vec![seconds] }
 }
 
@@ -209,6 +214,7 @@ fn a_job_has_no_memory_of_an_earlier_job() {
     let tests = Check::Tests {
         tests: vec![format!("# {mark}\n{TESTS}")],
         prelude: false,
+        import_prefix: String::new(),
         stop_at_failure: false,
     };
     let marked = Job { check: tests, ..job(&format!("{RIGHT}# {mark}"), 1.0) };

@@ -63,7 +63,7 @@ impl Node {
 
 fn ground_truth(truth: Node, response: &str) -> Result<Check, RewardError> {
     match truth {
-        Node::Text(code) => tests(vec![code], false),
+        Node::Text(code) => tests(vec![code], None),
         Node::List(items) => list(&items, None, response),
         Node::Object(object) => of_object(&object, response),
     }
@@ -94,22 +94,22 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
 }
 
 /// Parses test code. If the object names an `entry_point` and the code defines `check`, the result is a [`Check::Entry`], as for HumanEval.
-/// Otherwise it is a [`Check::Tests`], with the prelude if the object has an `import_prefix`.
+/// Otherwise it is a [`Check::Tests`]; if the object has an `import_prefix`, the prelude and this code precede the solution.
 fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
     let texts = match Node::read(raw.get()) {
         Node::List(items) => items.iter().map(|item| text_of(item)).collect(),
         Node::Text(text) => vec![text],
         Node::Object(_) => return Err(wrong("test", "Python code", "an object")),
     };
-    let import_prefix = string(object, "import_prefix")?.unwrap_or_default();
+    let import_prefix = string(object, "import_prefix")?.filter(|prefix| !prefix.trim().is_empty());
     match string(object, "entry_point")? {
         Some(entry_point) if texts.iter().any(|text| defines_check(text)) => Ok(Check::Entry {
             test: texts.join("\n"),
             entry_point,
             prompt: string(object, "prompt")?,
-            import_prefix,
+            import_prefix: import_prefix.unwrap_or_default(),
         }),
-        _ => tests(texts, !import_prefix.is_empty()),
+        _ => tests(texts, import_prefix),
     }
 }
 
@@ -117,11 +117,14 @@ fn defines_check(test: &str) -> bool {
     Outline::of(test).module.get("check").is_some_and(|binding| *binding >= Binding::Stub)
 }
 
-fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
+/// Returns the check of test code. If `import_prefix` is given, the prelude and this code precede the solution.
+fn tests(tests: Vec<String>, import_prefix: Option<String>) -> Result<Check, RewardError> {
     if tests.iter().all(|test| test.trim().is_empty()) {
         return Err(wrong("ground_truth", "test code", "nothing"));
     }
-    Ok(Check::Tests { tests, prelude, stop_at_failure: false })
+    let prelude = import_prefix.is_some();
+    let import_prefix = import_prefix.unwrap_or_default();
+    Ok(Check::Tests { tests, prelude, import_prefix, stop_at_failure: false })
 }
 
 /// Parses a list of test cases. If `function` is given or the first case has the field `fn_name`, the function of this name is called with
@@ -138,7 +141,7 @@ fn list(
         .filter_map(|node| if let Node::Object(object) = node { Some(object) } else { None })
         .collect();
     let Some(first) = objects.first() else {
-        return tests(items.iter().map(|item| text_of(item)).collect(), true);
+        return tests(items.iter().map(|item| text_of(item)).collect(), Some(String::new()));
     };
     if objects.len() != nodes.len() {
         return Err(wrong("test_cases", "objects", "objects and others"));
@@ -148,9 +151,10 @@ fn list(
         Some(function) => calls_of_list(function, &objects),
         None if first.contains_key("stdin") || first.contains_key("input") => stdio(objects),
         None if objects.len() == 1 => of_object(first, response),
-        None => {
-            tests(objects.iter().map(|object| assertions(object)).collect::<Result<_, _>>()?, true)
-        }
+        None => tests(
+            objects.iter().map(|object| assertions(object)).collect::<Result<_, _>>()?,
+            Some(String::new()),
+        ),
     }
 }
 

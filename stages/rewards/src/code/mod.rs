@@ -151,7 +151,8 @@ impl Reward for Code {
         };
         let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
         let executions = judge_limits(&mut verdict, &context.limits, reference_time(sample)?);
-        let cases = verdict.cases.len().max(job.check.min_cases());
+        let counted = job.check.min_cases().saturating_sub(verdict.independent);
+        let cases = verdict.cases.len().max(counted);
         let passed = fraction(verdict.passed(), cases);
         let mut score = Score::from(self.value(passed))
             .component("passed", passed)

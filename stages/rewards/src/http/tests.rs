@@ -77,6 +77,23 @@ async fn a_request_to_openrlhf_has_lists() {
 }
 
 #[tokio::test]
+async fn one_number_is_not_the_score_of_several_samples() {
+    for answer in [
+        json!({"error": null, "score": 0.5}),
+        json!({"score": 0.5, "extra_logs": {"len": [1, 2, 3]}}),
+        json!({"score": 0.5, "len": [1, 2, 3]}),
+        json!(0.5),
+    ] {
+        let sent = answer.clone();
+        let server = Server::start(move |_, _| Reply::json(&sent)).await;
+        let options = json!({"form": "batch", "max_batch": 3, "max_wait_s": 60.0});
+        let reward = reward(&server.url, options);
+        let scores = join_all(["", "a", "bb"].map(|response| score(&reward, response))).await;
+        assert!(scores.iter().all(Result::is_err), "{answer}: {scores:?}");
+    }
+}
+
+#[tokio::test]
 async fn fields_have_the_configured_names() {
     let server = Server::start(|_, _| Reply::json(&json!({"acc": true, "score": 7}))).await;
     let fields = json!({"q": "messages", "src": "data_source", "extra": "extra_info"});

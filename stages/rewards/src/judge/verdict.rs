@@ -54,7 +54,7 @@ fn yes() -> bool {
 pub struct Verdict {
     /// The value as a reward.
     pub value: f64,
-    /// The verdict as the judge wrote it. The verdict of a `Verdict:` line is in upper case.
+    /// The verdict in a form in which equal verdicts are equal: a number without superfluous digits, `YES` or `NO`, `true` or `false`.
     pub text: String,
 }
 
@@ -114,14 +114,17 @@ impl VerdictForm {
         let unreadable = || self.unreadable(last);
         let text =
             strip_emphasis(strip_emphasis(last).strip_prefix(VERDICT_MARK).ok_or_else(unreadable)?);
-        let value = match self {
-            Self::YesNo if text.eq_ignore_ascii_case("yes") => Some(1.0),
-            Self::YesNo if text.eq_ignore_ascii_case("no") => Some(0.0),
-            Self::YesNo => None,
-            _ => text.parse().ok().and_then(|number| self.scaled_value(number)),
-        };
-        let text = text.to_ascii_uppercase();
-        value.map(|value| Verdict { value, text }).ok_or_else(unreadable)
+        if let Self::YesNo = self {
+            let value = match text {
+                yes if yes.eq_ignore_ascii_case("yes") => 1.0,
+                no if no.eq_ignore_ascii_case("no") => 0.0,
+                _ => return Err(unreadable()),
+            };
+            return Ok(Verdict { value, text: text.to_ascii_uppercase() });
+        }
+        let number: f64 = text.parse().map_err(|_| unreadable())?;
+        let value = self.scaled_value(number).ok_or_else(unreadable)?;
+        Ok(Verdict { value, text: number.to_string() })
     }
 
     fn parse_json(&self, answer: &str, field: &str) -> Result<Verdict, Unreadable> {
@@ -129,12 +132,15 @@ impl VerdictForm {
         let unreadable = || self.unreadable(object);
         let object: Value = serde_json::from_str(object).map_err(|_| unreadable())?;
         let scale = self.scale();
-        let number = match &object[field] {
-            Value::Bool(right) => Some(if *right { scale.max } else { scale.min }),
-            other => other.as_f64(),
+        let (number, text) = match &object[field] {
+            Value::Bool(right) => (if *right { scale.max } else { scale.min }, right.to_string()),
+            other => {
+                let number = other.as_f64().ok_or_else(unreadable)?;
+                (number, number.to_string())
+            }
         };
-        let value = number.and_then(|number| self.scaled_value(number)).ok_or_else(unreadable)?;
-        Ok(Verdict { value, text: object[field].to_string() })
+        let value = self.scaled_value(number).ok_or_else(unreadable)?;
+        Ok(Verdict { value, text })
     }
 
     /// Returns the reward for the judge's `number`, scaled to the range 0 to 1 if `normalise` is set. Returns `None` if `number` is out of
@@ -231,6 +237,9 @@ mod tests {
         {
             check(unreadable, None);
         }
+        let texts = ["Verdict: 4", "Verdict: 4.0", "Verdict: **4.00**"]
+            .map(|answer| score().read(answer).expect("a verdict").text);
+        assert_eq!(texts, ["4", "4", "4"], "equal verdicts count together");
         let raw = VerdictForm::Score(Scale { min: 1.0, max: 5.0, normalise: false });
         assert_eq!(value(&raw, "Verdict: 2"), Some(2.0));
     }

@@ -55,11 +55,16 @@ impl Pattern {
     /// If the expression is invalid.
     pub fn new(options: PatternOptions) -> Result<Self, CatalogError> {
         let PatternOptions { pattern, full, ignore_case, dot_all, answer } = options;
-        let pattern = if full { format!(r"\A(?:{pattern})\z") } else { pattern };
-        let compiled = RegexBuilder::new(&pattern)
-            .case_insensitive(ignore_case)
-            .dot_matches_new_line(dot_all)
-            .build();
+        let compile = |pattern: &str| {
+            let mut regex = RegexBuilder::new(pattern);
+            regex.case_insensitive(ignore_case).dot_matches_new_line(dot_all).build()
+        };
+        let mut compiled = compile(&pattern);
+        if full && compiled.is_ok() {
+            // A comment at the end of a verbose expression would hide the parenthesis on the same line.
+            let of = |end: &str| compile(&format!(r"\A(?:{pattern}{end})\z"));
+            compiled = of("").or_else(|_| of("\n"));
+        }
         let regex = compiled.map_err(|error| CatalogError::Option {
             key: "pattern".to_owned(),
             reason: error.to_string(),
@@ -95,14 +100,18 @@ mod tests {
         check(r#"{"pattern": "b.d", "dot_all": false}"#, "a b\nd e", 0.0);
         check(r#"{"pattern": "b|c", "full": true}"#, "bc", 0.0);
         check(r#"{"pattern": "b|c", "full": true}"#, "c", 1.0);
+        check(r#"{"pattern": "(?x) b # letter", "full": true}"#, "b", 1.0);
+        check(r#"{"pattern": "(?x) b # letter", "full": true}"#, "bb", 0.0);
         check(r#"{"pattern": "B", "ignore_case": true}"#, "b", 1.0);
         check(r#"{"pattern": "b", "answer": "tag"}"#, "b <answer>c</answer>", 0.0);
     }
 
     #[test]
     fn an_invalid_expression_is_refused() {
-        let options = serde_json::from_str(r#"{"pattern": "("}"#).expect("options");
-        let error = Pattern::new(options).expect_err("no expression").to_string();
-        assert!(error.starts_with("`pattern`: regex parse error"), "{error}");
+        for options in [r#"{"pattern": "("}"#, r#"{"pattern": "a)|(b", "full": true}"#] {
+            let options = serde_json::from_str(options).expect("options");
+            let error = Pattern::new(options).expect_err("no expression").to_string();
+            assert!(error.starts_with("`pattern`: regex parse error"), "{error}");
+        }
     }
 }

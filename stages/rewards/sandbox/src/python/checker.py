@@ -244,7 +244,7 @@ def check(job, requests, progress):
     except BrokenTests as error:
         return {"tests": clean(error)}
     runner.session.stop()
-    return {"verdict": {"cases": runner.cases, "stdout": clean_output(out), "stderr": clean_output(errors)}}
+    return {"verdict": {"cases": runner.cases, "independent": runner.dropped, "stdout": clean_output(out), "stderr": clean_output(errors)}}
 
 
 def require_cases(runner):

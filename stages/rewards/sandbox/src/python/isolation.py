@@ -95,7 +95,8 @@ def enter(boot, uid, gid):
     write_file("/proc/self/setgroups", b"deny")
     write_file("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
     write_file("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
-    size = b"mode=1777,nr_inodes=4096,size=%d" % boot["limits"]["tmpfs_bytes"]
+    # A size of 0 would be no limit.
+    size = b"mode=1777,nr_inodes=4096,size=%d" % max(1, boot["limits"]["tmpfs_bytes"])
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, size)
     call("mount", b"tmpfs", b"/proc", b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, b"mode=555,size=4k")
     os.chdir("/tmp")

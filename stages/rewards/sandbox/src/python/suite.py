@@ -101,10 +101,7 @@ class FunctionTest:
         setup = Setup(suite.fixtures_of(self.owner), scopes, dict(self.values), self.chosen, owner, self.function)
         with contextlib.ExitStack() as stack:
             stack.enter_context(warning_filters(self.marks))
-            if following is None:
-                stack.callback(suite.close)
-            if getattr(following, "owner", None) is not self.owner:
-                stack.callback(suite.leave_class, self.owner)
+            stack.callback(suite.leave, self.owner, following)
             stack.callback(scopes["function"].close)
             suite.enter_class(self.owner)
             for name, item in setup.fixtures.items():
@@ -208,10 +205,19 @@ class Suite:
             self.entered = owner
             self.call_hook(getattr(owner, "setup_class", None), owner)
 
+    def leave(self, owner, following):
+        """Leaves the class after its last test, and the module after the last test of all."""
+        try:
+            if getattr(following, "owner", None) is not owner:
+                self.leave_class(owner)
+        finally:
+            if following is None:
+                self.close()
+
     def leave_class(self, owner):
-        self.entered = None
+        entered, self.entered = self.entered, None
         self.scopes["class"].close()
-        if owner is not None:
+        if owner is not None and entered is owner:
             self.call_hook(getattr(owner, "teardown_class", None), owner)
 
     def close(self):
@@ -238,7 +244,8 @@ class SkippedTest:
     def __init__(self, test):
         self.name, self.owner = test.name, test.owner
 
-    def run(self, _suite, _following):
+    def run(self, suite, following):
+        suite.leave(self.owner, following)
         raise Skipped("skipped")
 
 
