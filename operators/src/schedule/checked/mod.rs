@@ -49,11 +49,16 @@ impl Checked {
         Self { schedule, log, decided: VecDeque::new(), has_failed: false }
     }
 
+    /// Takes and checks the decisions of the schedule, up to a failure. The run ends with the first failure, so later decisions and the
+    /// state of the open round no longer matter.
     fn drain(&mut self) {
-        while let Some(decision) = self.schedule.poll() {
+        while !self.has_failed
+            && let Some(decision) = self.schedule.poll()
+        {
             if let Err(violation) = self.log.decide(&decision) {
                 return self.fail(&violation);
             }
+            self.has_failed = matches!(decision, Decision::Fail { .. });
             self.decided.push_back(decision);
         }
     }

@@ -172,6 +172,15 @@ fn responses_run_once_and_are_stopped_while_they_run() {
 }
 
 #[test]
+fn the_failure_of_a_schedule_is_the_only_one() {
+    let fail = || Decision::Fail { origin: Origin::User, message: "too few prompts".to_owned() };
+    let decisions = [open(0), launch(0..2), fail()];
+    let mut checked = checked(2, decisions.clone().into_iter().chain([fail(), close()]));
+    (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
+    assert_eq!(std::iter::from_fn(|| checked.poll()).collect::<Vec<_>>(), decisions);
+}
+
+#[test]
 fn a_round_that_can_never_close_is_named() {
     assert_eq!(
         failure(2, [open(0), launch(0..2)]),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rollpacker_stages::train::config::Precision;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::allocator::return_free_memory;
 use super::layer::{Heads, Norm, Rotation};
 use super::matrix::{PackedForm, PackedMatrices, PackedMatrix};
 use super::network::{Attend, LARGE_PASS, Network};
@@ -68,7 +69,10 @@ impl InferenceDecoder {
     pub(crate) fn new(decoder: Decoder, precision: Precision) -> Result<Self, TchError> {
         let (config, device) = (decoder.config().clone(), decoder.device());
         let parameters = Parameters::of(decoder);
-        Self::build(config, ParameterSource::new(parameters, device, precision, None))
+        let source = ParameterSource::new(parameters, device, precision, None);
+        let packed = Self::build(config, source);
+        return_free_memory();
+        packed
     }
 
     /// Returns a decoder of the same model, device and precision that has the weights `weights`. It shares the packed matrices of other
