@@ -9,7 +9,7 @@ use crate::resume::{ResumeError, SavedState};
 /// The name of the snapshot part with the coefficient.
 pub(crate) const PART: &str = "advantage";
 
-/// The maximum absolute relative error of the divergence; larger errors are clipped.
+/// The maximum absolute value of the relative error of the divergence; larger errors are clipped, as in verl.
 const MAX_ERROR: f64 = 0.2;
 
 /// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)
@@ -24,8 +24,8 @@ pub enum KlControl {
     Adaptive {
         /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,
-        /// The number of responses over which an unclipped relative error of 1 would double the coefficient. Must be positive. (verl:
-        /// `algorithm.kl_ctrl.horizon`)
+        /// The number of responses over which an unclipped relative error of 1 would double the coefficient. Must be more than a fifth of
+        /// the responses of a step; otherwise the coefficient can become 0 or negative. (verl: `algorithm.kl_ctrl.horizon`)
         horizon: f64,
     },
 }
@@ -38,7 +38,7 @@ pub struct KlController {
 }
 
 impl KlController {
-    /// Creates a controller with an initial `coefficient`, which must be at least 0.
+    /// Creates a controller with an initial `coefficient`: the penalty per nat, at least 0. (verl: `algorithm.kl_ctrl.kl_coef`)
     #[must_use]
     pub fn new(control: KlControl, coefficient: f64) -> Self {
         Self { control, coefficient }
