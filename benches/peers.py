@@ -103,7 +103,7 @@ def lengths(step):
 
 
 def decode_transformers(folder, batch, runs, threads, barrier=None):
-    """Returns the seconds of each run."""
+    """Returns the seconds of each run after the warm-up. With a barrier, all processes start and end a run together."""
     import torch
 
     torch.set_num_threads(threads)
@@ -125,7 +125,7 @@ def decode_transformers(folder, batch, runs, threads, barrier=None):
 
 
 def decode_transformers_shared(folder, batch, runs, threads):
-    """One process per thread, each with its part of the batch. A run ends when the last of them ends."""
+    """Returns the seconds of each run with one process per thread, each with a part of the batch. A run ends when the last process ends."""
     context = multiprocessing.get_context("spawn")
     queue, barrier = context.Queue(), context.Barrier(threads)
     parts = [batch // threads + (index < batch % threads) for index in range(threads)]

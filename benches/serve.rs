@@ -86,11 +86,11 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The figures of a batch.
+/// The speed of a batch, and its cost for the client.
 struct Figures {
     /// Tokens per second.
     speed: f64,
-    /// Seconds of processor time of this process per 1,000 tokens.
+    /// Seconds of processor time of this process per 1,000 tokens; `None` on systems other than Linux.
     processor: Option<f64>,
 }
 
@@ -102,7 +102,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Runs a batch and measures it.
+/// Runs a batch of `sizes.running` responses, and returns its speed and its processor time.
 fn measured(sizes: Sizes, batch: impl FnOnce() -> Outcome<()>) -> Outcome<Figures> {
     let (begun, before) = (Instant::now(), processor_time());
     batch()?;
@@ -112,9 +112,9 @@ fn measured(sizes: Sizes, batch: impl FnOnce() -> Outcome<()>) -> Outcome<Figure
     Ok(Figures { speed: tokens / seconds, processor })
 }
 
-/// Returns the processor time of this process in seconds.
+/// Returns the processor time of this process in seconds; `None` on systems other than Linux.
 fn processor_time() -> Option<f64> {
-    /// The unit of the times, the same on all systems with this file.
+    /// The number of ticks per second in `/proc`, which is 100 on all architectures of Linux.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The second field is the name of the program, which may contain spaces.
@@ -123,7 +123,7 @@ fn processor_time() -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
-/// Returns a function that runs a batch in an engine.
+/// Returns a function that runs a batch in an engine. Its argument is the number of the run, from 0.
 fn batches(mut engine: impl RolloutEngine, sizes: Sizes) -> impl FnMut(u32) -> Outcome<Figures> {
     let (wake, woken) = channel();
     engine.wake_by(Arc::new(move || {
@@ -216,7 +216,7 @@ fn over_servers(
     Ok(engine)
 }
 
-/// The weights of a folder, as those of any policy.
+/// A source that returns the weights of a model folder for every policy.
 struct Untrained(PathBuf);
 
 impl WeightSource for Untrained {
@@ -248,7 +248,7 @@ fn scores(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, tch::TchError> 
     Vec::<f32>::try_from(logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?)
 }
 
-/// A process of `rollpacker serve`. It is killed with the value.
+/// A process of `rollpacker serve`, which is killed when the value is dropped.
 struct Server {
     child: Child,
     address: SocketAddr,

@@ -6,7 +6,7 @@
 
 use rollpacker::prelude::*;
 
-/// Compares the text after `marker` with the reference answer.
+/// A reward of 1 if the text after the last `marker` is the reference answer, and 0 otherwise.
 struct FinalAnswer {
     marker: &'static str,
 }
@@ -26,7 +26,7 @@ impl Reward for FinalAnswer {
     }
 }
 
-/// One point for a response without a line break.
+/// A reward of 1 for a response without a line break, and 0 otherwise.
 struct OneLine;
 
 impl Reward for OneLine {
@@ -37,7 +37,7 @@ impl Reward for OneLine {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    // The longest match wins: `math/poems` goes to `OneLine`.
+    // The longest matching pattern determines the reward: `math/poems` goes to `OneLine`.
     let router = Router::default()
         .route("math/*", FinalAnswer { marker: "A:" })
         .route("math/poems", OneLine);

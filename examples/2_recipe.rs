@@ -27,7 +27,7 @@ impl Reward for Terse {
     }
 }
 
-/// The recipe. Its paths are set below.
+/// The recipe without the paths of the data and of the model, which `main` sets.
 const RECIPE: &str = r#"
 [data]
 train_batch_size = 4

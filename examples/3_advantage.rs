@@ -1,7 +1,7 @@
-//! An advantage estimator, in a pipeline with an engine and a trainer of its own.
+//! An advantage estimator, in a pipeline with a custom engine and a custom trainer.
 //!
 //! The policy is a bandit of ten arms (`bandit/mod.rs`): a table of ten logits, shared between engine and trainer. A response is the digit
-//! of an arm. It needs no libtorch, so the next examples use it too.
+//! of an arm. The bandit needs no libtorch, so the examples 5, 6 and 8 use it, too.
 //! `cargo run --no-default-features --example 3_advantage`
 
 #![allow(clippy::print_stdout, reason = "a program")]

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use rollpacker::operators::schedule::round_policy::*;
 use serde::{Deserialize, Serialize};
 
-/// The options. The command line sets all but `extra` from other sections of the recipe.
+/// The options of the schedule. The command line sets all but `extra` from other sections of the recipe.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Options {

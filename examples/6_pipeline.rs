@@ -1,4 +1,4 @@
-//! The graph of the RL step, assembled from its operators: what `Pipeline` does in the examples before. A bandit learns to say 7.
+//! The graph of the RL step, assembled from its operators, as `Pipeline` assembles it in the examples 3 and 5. A bandit learns to draw 7.
 //!
 //! `cargo run --no-default-features --example 6_pipeline`
 

@@ -1,7 +1,7 @@
-//! An engine that generates over HTTP: a server draws the arms of the bandit that learns to say 7.
+//! An engine that generates over HTTP: a server draws the arms of the bandit that learns to draw 7.
 //!
 //! The server (`arm_server/mod.rs`) shares the weights of this process, so `load` has nothing to deliver. An engine is driven without
-//! blocking: each request is a task, its answer arrives on a channel, and the waker says when to poll.
+//! blocking: each request is a task, its answer arrives on a channel, and the task then calls the waker.
 //! `cargo run --no-default-features --example 8_http_engine`
 
 #[path = "arm_server/mod.rs"]

@@ -36,7 +36,8 @@ use crate::trainers::{TrainerContext, Trainers};
 ///
 /// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. If the type
 /// has `#[serde(deny_unknown_fields)]`, an unknown option is an error that names the key. An entry replaces a built-in entry of the same
-/// name. `train` (with `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they use.
+/// name. `train` (also with `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept the added names, and
+/// `keys` lists them.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -237,8 +238,8 @@ impl App {
         self
     }
 
-    /// Returns the recipe keys that select entries, each with the names of the entries that the key can select. `actor.kl_loss_type` also
-    /// stands for `algorithm.kl_penalty`.
+    /// Returns the recipe keys that select entries, each with the names of the entries that the key can select. `algorithm.kl_penalty` is
+    /// not listed; it can select the same entries as `actor.kl_loss_type`.
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let names = [
             ("schedule.name", self.schedules.names().collect::<Vec<_>>()),

@@ -30,7 +30,7 @@ impl StartBanner {
             ("trainer", trainer(recipe, &session.device())),
         ];
         let placement = recipe.describe_placement().map(|text| ("placement", text));
-        // Other engines have budgets of their own.
+        // The size of the caches of other engines is unknown.
         let cache = if session.has_torch_engine() { kv_cache(recipe) } else { None };
         let cache = cache.map(|text| ("KV cache", text));
         Self(facts.into_iter().chain(cache).chain(placement).collect())
@@ -140,7 +140,8 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
     format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }
 
-/// Returns the last line of a run: the run folder, the folder of the trained model, and the next command.
+/// Returns the last line of a run: the run folder, the folder of the trained model, and the command that shows the run. If the run ended
+/// early, the line says how to resume it instead of the command.
 pub(crate) fn end_line(run: &Path, model: &Path, ended: EndReason) -> String {
     let next = next_command(run, ended);
     format!("run folder: {}, model: {}, next: {next}", displayed_path(run), displayed_path(model))
@@ -170,7 +171,7 @@ fn displayed_path(path: &Path) -> String {
     escape_line(&path.display().to_string()).into_owned()
 }
 
-/// Returns a path as an argument of a shell command.
+/// Returns a path as an argument of a shell command, in quotes if it has special characters.
 fn shell_word(path: &Path) -> String {
     let text = displayed_path(path);
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);

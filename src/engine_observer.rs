@@ -1,4 +1,5 @@
-//! Metrics of a live engine, reported in each step: the drift of its profile, the work of colocated models, and the placements.
+//! Metrics of a live engine, reported in each step: the drift of its profile, the work of colocated models, the metrics of inference
+//! servers, and the placements.
 //!
 //! Colocated models are other models, such as judges, that run on the engine's instances.
 
@@ -26,7 +27,7 @@ pub struct EngineObserver<O, L> {
     pub live: L,
     /// The measurement of the colocated models' use; `None` if the engine has no colocated models.
     pub colocated_use: Option<ColocatedUseMeter>,
-    /// The metrics of an engine over servers; `None` for other engines.
+    /// A function that returns the metrics of an engine over servers since the previous call; `None` for other engines.
     pub server_metrics: Option<MetricSource>,
     /// The log of the placement policy; `None` if the placement is fixed.
     pub placement: Option<PlacementLog>,

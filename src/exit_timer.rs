@@ -23,7 +23,7 @@ impl ExitTimer {
                 exit_now(1);
             }
         };
-        // If the system cannot start a thread, the process may have to be killed by hand.
+        // Without a thread there is no timer, and the user has to kill a process that hangs.
         drop(std::thread::Builder::new().name("grace".to_owned()).spawn(wait));
         Self(end)
     }

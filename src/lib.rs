@@ -20,14 +20,15 @@
 //!
 //! # Features
 //! - `tools` (default): everything that needs no libtorch, such as the command line, the simulator and the page over run folders.
-//! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
-//! - `cuda`: runs models that exceed the memory of a CUDA device by streaming their weights to the device.
+//! - `torch` (default): the model, the rollout engine and the trainer on libtorch, and the session that runs a recipe with them.
+//! - `servers` (default): vLLM and SGLang servers as rollout engines, and the commands `serve` and `probe`. Enables `torch`.
+//! - `cuda`: runs models that exceed the memory of a CUDA device by streaming their weights to the device. Enables `torch`.
 
 /// Compiles and runs the Rust blocks of the README and of the book as tests. They are not pages of this crate, because their links are
 /// relative to the repository. `docs/rewards.md` is the documentation of [`rewards`], and is tested there.
 #[cfg(all(doctest, feature = "cli", feature = "torch"))]
 mod book {
-    /// Attaches each page to an item.
+    /// Defines a private item for each page, with the page as its documentation.
     macro_rules! pages {
         ($($name:ident: $path:literal)*) => { $(#[doc = include_str!($path)] struct $name;)* };
     }

@@ -8,8 +8,8 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_operators::schedule::operator::{Stop, StopReason};
 use serde::Serialize;
 
-/// Exit status of a run that ended before its last step and can be resumed: `EX_TEMPFAIL` of sysexits.h. Batch systems can requeue a job
-/// with this status.
+/// Exit status of a run that ended before its last step and can be resumed if it took a snapshot: `EX_TEMPFAIL` of sysexits.h. Batch
+/// systems can requeue a job with this status. `rollpacker probe` returns it if the server cannot be reached or a signal ended the probe.
 pub const ENDED_EARLY: u8 = 75;
 
 /// The reason why a run ended.
@@ -46,9 +46,10 @@ impl EndReason {
 
 /// The wall-time limit of a run. A step that may not finish in time is not started.
 ///
-/// The expected time of a step is the longest of the last [`RECENT_ROUNDS`] steps. A step lasts from the opening of one round to the opening of
-/// the next, which includes validation and waiting. With staleness `k`, `k` further rounds are in flight and must end first. A margin of 10
-/// % is reserved for the snapshot and the model. The first step is always started, so that a job that is run repeatedly makes progress.
+/// The expected time of a step is the longest of the last [`RECENT_ROUNDS`] steps. A step lasts from the opening of one round to the
+/// opening of the next, which includes validation and waiting. With staleness `k`, `k` further rounds are in flight and must end first. A
+/// margin of 10 % is reserved for the snapshot and the model. The first step is always started, so that a job that is run repeatedly makes
+/// progress.
 pub struct WallTime {
     clock: Arc<dyn Clock>,
     /// The time of `clock` at which the run must have ended.
@@ -61,14 +62,14 @@ pub struct WallTime {
 /// The number of past steps that determine the expected time of the next step. Long rounds of tail batching are a few steps apart.
 pub const RECENT_ROUNDS: usize = 16;
 
-/// The share of the expected time that is reserved in addition.
+/// The time that is reserved for the snapshot and the model, as a share of the expected time.
 const MARGIN: f64 = 0.1;
 
 #[derive(Default)]
 struct RoundDurations {
-    /// The time at which the last round opened; `None` before the first round.
+    /// The time at which the latest round opened; `None` before the first round.
     opened: Option<Nanos>,
-    /// The durations of the last rounds.
+    /// The durations of at most [`RECENT_ROUNDS`] rounds, oldest first.
     durations: VecDeque<Nanos>,
 }
 

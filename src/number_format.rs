@@ -1,7 +1,10 @@
-//! Formats numbers for people.
+//! Formats numbers for columns of a table.
 
-/// Formats a number for a column of eight characters: 0 as `0`, with three decimals below 100, as an integer below a million, and with two
-/// significant digits and an exponent below 0.001 and from a million.
+/// Formats a number for a column of eight characters. The absolute value determines the form:
+/// - 0: `0`
+/// - below 0.001, and from a million: two significant digits and an exponent
+/// - below 100: three decimals
+/// - below a million: an integer
 pub(crate) fn format_number(value: f64) -> String {
     let size = value.abs();
     match size {

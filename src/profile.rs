@@ -42,11 +42,11 @@ pub enum ProfileError {
     Column {
         /// The path of the profile.
         path: PathBuf,
-        /// The column.
+        /// The name of the column.
         column: String,
         /// The expected type.
         expected: DataType,
-        /// The type found, or `no such column`.
+        /// The type of the column in the file, or `no such column`.
         found: String,
     },
     /// A value is null or invalid.
@@ -54,13 +54,13 @@ pub enum ProfileError {
     Value {
         /// The path of the profile.
         path: PathBuf,
-        /// The row, from 0.
+        /// The row of the file, from 0.
         row: usize,
-        /// The column.
+        /// The name of the column.
         column: String,
-        /// The valid values.
+        /// A description of the valid values.
         expected: &'static str,
-        /// The value found.
+        /// The value in the file, or `null`.
         found: String,
     },
 }
@@ -149,7 +149,7 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     Ok(rows)
 }
 
-/// The columns of a batch, with the types of [`PROFILE`].
+/// A batch of the file, whose columns have the types of [`PROFILE`].
 struct ProfileColumns<'a> {
     path: &'a Path,
     batch: &'a RecordBatch,

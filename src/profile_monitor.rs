@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::{self, ProfileError};
 
-/// An error of a profile that is kept up to date.
+/// An error in reading, updating or writing a monitored profile.
 #[derive(Debug, thiserror::Error)]
 pub enum DriftError {
-    /// The file cannot be read or written.
+    /// The file cannot be read or written, or does not have the columns and values of a profile.
     #[error(transparent)]
     File(#[from] ProfileError),
     /// The rows of the file are not a valid profile, an option of the monitor is out of its range, or the time of a cell could not be
@@ -26,7 +26,7 @@ pub enum DriftError {
     Rows {
         /// The path of the profile.
         path: PathBuf,
-        /// The cause.
+        /// The row, the option or the cell that is wrong.
         reason: PlacementError,
     },
 }
@@ -61,8 +61,8 @@ impl ProfileMonitor {
         &self.profile
     }
 
-    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics. Renewing a cell
-    /// multiplies its profiled time by its mean ratio and discards its ratios. If a cell cannot be renewed, [`finish`](Self::finish)
+    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns up to two metrics. Renewing a
+    /// cell multiplies its profiled time by its mean ratio and discards its ratios. If a cell cannot be renewed, [`finish`](Self::finish)
     /// returns the error.
     ///
     /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a
@@ -81,7 +81,7 @@ impl ProfileMonitor {
         ratio.into_iter().chain([cells]).collect()
     }
 
-    /// Adds the state to a snapshot.
+    /// Adds the profile and the measured ratios of its cells to a snapshot, for [`resume`](Self::resume).
     pub fn save(&self, saved: &mut ObserverState) {
         let Self { profile, drift, renewed, .. } = self;
         let kept =

@@ -50,7 +50,7 @@ impl Console {
         Self { bar, table, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
-    /// Shows the progress within a step on the live line.
+    /// Shows the progress within a step on the live line. Does nothing if there is no live line.
     pub fn progress(&mut self, progress: &StepProgress) {
         if let Some(bar) = &self.bar {
             let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
@@ -149,7 +149,7 @@ impl RowProgress {
         }
     }
 
-    /// Removes the live line at the end.
+    /// Removes the live line after the last row.
     pub fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.clear();

@@ -14,7 +14,7 @@ use rollpacker_stages::reward::{NoRoute, Router};
 
 use crate::recipe::Truncation;
 
-/// Number of prompts in a batch of the stream.
+/// Maximum number of prompts in a batch of the stream. Only the last batch is smaller.
 const BATCH_ROWS: usize = 64;
 
 /// An error in reading the prompts of a run.
@@ -23,13 +23,13 @@ pub enum PromptError {
     /// The dataset cannot be read.
     #[error(transparent)]
     Dataset(DatasetError),
-    /// Every prompt is too long.
+    /// Every prompt is longer than `data.max_prompt_length`.
     #[error("key `data.max_prompt_length`: {0}")]
     AllTooLong(DatasetError),
     /// The dataset no longer has the prompt that a resumed run read last.
     #[error("the dataset has no row {row}, which the run read as prompt {prompt}")]
     Gone {
-        /// The number of the row in the dataset, from 0.
+        /// The number of the row among all files of the dataset, from 0.
         row: u64,
         /// The id that the run gave to the prompt in this row.
         prompt: PromptId,
@@ -53,7 +53,7 @@ pub enum PromptError {
         file: String,
         /// The row in the file, from 0.
         row: u64,
-        /// The token id.
+        /// The first token id of the prompt that is outside of the vocabulary.
         id: i32,
         /// The vocabulary size of the model.
         vocab_size: i64,
@@ -129,7 +129,7 @@ impl OverlongPrompts {
 
 /// Reads and tokenizes the prompts of a run, and leaves out or cuts prompts that are too long.
 pub struct PromptReader {
-    /// The dataset.
+    /// The dataset whose prompts are read.
     pub dataset: Dataset,
     /// The encoder that converts prompts to token ids.
     pub encoder: Arc<PromptEncoder>,
@@ -139,7 +139,7 @@ pub struct PromptReader {
     pub truncation: Truncation,
     /// The vocabulary size of the model. Token ids must be below it.
     pub vocab_size: i64,
-    /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
+    /// The rewards by data source. A prompt whose data source has no reward ends the reading with an error.
     pub router: Router,
     /// The number of prompts left out because of their length.
     pub overlong_prompts: OverlongPrompts,

@@ -75,7 +75,7 @@ struct Totals {
 pub struct RunSummary {
     /// The reason why the run ended: `finished`, `stopped` or `out_of_time`.
     pub ended: EndReason,
-    /// The number of steps trained.
+    /// The number of steps trained, including the steps before a resumption.
     pub steps: u64,
     /// The number of prompts trained on.
     pub trained_prompts: u64,
@@ -88,9 +88,9 @@ pub struct RunSummary {
     pub validation: Validation,
     /// The wall time of steps, without validation. Time in which two steps overlap counts for the earlier step only.
     pub step_time_s: StepTime,
-    /// Sampled tokens per second of rollout, including the tokens of aborted responses.
+    /// The number of sampled tokens, including the tokens of aborted responses, per second of rollout; 0 without rollout.
     pub tokens_per_s: f64,
-    /// The mean length in tokens of the responses trained on.
+    /// The mean length in tokens of the responses trained on; 0 if there are none.
     pub mean_trained_length: f64,
     /// The number of tokens sampled.
     pub launched_tokens: usize,
@@ -120,18 +120,21 @@ pub struct Validation {
 /// Step times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
-    /// The mean over the steps.
+    /// The mean over the steps; 0 without steps.
     pub mean: f64,
     /// The sum over the steps.
     pub total: f64,
 }
 
 impl RunReporter {
-    /// Creates the run folder and a reporter that writes into it. `prompts` is the number of prompts per epoch. The first record that
-    /// cannot be written requests `stop`.
+    /// Creates the run folder and a reporter that writes into it. Removes the records of an earlier run in the folder. `prompts` is the
+    /// number of prompts per epoch. The first record that cannot be written requests `stop`.
     ///
     /// # Errors
-    /// If the folder cannot be written.
+    /// If a file in the folder cannot be written or removed.
+    ///
+    /// # Panics
+    /// If the system cannot start the thread that writes the folder.
     pub fn start(
         recipe: &Recipe,
         prompts: u64,
@@ -159,6 +162,9 @@ impl RunReporter {
     ///
     /// # Errors
     /// If the snapshot contains no state of the run, the folder cannot be written, or the folder lacks records that the snapshot continues.
+    ///
+    /// # Panics
+    /// If the system cannot start the thread that writes the folder.
     pub fn resume(
         recipe: &Recipe,
         prompts: u64,
@@ -228,7 +234,8 @@ impl RunReporter {
         self.writer.write_metrics(step, "validation", metrics.clone());
     }
 
-    /// Reports the last validation and the reason of an early end, writes the summary, and returns it as JSON.
+    /// Reports the last validation and the reason of an early end, ends the export of telemetry, writes the summary, and returns it as
+    /// JSON.
     ///
     /// # Errors
     /// If the summary, or any record before it, could not be written.

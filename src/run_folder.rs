@@ -30,10 +30,10 @@ use crate::run_files::{
     VALIDATION_FOLDER, step_file, step_of,
 };
 
-/// An error in writing a file of the run folder.
+/// An error in checking, writing or removing a file of the run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file cannot be written.
+    /// The file cannot be written, read or removed.
     #[error("cannot write {path}: {reason}")]
     Write {
         /// The path of the file.
@@ -46,7 +46,7 @@ pub enum RecordError {
     Short {
         /// The path of the file.
         path: PathBuf,
-        /// The size when the snapshot was taken, in bytes.
+        /// The size in bytes when the snapshot was taken.
         expected: u64,
         /// The size of the file in bytes, or the reason why it cannot be read.
         found: String,
@@ -73,7 +73,7 @@ impl RecordError {
 
 /// The files that every run writes into its folder.
 const RECORD_FILES: [&str; 3] = [RECIPE, METRICS, SUMMARY];
-/// The folders with one file per step.
+/// The folders whose files are named by steps.
 const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_FOLDER];
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
@@ -114,14 +114,14 @@ pub struct LineTime {
 }
 
 impl RunFolder {
-    /// Checks that a run may write its records into a folder: no file to be written may be an input of the run or something that must not
-    /// be replaced.
+    /// Checks that a run may write its records into a folder. The paths of the records must be free or hold regular files, and no record
+    /// and no file in a folder of steps may be an input of the run.
     ///
     /// The file `recipe.toml` in the folder may be the recipe of this run, because it is read before it is written. Callers therefore leave
     /// it out of `inputs`.
     ///
     /// # Errors
-    /// If the folder contains such a file.
+    /// If a path holds something other than a regular file, or an input would be replaced or removed.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_record_paths(folder)?;
         record_paths(folder).try_for_each(|path| inputs.check_output(&path))?;
@@ -164,10 +164,10 @@ impl RunFolder {
         Ok(Self::of(folder, metrics, rollouts, 0))
     }
 
-    /// Checks that a folder has the records up to `extent`.
+    /// Checks that the metrics file of a folder is at least as long as `extent` says. The files of single steps are not checked.
     ///
     /// # Errors
-    /// If the metrics file cannot be read or is shorter than `extent`.
+    /// If the metrics file is missing, cannot be examined or is shorter.
     pub fn check_records(folder: &Path, extent: RunFolderExtent) -> Result<(), RecordError> {
         let (path, expected) = (folder.join(METRICS), extent.metrics);
         let found = match fs::metadata(&path) {
@@ -239,7 +239,8 @@ impl RunFolder {
         &self.folder
     }
 
-    /// Writes the records of a step that was reported at `unix_s`, in seconds since 1970.
+    /// Writes the records of a step: its rollouts and placements, if there are any, and its metrics. `round` is the kind of its round, and
+    /// `unix_s` the time of the report in seconds since 1970.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -260,8 +261,8 @@ impl RunFolder {
         self.write_metrics(report.step.0 + 1, round, time, metrics)
     }
 
-    /// Adds a line to `metrics.jsonl`, and its metrics to the event file if the run writes one. Call [`step`](Self::step) for the metrics
-    /// of a training step, and this function for other metrics, such as the metrics of the validation before the first step.
+    /// Adds a line to `metrics.jsonl`, and its metrics to the event file if the run writes one. `step` counts from 1; 0 is the validation
+    /// before the first step. Call [`step`](Self::step) for a training step, and this function for other metrics.
     ///
     /// # Errors
     /// If a file cannot be written.

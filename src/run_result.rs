@@ -9,15 +9,15 @@ use crate::lifetime::EndReason;
 /// The results of a run that its observer does not receive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResult {
-    /// The metrics of the validation before the first step; `None` without such a validation.
+    /// The metrics of the validation before the first step; `None` without such a validation and in a resumed run.
     pub warm_start: Option<Metrics>,
-    /// The metrics of the validation after the last step; `None` without such a validation.
+    /// The metrics of the validation after the last step; `None` without validation data and if the run ended early.
     pub last: Option<Metrics>,
-    /// The numbers of validation prompts.
+    /// The numbers of validation prompts, used and left out.
     pub validation_prompts: ValidationPrompts,
     /// The number of training prompts left out because of their length, counted once per epoch.
     pub overlong_prompts: u64,
-    /// The number of prompts that the curriculum skipped; `None` without a curriculum.
+    /// The numbers of prompts that the curriculum skipped; `None` without a curriculum.
     pub skipped: Option<SkippedCounts>,
     /// The reason why the run ended.
     pub ended: EndReason,
@@ -41,7 +41,7 @@ impl From<&SkippedPrompts> for SkippedCounts {
 /// The numbers of validation prompts, used and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValidationPrompts {
-    /// The number of prompts.
+    /// The number of prompts that are validated on.
     pub prompts: usize,
     /// The number of prompts left out because of their length.
     pub overlong_prompts: u64,

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::run_folder::{LineTime, RecordError, RunFolder, RunFolderExtent};
 
-/// The maximum number of unwritten records; a further record waits. Each unwritten step holds all of its responses in memory.
+/// The maximum number of unwritten records. The caller of a further record waits. Each unwritten step holds all of its responses in memory.
 const MAX_UNWRITTEN: usize = 2;
 
 /// Writes records into a [`RunFolder`] on a thread of its own, in the order of the calls.

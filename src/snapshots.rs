@@ -30,7 +30,7 @@ const DATA_FACT: &str = "data";
 pub enum ResumeFrom {
     /// The newest valid snapshot. If there are no snapshots yet, the run starts from the beginning.
     Latest,
-    /// The snapshot taken after this number of steps.
+    /// The snapshot taken after this number of steps, at least 1.
     Steps(u64),
 }
 
@@ -133,7 +133,7 @@ impl RunSnapshots {
         Ok(Self { plan, restored, generation, notes })
     }
 
-    /// Returns a note in JSON with which the other processes of the run [join](Self::join).
+    /// Returns a note in JSON, which the other processes of the run pass to [`join`](Self::join).
     #[must_use]
     pub fn note(&self) -> String {
         let note = JoinNote {
@@ -161,12 +161,12 @@ impl RunSnapshots {
     }
 }
 
-/// The message of the first process to the others.
+/// The content of the note with which the other processes join the snapshots of the first process.
 #[derive(Serialize, Deserialize)]
 struct JoinNote {
     /// The generation of the store; `None` if the run neither takes snapshots nor resumes from one.
     generation: Option<Generation>,
-    /// The last step of the snapshot to resume from.
+    /// The last step of the snapshot to resume from; `None` if the run starts from the beginning.
     resumed: Option<Step>,
 }
 

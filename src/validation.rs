@@ -6,6 +6,9 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
 /// Validates a policy and blocks until the metrics are available.
+///
+/// # Errors
+/// If the validation fails, or its thread panicked.
 pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
     let reply = validator.call(|| {}, move |validate| validate(&policy));
     reply.wait_outcome().map_err(Error::msg).context("validation")

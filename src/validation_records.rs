@@ -58,7 +58,7 @@ impl ValidationRecords {
     }
 }
 
-/// A row of the file.
+/// A response, with `greedy` set if it was decoded greedily.
 struct Row<'a> {
     greedy: bool,
     response: &'a ValidatedResponse,

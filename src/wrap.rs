@@ -1,7 +1,7 @@
 //! Breaks text into lines for a terminal.
 
 /// Appends `words` and a line break to `text`. A line that would exceed `width` characters continues on a new line after `indent` spaces.
-/// `None` breaks no lines, and a width below `indent + 20` counts as `indent + 20`.
+/// A word that is longer than a line is not broken. `None` breaks no lines, and a width below `indent + 20` counts as `indent + 20`.
 pub(crate) fn wrap(text: &mut String, words: &str, indent: usize, width: Option<usize>) {
     let mut column = text.rsplit('\n').next().unwrap_or_default().chars().count();
     let mut is_first = true;

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::bandit::{self, Logits};
 
-/// A request for the response with this id.
+/// A request for a response, with the id of the response.
 #[derive(Serialize, Deserialize)]
 struct Draw {
     step: u64,
@@ -20,7 +20,7 @@ struct Draw {
     sample: u32,
 }
 
-/// A response of one token.
+/// A response of one token, with the log-probability of the token in nats.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Drawn {
     token: i32,
@@ -49,7 +49,7 @@ pub(crate) fn start(runtime: &Runtime, logits: Logits) -> io::Result<String> {
     Ok(url)
 }
 
-/// Requests the response with this id from the server at `url`.
+/// Requests the response `id` from the server at `url`.
 pub(crate) async fn request(
     client: reqwest::Client,
     url: String,

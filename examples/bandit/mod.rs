@@ -55,7 +55,7 @@ pub(crate) fn completion(
     }
 }
 
-/// An engine whose responses are one token long. Each token is the arm of a bandit.
+/// An engine whose responses are one token long: the digit of an arm.
 pub(crate) struct Arms {
     logits: Logits,
     version: PolicyVersion,
@@ -70,7 +70,7 @@ impl Arms {
     }
 }
 
-/// Returns a number in [0, 1) that depends only on the id of the response (SplitMix64).
+/// Returns a number in [0, 1) that depends only on the id of the response. The id is hashed with constants of SplitMix64.
 fn uniform(id: SampleId) -> f64 {
     let mut bits = (id.step.0 << 32) ^ (id.prompt.0 << 8) ^ u64::from(id.sample);
     for factor in [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -164,7 +164,7 @@ impl Trainer for Learner {
     }
 }
 
-/// Emits `count` prompts without content.
+/// Returns a function that emits `count` prompts of one token, 0.
 pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), BoxError> + Send {
     move |emitter| {
         let row = |id| PromptRow {
@@ -174,7 +174,7 @@ pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), BoxErro
             prompt_length: 1,
             ..PromptRow::default()
         };
-        // The schedule decides how many of the prompts it reads.
+        // A schedule may end before all prompts are read.
         let _wanted = emitter.send(prompt_batch(&(0..count).map(row).collect::<Vec<_>>()));
         Ok(())
     }

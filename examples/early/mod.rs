@@ -29,6 +29,9 @@ pub(crate) struct Early {
 
 impl Early {
     /// Creates the policy.
+    ///
+    /// # Errors
+    /// If `groups` is 0, or rounds overlap.
     pub(crate) fn new(
         options: EarlyOptions,
         context: PlacementContext,
@@ -43,7 +46,7 @@ impl Early {
         Ok(Self { groups, context, complete: 0, decisions: VecDeque::new() })
     }
 
-    /// Lends this number of devices to training. The others generate, as many as are whole instances.
+    /// Lends `training_devices` devices to training. The other devices generate, as far as they are whole instances.
     fn lend(&mut self, training_devices: u32, reason: Reason) {
         let PlacementContext { devices, tensor_parallel, .. } = self.context;
         let instances = (devices - training_devices) / tensor_parallel;
@@ -77,7 +80,7 @@ impl PlacementPolicy for Early {
         self.decisions.pop_front()
     }
 
-    /// Nothing outlives a round, so a resumed policy starts like a new one.
+    /// Returns [`NO_LEARNED_STATE`], because no state outlives a round. A resumed policy starts like a new one.
     fn save(&self) -> Option<Vec<u8>> {
         Some(NO_LEARNED_STATE.to_vec())
     }

@@ -8,7 +8,7 @@ use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, RoundKind}
 use rollpacker::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The state that outlives a round, which a snapshot contains.
+/// The state in a snapshot: the part that outlives a round.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     waiting: BTreeMap<PromptId, Option<Step>>,
@@ -24,7 +24,7 @@ pub(crate) struct Oversampling {
     /// The steps whose policy is published but whose round is not open yet.
     due: VecDeque<Step>,
     open: Option<OpenRound>,
-    /// `true` once all prompts are read.
+    /// `true` once all prompts of the dataset were received.
     complete: bool,
     finished: bool,
     decisions: VecDeque<Decision>,
@@ -34,7 +34,7 @@ struct OpenRound {
     step: Step,
     /// The number of groups still to be admitted.
     open_groups: usize,
-    /// The finished responses of each prompt.
+    /// The responses that have ended, of each launched prompt that is not admitted yet.
     groups: BTreeMap<PromptId, BTreeSet<u32>>,
 }
 

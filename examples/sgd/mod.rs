@@ -1,6 +1,7 @@
 //! A small trainer of a real model: REINFORCE with plain gradient descent and momentum.
 //!
-//! It saves its state, so that a run with snapshots resumes exactly. It is no replica, so a run with several workers is refused.
+//! The trainer saves its state, so that a run with snapshots resumes exactly. It does not support replicas, so a run with several workers
+//! is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,15 +18,15 @@ use tch::{Kind, TchError, Tensor};
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SgdOptions {
-    /// The share of the last step that the next one repeats, from 0 to below 1.
+    /// The factor by which an update multiplies the velocity before it adds the gradient, from 0 to below 1. Default: 0.
     #[serde(default)]
     momentum: f64,
 }
 
-/// A response that waits for the update.
+/// A response of the step, whose gradient the next update computes.
 struct Response {
     ids: Vec<i64>,
-    /// The number of tokens of the prompt, which carry no loss.
+    /// The number of tokens of the prompt, which do not contribute to the loss.
     prompt_length: usize,
     advantages: Vec<f32>,
     weight: f32,
@@ -44,6 +45,9 @@ pub(crate) struct Sgd {
 
 impl Sgd {
     /// Loads the model.
+    ///
+    /// # Errors
+    /// If `momentum` is out of its range, or the model cannot be loaded.
     pub(crate) fn start(
         options: SgdOptions,
         context: TrainerContext,
@@ -80,7 +84,7 @@ impl Sgd {
         (loss * (-f64::from(response.weight) / tokens)).f_backward()
     }
 
-    /// Moves the weights against the gradient, clears it, and returns its norm.
+    /// Moves the weights against the gradient with momentum, clears the gradient, and returns its norm from before.
     fn descend(&mut self) -> Result<f64, TchError> {
         let rate = self.context.config.optimizer.learning_rate.at(self.version.0);
         let mut squares = 0.0;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UniformOptions {
-    /// Number of tokens of a response, at most `data.max_response_length`.
+    /// Number of tokens of a response, from 1 to `data.max_response_length`.
     tokens: u32,
 }
 
@@ -27,6 +27,9 @@ pub(crate) struct Uniform {
 
 impl Uniform {
     /// Starts the engine.
+    ///
+    /// # Errors
+    /// If `tokens` is out of its range.
     pub(crate) fn start(
         options: UniformOptions,
         context: EngineContext,
@@ -43,7 +46,7 @@ impl Uniform {
         Ok(Self { tokens, context, version, ended: VecDeque::new(), waker: None })
     }
 
-    /// Continues `partial`, or starts a response if it is empty.
+    /// Returns the rest of the response `id` after the tokens of `partial`, with these tokens.
     fn sample(&self, id: SampleId, partial: Partial) -> Completion {
         let Partial { launched, response_ids, logprobs, mut token_versions, .. } = partial;
         let vocabulary = self.context.vocab_size as u64;

@@ -150,7 +150,7 @@ pub fn initial_policy() -> Batch {
     policy_batch(&Policy { version, location: "memory".to_owned(), digest: 0 })
 }
 
-/// Returns the clock of the run.
+/// Returns a wall clock that starts now.
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(WallClock::start())
 }

@@ -55,7 +55,8 @@ impl Groups<'_> {
         Self { reward_kl: Some(controller), ..self }
     }
 
-    /// Requires the predictions of a critic for each response. The groups must go through [`infer`](crate::InferenceExt::infer) afterwards.
+    /// Requires the predictions of a critic for each response. The groups must go through [`infer`](crate::InferenceExt::infer) afterwards;
+    /// otherwise the estimator receives no predictions.
     #[must_use]
     pub fn with_values(self) -> Self {
         Self { needs_values: true, ..self }
@@ -87,9 +88,10 @@ pub trait GroupExt<'scope> {
     /// Emits the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Responses that are not admitted
     /// are dropped, at the latest when the step ends.
     ///
-    /// A group is dropped and counted if one of its responses cannot be trained on because of an error. If the router has rewards for whole
-    /// groups, each group is scored by them before it is emitted. Schedules and curricula that decide by rewards do not receive these
-    /// scores, so the combination ends the run with an error.
+    /// A group is dropped and counted if one of its responses cannot be trained on because of an error.
+    ///
+    /// If the router has group rewards, they score each group before it is emitted. A schedule or curriculum that decides by rewards does
+    /// not receive the scores of group rewards, so a run with both ends with an error.
     fn group(self) -> Groups<'scope>;
 }
 

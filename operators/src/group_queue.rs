@@ -62,10 +62,12 @@ impl GroupQueue {
     /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if no
     /// group is due.
     ///
-    /// No group is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns the queued groups of the
-    /// step, and later calls return `None` until `frontier` has passed the step. With [`GroupDelivery::WholeStep`], every call returns
-    /// `None` until `frontier` has passed the step. All queued groups of the step are joined before `max_groups` of them are split off,
-    /// because a batch may hold several groups. The rest returns to the queue with the same capabilities.
+    /// No group is due while no device trains. Otherwise the result depends on the delivery:
+    ///
+    /// - [`GroupDelivery::Streamed`]: each call returns at most `max_groups` groups. The other groups of the step stay in the queue.
+    /// - [`GroupDelivery::Once`]: the first call for a step returns the queued groups of the step. Later calls return `None` until
+    ///   `frontier` has passed the step, and then the other groups.
+    /// - [`GroupDelivery::WholeStep`]: calls return `None` until `frontier` has passed the step, and then all groups.
     pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);
@@ -155,8 +157,8 @@ impl<T> GroupCalls<T> {
         }
     }
 
-    /// Begins a call with the groups that are due, unless a call is running or has failed. `what` is the name of the wait in reports of the
-    /// watchdog.
+    /// Begins a call with the groups that are due, unless a call is running or has failed. `what` names the awaited work in the reports of
+    /// the watchdog.
     pub(crate) fn begin(
         &mut self,
         frontier: &MutableAntichain<Step>,

@@ -31,7 +31,7 @@ use crate::wire::rows::Row;
 /// The name of the operator in metrics and faults.
 const NAME: &str = "group_reward";
 
-/// The output streams of the operator.
+/// The output streams of the operator for group rewards.
 pub(crate) struct GroupRewardOutputs<'scope> {
     /// Batches of [`schema::SCORED`], in whole groups.
     pub(crate) groups: BatchStream<'scope>,
@@ -39,8 +39,8 @@ pub(crate) struct GroupRewardOutputs<'scope> {
     pub(crate) warnings: BatchStream<'scope>,
 }
 
-/// Adds the scores of group rewards to whole groups. `texts` has the texts of the groups' prompts. Emits an error if the schedule or a
-/// curriculum decides by rewards, because they do not receive these scores.
+/// Adds the scores of group rewards to whole groups. `texts` has the texts of the groups' prompts. Emits an error if the schedule decides
+/// by rewards or there is a curriculum, because neither receives the scores of group rewards.
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     texts: BatchStream<'scope>,

@@ -43,9 +43,9 @@ const NAME: &str = "inference";
 /// assert_eq!(values, [vec![0.5], vec![0.5, 0.5], vec![0.5], vec![0.5, 0.5]]);
 /// ```
 pub trait InferenceExt {
-    /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. An output that
-    /// the trainer does not return is an empty list. Groups are passed to the trainer when [`deliver_when`](Groups::deliver_when) and the
-    /// placement allow it. Groups of a step wait for the update of the previous step.
+    /// Adds the outputs of the models of `trainer` for each response as columns. The batches then have the schema [`schema::INFERRED`]. An
+    /// output that the trainer does not return is an empty list. Groups are passed to the trainer when
+    /// [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the previous step.
     ///
     /// The run ends with an error if a call fails, or if the trainer does not return an output that
     /// [`with_kl_penalty`](Groups::with_kl_penalty) or [`with_values`](Groups::with_values) requires.

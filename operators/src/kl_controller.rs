@@ -9,7 +9,7 @@ use crate::resume::{ResumeError, SavedState};
 /// The name of the snapshot part with the coefficient.
 pub(crate) const PART: &str = "advantage";
 
-/// The maximum absolute relative error of the divergence; larger errors are clipped.
+/// The maximum absolute value of the relative error of the divergence; larger errors are clipped, as in verl.
 const MAX_ERROR: f64 = 0.2;
 
 /// The minimum factor of a step. With a horizon below a fifth of the responses of a step, the formula gives negative factors, and a negative
@@ -42,7 +42,7 @@ pub struct KlController {
 }
 
 impl KlController {
-    /// Creates a controller with an initial `coefficient`, which must be at least 0.
+    /// Creates a controller with an initial `coefficient`: the penalty per nat, at least 0. (verl: `algorithm.kl_ctrl.kl_coef`)
     #[must_use]
     pub fn new(control: KlControl, coefficient: f64) -> Self {
         Self { control, coefficient }

@@ -14,8 +14,8 @@ use rollpacker_stages::metrics::Merge;
 
 use crate::policy::metrics_batch;
 
-/// Routes batches of [`schema::METRICS`] from all workers to the first and merges them: each metric of a step is emitted once, when the
-/// step is complete. On a single worker, the stream is returned unchanged.
+/// Routes batches of [`schema::METRICS`] from all workers to the first worker, and merges the values of each metric of a step into one
+/// value. Emits the metrics of a step once, when the step is complete. On a single worker, returns the stream unchanged.
 ///
 /// [`Merge::of`] gives the rule of a metric: the sum for counts, the maximum for durations and levels (such as queue lengths), and the mean
 /// for others.

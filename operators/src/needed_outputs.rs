@@ -12,8 +12,9 @@ pub(crate) struct NeededOutputs {
 }
 
 impl NeededOutputs {
-    /// Rejects outputs of a wrong number of sequences, missing outputs that are needed, and outputs without one entry per token. Without
-    /// the check, a trainer that infers nothing would silently train without the KL penalty of the recipe.
+    /// Returns an error if the number of `inferred` is not the number of sequences, if a needed output is empty although the sequence has
+    /// tokens, or if an output has entries but not one per token. Without the check, a trainer that infers nothing would silently train
+    /// without the KL penalty of the recipe.
     pub(crate) fn check(
         self,
         sequences: &[Sequence<'_>],
@@ -42,8 +43,8 @@ struct OutputLength {
 }
 
 impl OutputLength {
-    /// Rejects an output of another length. `missing` is `None` if the output is not needed; an empty output is then accepted. Otherwise it
-    /// is the operation that the error about an empty output names.
+    /// Returns an error if `output` does not have the expected length. If `missing` is `None`, the output is not needed, and an empty
+    /// output is accepted. Otherwise `missing` is the operation that the error about an empty output names.
     fn check(
         &self,
         field: &'static str,

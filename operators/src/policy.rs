@@ -24,6 +24,9 @@ pub fn policy_batch(policy: &Policy) -> Batch {
 }
 
 /// Returns the policy in row `row` of a batch of [`schema::POLICIES`].
+///
+/// # Panics
+/// If the batch has no such row.
 #[must_use]
 pub fn policy_of(batch: &Batch, row: usize) -> Policy {
     Policy {

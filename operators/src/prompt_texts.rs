@@ -39,7 +39,7 @@ impl PromptTexts {
     /// Returns the columns `messages`, `ground_truth` and `extra_info` for `rows`, which have a column `prompt_id`.
     ///
     /// # Panics
-    /// If the text of one of the prompts was not added. The schedule sends it before the prompt has responses.
+    /// If the text of one of the prompts was not added. All texts of a step have arrived when the step is complete.
     #[must_use]
     pub fn columns(&self, rows: &RecordBatch) -> [(&'static str, ArrayRef); 3] {
         let batch = Batch::new(rows.clone());
@@ -70,7 +70,7 @@ impl TextsByStep {
         self.0.get(&step)?.get(prompt)
     }
 
-    /// Drops the texts of steps that no frontier includes and for which `is_needed` returns `false`.
+    /// Drops the texts of steps that all frontiers have passed, except steps for which `is_needed` returns `true`.
     pub(crate) fn drop_complete_steps(
         &mut self,
         frontiers: &[MutableAntichain<Step>],

@@ -62,9 +62,9 @@ impl Survival {
         self.count += count;
     }
 
-    /// Observes `count` responses that carry no information about the first `entry` tokens (left truncation). They stand in for responses
-    /// that were cut at `entry`. The caller must also call [`Survival::observe_many`] for the same number of responses, each of more than
-    /// `entry` tokens.
+    /// Observes `count` responses that carry no information about the first `entry` tokens (left truncation). They replace the continuation
+    /// of responses that were cut at `entry`. The caller must also call [`Survival::observe_many`] for the same number of responses, each
+    /// of more than `entry` tokens.
     ///
     /// The responses are at risk only at lengths above `entry` (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74,
     /// 1987). Entries and ends are counted separately, because the estimate needs only these counts.
@@ -94,7 +94,7 @@ impl Survival {
         }
     }
 
-    /// Returns the number of observed responses, whole and censored.
+    /// Returns the number of observed responses, whole and censored. A response with late entry counts as one.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -197,7 +197,7 @@ pub struct Curve {
     area: f64,
 }
 
-/// One step of the curve.
+/// A length at which the curve falls, because responses ended there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct CurveStep {
     length: u32,
@@ -222,7 +222,7 @@ impl Curve {
             .then(|| (self.area - self.area_to(tokens)) / survival)
     }
 
-    /// Like [`Survival::mean`].
+    /// Like [`Survival::mean`], in O(1).
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         self.last.map(|_| self.area)

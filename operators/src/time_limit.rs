@@ -51,7 +51,7 @@ pub trait TimeLimit {
     /// Returns the time limits of the test cases for a response to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;
 
-    /// Records the executions of a scored response.
+    /// Records the executions of a scored response to the prompt in `row` of the dataset. `executions` is never empty.
     fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]);
 
     /// Records the longest correct execution of test case `case` of the prompt in `row`, over all steps so far and all workers. Called when

@@ -50,7 +50,7 @@ pub fn check_current(restored: &RestoredSnapshot, policies: &[Policy]) -> Result
     Err(ResumeError::Refused { step, part: PART, reason: reason.into() })
 }
 
-/// The reason why a call of a trainer has no result: the error of the trainer, or a panic of its thread.
+/// The error of a call of a trainer: an error that the trainer returned, or a panic of its thread.
 pub type TrainerCallError = CallError<TrainError>;
 
 /// A trainer and the service that runs its calls: a thread, or the caller itself in virtual time. The inference, gradient, reduce and
@@ -71,14 +71,14 @@ struct TimedTrainer {
     inferring: Nanos,
     /// The busy time of the accumulation since the last update.
     accumulating: Nanos,
-    /// The policy that was published last.
+    /// The policy that was published, restored or produced by an update last.
     published: Option<Policy>,
     /// The step whose update comes next.
     next: Step,
     /// Groups of steps after `next`. With staleness they may arrive before the update of `next`, and must not be accumulated into its
     /// gradient.
     early: Vec<(Step, Batch)>,
-    /// An error of work that no caller waited for. The next call returns it.
+    /// An error of work that no caller waited for. The next inference, accumulation, update or removal of a gradient returns it.
     failed: Option<TrainError>,
 }
 
@@ -148,7 +148,8 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.publish(version))
     }
 
-    /// Returns the policy that was published last; publishes version 0 if there is none. Blocks until done.
+    /// Returns the policy that was published, restored or produced by an update last; publishes version 0 if there is none. Blocks until
+    /// done.
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
@@ -181,7 +182,7 @@ impl TrainerThread {
         Ok(policies)
     }
 
-    /// Writes the weights as a Hugging Face model folder. Blocks until done.
+    /// Writes the weights to `folder` in the layout of a Hugging Face model. Blocks until done.
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
@@ -189,7 +190,8 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
-    /// Runs the trainer's models on `groups`. The reply is an error if the trainer fails or an output that is `needed` is missing.
+    /// Runs the trainer's models on `groups`. The reply has one output per response, in the order of the rows. It is an error if the
+    /// trainer fails or an output that is `needed` is missing. Calls `wake` when the reply is ready.
     pub(crate) fn infer(
         &self,
         step: Step,
@@ -201,7 +203,7 @@ impl TrainerThread {
     }
 
     /// Accumulates the gradient of `groups`. Groups of steps after the step whose update comes next are held until their own update comes
-    /// next.
+    /// next; the reply is then ready at once. Calls `wake` when the reply is ready.
     pub(crate) fn accumulate(
         &self,
         step: Step,
@@ -212,7 +214,8 @@ impl TrainerThread {
     }
 
     /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step. The reply is an error if the
-    /// update fails or the version of the new policy is not the number of the next step.
+    /// update fails, if held groups cannot be accumulated, or if the version of the new policy is not the number of the next step. Calls
+    /// `wake` when the reply is ready.
     pub(crate) fn update(
         &self,
         step: Step,
@@ -280,7 +283,7 @@ impl TimedTrainer {
         Ok(policies)
     }
 
-    /// Accumulates the groups of the next step that arrived before the last update. Keeps the first error for the next call.
+    /// Accumulates the held groups of step `next`, and keeps those of later steps. Keeps the first error for the next call.
     fn catch_up(&mut self) {
         for (step, groups) in std::mem::take(&mut self.early) {
             let outcome = self.accumulate(step, &groups);

@@ -83,7 +83,7 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// The result of an update.
+/// The new policy and the metrics of an update, or its error.
 type UpdateResult = Result<(Policy, Metrics), TrainerCallError>;
 
 /// The update that the trainer is working on.
@@ -183,7 +183,7 @@ fn first_open(
     frontier.chain(open.keys().next().copied()).min()
 }
 
-/// Returns the trainer's state after the updates that were requested so far.
+/// Returns a snapshot part with the trainer's state after the updates that were requested so far.
 fn state(trainer: &TrainerThread, draft: &Draft<'_>) -> Part {
     draft.external("safetensors", |file| {
         let reply = trainer.save_state(file.to_owned(), || {});

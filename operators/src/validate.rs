@@ -29,7 +29,7 @@ use crate::prompts::PromptRow;
 use crate::reward::describe;
 use crate::update::Updates;
 
-/// The result of a validation.
+/// The scores and lengths of a policy's responses to the validation prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValidationResult {
     /// Mean score over all responses, except responses that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]). `None` if no
@@ -65,14 +65,14 @@ pub enum ValidationError {
     /// A reward whose errors end the run failed, or a reward whose errors are tolerated failed too often.
     #[error("{prompt}: {}", describe(error, data_source))]
     Reward {
-        /// The prompt, by its position in the validation data.
+        /// The position of the prompt in the validation data, from 0.
         prompt: PromptId,
         /// The data source that selected the reward.
         data_source: String,
         /// The error of the reward.
         error: RewardError,
     },
-    /// The responses cannot be written.
+    /// The file of the validated responses cannot be written.
     #[error("responses of the validation: {reason}")]
     Record {
         /// The cause, including the name of the file.
@@ -156,6 +156,9 @@ impl Validator {
     /// # Errors
     /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
     /// data source and fails [`MAX_TOLERATED`] times or more.
+    ///
+    /// # Panics
+    /// If called from an asynchronous task.
     pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, ValidationError> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
@@ -267,7 +270,8 @@ impl Validator {
     }
 }
 
-/// A function that validates a policy and returns metrics.
+/// A function that validates a policy and returns metrics. It should return its duration in seconds as the metric `timing_s/testing`, which
+/// is not counted as time of the step.
 pub type ValidatePolicy = Box<dyn FnMut(&Policy) -> Result<Metrics, ValidationError>>;
 
 /// A thread that validates policies with a function, usually one that calls a [`Validator`].
@@ -305,9 +309,9 @@ pub type ValidatorThread = ServiceThread<ValidatePolicy>;
 /// assert_eq!(metric(&metrics, "val/score"), [1.0]);
 /// ```
 pub trait ValidateExt {
-    /// Validates each policy whose version is a multiple of `every` before passing it on, so that a round that needs the policy waits for the result. If
-    /// `every` is 0, no policy is validated. A failed validation ends the run. With several workers, each worker validates its own
-    /// policies, so `every` should be 0 on all workers but one.
+    /// Validates each new policy whose version is a multiple of `every` before passing it on, so that a round that needs the policy waits
+    /// for the result. The initial policy is not validated. If `every` is 0, no policy is validated. A failed validation ends the run. With
+    /// several workers, each worker validates its own policies, so `every` should be 0 on all workers but one.
     #[must_use]
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
@@ -319,7 +323,7 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// A policy that waits to be passed on, with its validation if it has one.
+/// A policy that is not passed on yet, with its running or ended validation if it is validated.
 struct PendingPolicy {
     capabilities: Capabilities,
     policy: Policy,

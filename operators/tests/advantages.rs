@@ -21,7 +21,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// Returns the rows of `values` at the unmasked positions: our packed form.
+/// Returns the values of each row whose mask is not 0.
 fn packed(values: &Value, mask: &Value) -> Vec<Vec<f64>> {
     let rows = values.as_array().unwrap().iter().zip(mask.as_array().unwrap());
     rows.map(|(values, mask)| {
@@ -57,7 +57,7 @@ fn trajectories(all: &Value, entry: &Value) -> Vec<Trajectory> {
     .collect()
 }
 
-/// Parses a name with options, such as `gae gamma=0.99 lam=0.95 (raw)`.
+/// Returns the estimator of a name with options, such as `gae gamma=0.99 lam=0.95 (raw)`.
 fn estimator(name: &str) -> Estimator {
     if name.starts_with("trl grpo") {
         return Grpo { norm_by_std: true, epsilon: 1e-4 }.into();

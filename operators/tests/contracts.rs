@@ -21,7 +21,7 @@ fn synchronous() -> Synchronous {
     Synchronous::new(config).expect("valid")
 }
 
-/// A schedule that replaces each decision of a correct one by those that `change` returns.
+/// A schedule that replaces each decision of a correct schedule by the decisions that `change` returns.
 struct Altered<F> {
     rounds: Synchronous,
     change: F,
@@ -44,7 +44,7 @@ impl<F: FnMut(Decision) -> Vec<Decision>> Schedule for Altered<F> {
     }
 }
 
-/// Returns the error of a run whose schedule is altered.
+/// Returns the error of a run with an [`Altered`] schedule.
 fn with_schedule(change: impl FnMut(Decision) -> Vec<Decision> + 'static) -> String {
     let altered = Altered { rounds: synchronous(), change, decided: Vec::new() };
     Run::of(altered).run().expect_err("a violation").to_string()
@@ -90,7 +90,7 @@ fn a_lost_prompt_is_a_fault() {
     assert!(error.contains("the deferred prompt"), "{error}");
 }
 
-/// An engine that reports each response of a correct one as those that `change` returns.
+/// An engine that replaces each response of a correct engine by the responses that `change` returns.
 struct Misreporting {
     engine: ShortestFirst,
     change: fn(Completion) -> Vec<Completion>,
@@ -122,7 +122,7 @@ impl RolloutEngine for Misreporting {
     }
 }
 
-/// Returns the error of a run whose engine reports otherwise than it should.
+/// Returns the error of a run with a [`Misreporting`] engine.
 fn with_engine(change: fn(Completion) -> Vec<Completion>) -> String {
     let engine = ShortestFirst::instant();
     let engine = Misreporting { engine, change, reports: Vec::new() };

@@ -56,7 +56,7 @@ fn schedules() -> Vec<Builtin> {
     ]
 }
 
-/// Length, finish reason, tokens, and the policy versions that sampled them.
+/// A response: its length, finish reason, tokens, and the policy versions that sampled the tokens.
 type Response = (u32, String, Vec<i32>, TokenVersions);
 
 /// The results that are equal in two equal runs.
@@ -70,7 +70,7 @@ struct Outcome {
     metrics: Vec<(String, u64)>,
 }
 
-/// Prompt, sample, tokens, weight, score and advantages.
+/// A trained response: its prompt, sample, tokens, weight, score and advantages. Floating-point numbers are stored as their bits.
 type Trained = (u64, u32, Vec<i32>, u32, u64, Vec<u32>);
 
 fn outcome(report: &StepReport) -> Outcome {

@@ -283,7 +283,7 @@ fn placing() -> Box<dyn PlacementPolicy> {
     Box::new(StreamTrainer::new(StreamTrainerOptions::predicted(), planner, Cost).expect("valid"))
 }
 
-/// The results of a step, in an order that is independent of time.
+/// The results of a step that do not depend on time.
 #[derive(Debug, PartialEq)]
 struct StepResult {
     step: Step,
@@ -474,7 +474,8 @@ impl Run {
         self.curriculum.as_ref().map_or(0, |stage| usize::try_from(count(stage)).expect("small"))
     }
 
-    /// Continues the run from the snapshot `from` (a step, or the newest) and writes snapshots to `folder`.
+    /// Runs the graph from the snapshot of step `from` in `folder`. If `from` is `None`, runs it from the newest snapshot, or from the
+    /// first step if there is none. Writes snapshots to `folder`.
     fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<StepResult>, Fault> {
         let store = open(folder);
         let found = from.map_or_else(|| store.latest(), |step| store.at(step)).expect("readable");
@@ -767,7 +768,7 @@ fn a_completed_run_is_extended() {
     }
 }
 
-/// A schedule with two responses to each prompt and one prompt per step. It cannot be saved.
+/// A schedule that decides nothing and cannot be saved.
 #[derive(Default)]
 struct Unsaved(Vec<Decision>);
 

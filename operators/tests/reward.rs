@@ -27,7 +27,7 @@ use support::rewarded::{
 };
 use support::{Reports, Run};
 
-/// A reward that takes 5 seconds per response; the score is the sample's number.
+/// Returns a reward that takes 5 seconds per response. The score is the index of the sample.
 fn five_seconds(log: &Log) -> Watched {
     let score = |id: SampleId| Ok(f64::from(id.sample).into());
     Watched { log: log.clone(), seconds: Arc::new(|_| 5), score }
@@ -63,7 +63,7 @@ fn check(log: &Log, expected: Expect) {
     expected.assert_eq(&log.text());
 }
 
-// All rewards except those of prompt 0 would take 100 seconds.
+// The rewards of samples 0 and 1 of prompt 0 take 1 second. All other rewards would take 100 seconds.
 #[test]
 fn scoring_of_deferred_rejected_or_surplus_responses_is_cancelled() {
     let log = Log::new();
@@ -273,7 +273,7 @@ fn a_schedule_that_decides_by_rewards_replaces_a_group_with_an_error() {
     assert_eq!((rejected, launched), (2.0, 4.0));
 }
 
-/// A reward of ten for the first response of a group.
+/// Returns a reward of ten for the first response of a group, and 0 for the others.
 fn ten_for_the_first(log: &Log) -> Watched {
     let score = |id: SampleId| {
         let value = f64::from(u32::from(id.sample == 0) * 10);
@@ -466,7 +466,7 @@ fn speculation_cancels_scoring() {
     }
 }
 
-/// A reward that never ends for prompt 1; it signals when it has begun and when it is dropped.
+/// A reward that never ends for prompt 1. It signals that it has begun and that its future is dropped.
 struct Stuck {
     begun: Sender<()>,
     gone: Arc<AtomicBool>,

@@ -17,8 +17,8 @@ use rollpacker_stages::reward::{
 };
 use support::rewarded::{Log, Rewarded};
 
-/// A sandbox with a slot for each response, which it runs on one case. The response is right after the given number of seconds, or never
-/// ends.
+/// A reward that runs each response on one test case, without queueing. The response is right after the number of seconds that
+/// `right_after` returns, or never ends if there is none.
 struct Sandbox {
     log: Log,
     right_after: fn(SampleId) -> Option<f64>,
@@ -42,10 +42,11 @@ impl Reward for Sandbox {
     }
 }
 
-/// The execution times reported by the ledger, by row and case.
+/// The longest correct executions that the ledger reported, by dataset row and case.
 type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
 
-/// Passes executions to the policy as they happen, or leaves learning to the ledger alone; records the times of the ledger either way.
+/// Adaptive limits that learn either from executions as they happen (`learns_online`) or from the anchors of the ledger. Records the
+/// anchors of the ledger in `known`.
 struct ObservedLimit {
     policy: Rc<RefCell<AdaptiveLimits>>,
     known: Known,
@@ -71,7 +72,7 @@ impl TimeLimit for ObservedLimit {
     }
 }
 
-/// A seed with which only sample 1 of prompt 1 is audited; one response in five is.
+/// Returns limits with an audit share of 0.2, with a seed that audits only sample 1 of prompt 1 among these responses of step 0.
 fn policy(prompts: u64, responses: u32) -> AdaptiveLimits {
     let audited = |policy: &mut AdaptiveLimits, prompt, sample| {
         let id = SampleId { step: Step(0), prompt: PromptId(prompt), sample };

@@ -97,7 +97,7 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
     near(STAGES.map(|name| metrics[name]).iter().sum(), seconds);
 }
 
-// The engine takes requests up at once.
+// The engine starts each request without delay.
 #[test]
 fn the_stages_of_a_step_add_up_to_its_time() {
     let mut report =
@@ -109,14 +109,14 @@ fn the_stages_of_a_step_add_up_to_its_time() {
     assert_eq!(stages(&report), [7.0, 32.0, 5.0, 19.0]);
 }
 
-// The report is changed as if the round had opened 7 s earlier: 2 s for the weights and 5 s for handing out requests.
+// The report is changed as if the round had opened 7 s earlier: 2 s to load the weights, and 5 s to distribute the requests.
 #[test]
 fn weight_loading_excludes_dispatch_if_the_engine_reports_it() {
     let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0);
     let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
     assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));
     let report = &mut reports[1];
-    // The stage ends no later than the first response is taken up, regardless of the engine's report.
+    // The stage ends at the latest when the first response starts, even if the engine reports a later time.
     assert_eq!(stages(report), [0.0, 32.0, 5.0, 19.0]);
     open_before(report, 7);
     assert_eq!(stages(report), [2.0, 37.0, 5.0, 19.0]);

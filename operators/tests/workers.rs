@@ -42,7 +42,7 @@ use support::{Reports, ShortestFirst, prompts, router};
 const PARAMETERS: usize = (1 << 16) + 1000;
 const PROMPTS: u64 = 40;
 
-/// The record of a replica.
+/// The updates that a replica applied, and the sequences that it trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Updated {
     /// The digest of the weights after each update.
@@ -61,7 +61,7 @@ struct Replica {
     updates: u64,
     log: Arc<Mutex<Updated>>,
     fails_at: Option<Step>,
-    /// The difference of the replica's weights from those of the others.
+    /// The error that each update adds to the first weight; 0 for a correct replica.
     error: i64,
 }
 
@@ -143,7 +143,7 @@ struct Run {
     staleness: u64,
     /// The worker whose trainer fails, and the step.
     fails_at: Option<(usize, Step)>,
-    /// The worker whose weights diverge.
+    /// The worker whose updates are wrong.
     errs: Option<usize>,
 }
 

@@ -176,7 +176,7 @@ fn report_usage_error(error: &clap::Error) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-/// Starts the threads of an HTTP server.
+/// Returns a runtime with two threads for an HTTP server.
 #[cfg(any(feature = "view", feature = "servers"))]
 fn server_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let threads = tokio::runtime::Builder::new_multi_thread()

@@ -126,7 +126,7 @@ fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Resu
     Ok(summary)
 }
 
-/// The destination of the scored rows.
+/// The destination of the scored rows, as `--output` selects it.
 enum Output {
     Nowhere(io::Sink),
     Terminal(JsonRows),

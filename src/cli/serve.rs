@@ -213,7 +213,10 @@ fn with_flag(error: TorchServingError) -> anyhow::Error {
     }
 }
 
-/// Returns the key in an environment variable. From now on, all output redacts the key.
+/// Returns the key in an environment variable without spaces around it, and registers it as a secret to redact.
+///
+/// # Errors
+/// If the variable is not set, empty or blank.
 fn key(name: &str) -> anyhow::Result<String> {
     let written = std::env::var(name).unwrap_or_default();
     let key = written.trim();

@@ -283,7 +283,7 @@ fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Resu
     Ok(())
 }
 
-/// Mean loss and throughput since the last printed line.
+/// Sums over the steps since the last printed line, for its mean loss and throughput.
 struct SftProgress {
     every: u64,
     steps: u64,

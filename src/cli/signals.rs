@@ -1,4 +1,4 @@
-//! Signals that ask a command to end: SIGINT, SIGTERM and SIGHUP.
+//! The handling of the signals that end a command: SIGINT, SIGTERM and SIGHUP.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,6 +13,9 @@ use crate::terminal;
 pub(super) const INTERRUPTED: u8 = 130;
 
 /// Calls `stop` and prints `notice` at the first signal. A second signal ends the process at once, with exit status [`INTERRUPTED`].
+///
+/// # Errors
+/// If the process already has a handler, or the system rejects it.
 pub(crate) fn on_signal(
     notice: &'static str,
     stop: impl Fn() + Send + 'static,
@@ -28,7 +31,7 @@ pub(crate) fn on_signal(
     ctrlc::set_handler(handler).context("cannot listen for signals")
 }
 
-/// Returns a value that becomes `true` at the first signal; see [`on_signal`].
+/// Returns a receiver whose value becomes `true` at the first signal; see [`on_signal`].
 #[cfg(feature = "servers")]
 pub(crate) fn watch_signals(notice: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
     let (stop, stopping) = watch::channel(false);

@@ -232,7 +232,7 @@ fn cluster(
     }
 }
 
-/// The outcome of a finished run.
+/// The results of a run that ended without an error, also of a run that ended early.
 pub(super) struct TrainingReport {
     run: PathBuf,
     model: PathBuf,

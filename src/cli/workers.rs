@@ -20,7 +20,7 @@ use crate::terminal;
 /// The inputs of the workers of this process.
 pub(super) struct Workers {
     pub(super) recipe: Recipe,
-    /// Fingerprint of the prompts.
+    /// The fingerprint of the training prompts.
     pub(super) data: u64,
     /// The snapshots as process 0 has opened them; empty in the other processes.
     pub(super) snapshots: RunSnapshots,

@@ -16,7 +16,7 @@ use tch::Device;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EngineContext {
-    /// The purpose of the engine.
+    /// The purpose of the engine: training or validation.
     pub purpose: EnginePurpose,
     /// The index of the worker among all workers of the run, from 0. Each worker has an engine of its own.
     pub worker: usize,
@@ -38,7 +38,7 @@ pub struct EngineContext {
     pub example: Vec<i32>,
     /// The device of this worker's models.
     pub device: Device,
-    /// The settings of the recipe.
+    /// The settings of the recipe that concern engines.
     pub settings: EngineSettings,
     /// The clock of the run, by which completions are timed.
     pub clock: Arc<dyn Clock>,
@@ -63,7 +63,7 @@ pub enum EnginePurpose {
     Validation,
 }
 
-/// The settings of a recipe that concern engines. An engine honours the settings that apply to it.
+/// The settings of a recipe that concern engines. An engine honours `sampling` and the other settings that apply to it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EngineSettings {

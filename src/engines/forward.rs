@@ -33,7 +33,7 @@ pub fn canary_tokens(tokenizer: &Tokenizer, max: usize) -> Vec<i32> {
     tokens
 }
 
-/// Returns the log-probability of each token after the first.
+/// Returns the log-probability of each token after the first in nats, given the tokens before it. `tokens` must not be empty.
 pub(super) fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, TchError> {
     let logprobs = logprobs(decoder, &tokens[..tokens.len() - 1])?;
     let next = ids(decoder, &tokens[1..])?.f_unsqueeze(1)?;

@@ -59,7 +59,7 @@ use crate::recipe::error::{RecipeError, out_of_bounds};
 #[derive(Clone)]
 pub struct Engines(Catalog<EngineStarter>);
 
-/// An engine that was started.
+/// A started engine, and the sources of its metrics.
 pub(crate) struct StartedEngine {
     pub(crate) engine: Box<dyn RolloutEngine>,
     /// The measurements of the torch engine; `None` for other engines.
@@ -74,9 +74,9 @@ pub(crate) struct StartedEngine {
     allow(dead_code, reason = "only engines over servers have it")
 )]
 pub(crate) struct ServerReports {
-    /// Returns the metrics since the last call.
+    /// A function that returns the metrics since its previous call.
     pub(crate) metrics: MetricSource,
-    /// Returns `true` if the engine failed because no server was available for too long.
+    /// A function that returns `true` if the engine failed because no server was available for `rollout.server_timeout`.
     pub(crate) is_unavailable: Box<dyn Fn() -> bool>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct ServerReports {
 #[error("the run ended because no inference server was available; resume it when one is")]
 pub struct ServersUnavailable;
 
-/// A function that returns metrics since its last call.
+/// A function that returns the names and values of metrics since its previous call.
 pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
 
 /// The measurements of a running torch engine.
@@ -98,7 +98,7 @@ pub(crate) struct EngineMeasurements {
 
 type Start = Arc<dyn Fn(EngineContext) -> anyhow::Result<StartedEngine> + Send + Sync>;
 
-/// A constructor of engines whose options have been read.
+/// A constructor of engines, with the options that the recipe sets.
 #[derive(Clone)]
 pub(crate) struct EngineStarter {
     start: Start,

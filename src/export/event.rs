@@ -10,7 +10,7 @@ pub(super) const FILE_VERSION: &str = "brain.Event:2";
 /// A record of an event file.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Event {
-    /// Seconds since 1970.
+    /// The time of the event, in seconds since 1970.
     #[prost(double, tag = "1")]
     pub(super) wall_time: f64,
     #[prost(int64, tag = "2")]
@@ -19,7 +19,7 @@ pub(super) struct Event {
     pub(super) content: Option<Content>,
 }
 
-/// The content of an [`Event`].
+/// The content of an [`Event`]: the version of the file, or scalars.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Content {
     /// The version of the file, in its first event.

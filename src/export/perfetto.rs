@@ -17,7 +17,7 @@ use crate::timeline::chrome::ChromeTrace;
 use crate::timeline::continuations::Continuations;
 use crate::timeline::{Interval, TimelineResponse, TimelineStep};
 
-/// A written trace.
+/// The counts of a trace that was written.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
     /// The number of steps in the trace.

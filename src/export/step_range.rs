@@ -11,7 +11,7 @@ pub(crate) struct StepRange {
 }
 
 impl StepRange {
-    /// All steps.
+    /// The range of all steps.
     pub(crate) const ALL: Self = Self { first: 1, last: None };
 
     /// Returns `true` if the range contains `step`.

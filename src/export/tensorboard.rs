@@ -18,7 +18,7 @@ use crate::run_files::{self, EVENT_FILE};
 use crate::run_reader::StepMetrics;
 use crate::show::RunRecord;
 
-/// A written event file.
+/// The path and the counts of an event file that was written.
 #[derive(Debug)]
 pub(crate) struct EventFile {
     /// The path of the file.

@@ -7,7 +7,7 @@ use rollpacker_stages::train::Metrics;
 use super::recent::StepWindow;
 use super::rule::{Finding, RULES};
 
-/// Judges a run after each step.
+/// The state with which a run is judged after each step.
 #[derive(Debug, Default)]
 pub(crate) struct FindingMonitor {
     window: StepWindow<Metrics>,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// The maximum number of first steps, and of last steps, that are judged.
 const STEPS: usize = 20;
 
-/// The metrics of a step.
+/// A step whose metrics can be read by name.
 pub(crate) trait MetricLookup {
     /// Returns a metric; `None` if the step does not report it.
     fn metric(&self, metric: &str) -> Option<f64>;
@@ -57,7 +57,7 @@ impl<S: MetricLookup + Clone> StepWindow<S> {
         self.steps
     }
 
-    /// Returns the steps to judge.
+    /// Returns the steps to judge: at most [`STEPS`] first steps and [`STEPS`] last steps.
     pub(super) fn recent(&self) -> Recent<'_> {
         // At most half of the steps count as first steps, so that a short run has a beginning to compare with.
         let first = self.first.iter().take(self.steps / 2);

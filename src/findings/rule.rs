@@ -10,18 +10,18 @@ use super::recent::{MetricLookup, StepWindow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
-    /// The run cannot learn, or hardly.
+    /// The run learns hardly or not at all.
     Severe,
     /// The run learns less than it could.
     Warning,
-    /// For information.
+    /// The finding is for information; it does not prevent learning.
     Note,
 }
 
-/// A statement about the run that its metrics support.
+/// A statement about a run that follows from its metrics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// The severity.
+    /// The severity of the problem.
     pub(crate) severity: Severity,
     /// The metric from which the finding is derived.
     pub(crate) metric: &'static str,
@@ -39,7 +39,7 @@ pub(super) struct Rule {
     metric: &'static str,
     /// Returns the value that is judged; `None` if the run does not report it, or if the rule does not apply to the run.
     value: fn(&Recent<'_>) -> Option<f64>,
-    /// The bound from which the value is a problem.
+    /// The smallest value that is a problem.
     bound: f64,
     severity: Severity,
     /// The number of steps after which a run warns of the problem while it trains. `None` if only `rollpacker show` and `rollpacker view`
@@ -268,7 +268,7 @@ impl Rule {
     }
 }
 
-/// Judges the last steps. The trend of the score comes first, then the problems from the severest.
+/// Returns the findings on the last steps: first the trend of the score, then the problems, the severest first.
 #[cfg(feature = "cli")]
 pub(crate) fn findings<S: MetricLookup + Clone>(window: &StepWindow<S>) -> Vec<Finding> {
     let run = window.recent();
@@ -277,8 +277,8 @@ pub(crate) fn findings<S: MetricLookup + Clone>(window: &StepWindow<S>) -> Vec<F
     trend(&run).into_iter().chain(findings).collect()
 }
 
-/// Compares the scores of the last steps with the scores of the first steps. A change below twice its standard error counts as no change.
-/// Returns `None` if there are too few scores to compare.
+/// Returns a finding on the mean score of the last steps compared with that of the first steps. A change of at most twice its standard
+/// error counts as no change. Returns `None` if there are too few scores to compare.
 #[cfg(feature = "cli")]
 fn trend(run: &Recent<'_>) -> Option<Finding> {
     let metric = "critic/score/mean";

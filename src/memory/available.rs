@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 /// The memory that this process can still allocate, and the limit that determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// The amount in bytes.
+    /// The number of bytes that the process can still allocate.
     pub bytes: u64,
     /// The limit that is reached first.
     pub limit: Limit,
@@ -19,7 +19,7 @@ pub struct Available {
 pub enum Limit {
     /// The kernel's estimate of the memory that can be allocated without swapping, plus free swap.
     Machine,
-    /// The limit of a control group, which containers use.
+    /// The memory limit of a control group, which containers use, minus the use of the group, plus the free swap of the machine.
     ControlGroup,
     /// The limit on the address space of a process, `RLIMIT_AS`.
     AddressSpace,

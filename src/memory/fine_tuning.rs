@@ -38,7 +38,7 @@ pub(crate) fn min_activation_bytes(model: &ModelConfig, tokens: usize) -> u64 {
     (tokens as u64).saturating_mul(activation_bytes_per_token(model))
 }
 
-/// The micro-batches of a fine-tuning run.
+/// The inputs of the estimate of a micro-batch in a fine-tuning run.
 pub(crate) struct MicroBatches<'a> {
     pub(crate) model: &'a ModelConfig,
     pub(crate) training: &'a SftConfig,
@@ -64,8 +64,9 @@ impl MicroBatches<'_> {
         ]
     }
 
-    /// Returns a lower bound on the tokens of the largest micro-batch of an epoch: the longest example, or the part of the token budget
-    /// that any batch fills.
+    /// Returns a lower bound on the tokens of the largest micro-batch of an epoch. One micro-batch contains the longest example. A batch
+    /// that fits into one micro-batch has at least the tokens of the `batch_size` shortest examples. A larger batch fills a micro-batch,
+    /// which then has more tokens than the budget minus the longest example.
     fn tokens(&self) -> usize {
         let mut lengths: Vec<usize> = self.examples.iter().map(tokens).collect();
         lengths.sort_unstable();

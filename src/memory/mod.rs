@@ -46,9 +46,9 @@ pub struct Estimate {
     ByteSize(*.needed), ByteSize(.available.bytes), .available.limit, list(.largest)
 )]
 pub struct OutOfMemory {
-    /// The bytes that the run needs.
+    /// The minimum number of bytes that the run needs.
     pub needed: u64,
-    /// The available memory.
+    /// The memory that the process can allocate, and the limit that determines it.
     pub available: Available,
     /// The largest parts, at most three, in descending order of size. Parts below 1 % of `needed` are left out.
     pub largest: Vec<MemoryPart>,

@@ -1,4 +1,4 @@
-//! The memory of models.
+//! The memory of the weights, activations and KV caches of models.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ pub(super) fn activation_bytes_per_token(model: &ModelConfig) -> u64 {
     floats.saturating_mul(size(model.layers)).saturating_mul(FLOAT_BYTES)
 }
 
-/// Converts a size of a model, which is never negative.
+/// Converts a size of a model. A negative size, which no valid model has, becomes 0.
 pub(super) fn size(size: i64) -> u64 {
     u64::try_from(size).unwrap_or(0)
 }

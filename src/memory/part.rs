@@ -25,7 +25,7 @@ impl MemoryPart {
     }
 }
 
-/// Formats a setting for error messages.
+/// Returns a setting as `key = value`.
 pub(crate) fn setting(key: &str, value: impl fmt::Display) -> String {
     format!("{key} = {value}")
 }

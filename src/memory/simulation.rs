@@ -9,7 +9,7 @@ const BYTES_PER_RESPONSE: u64 = 256;
 /// Bytes of a simulated engine instance.
 const BYTES_PER_INSTANCE: u64 = 128;
 
-/// Bytes that are kept per step.
+/// Bytes of a simulated step in the results of its run.
 const BYTES_PER_STEP: u64 = 64;
 
 /// Returns the memory parts of the runs of a job, of which at most `max_concurrent` are concurrent.

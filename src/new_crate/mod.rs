@@ -20,7 +20,7 @@ const FILES: [(&str, &str); 9] = [
 /// The program that installs libtorch. A crate that depends on a checkout uses the libtorch of the checkout.
 const INSTALLER: (&str, &str) = (".cargo/libtorch.py", include_str!("../../.cargo/libtorch.py"));
 
-/// The source of rollpacker.
+/// The source from which the new crate depends on rollpacker.
 enum Source {
     /// The folder of a checkout.
     Checkout(PathBuf),
@@ -44,10 +44,10 @@ pub(crate) enum NewCrateError {
         "--rollpacker `{0}`: expected the folder of a checkout of rollpacker, or the URL of its git repository"
     )]
     Source(String),
-    /// A file cannot be written.
+    /// A file, or the folder for it, cannot be written.
     #[error("cannot write {}: {error}", .path.display())]
     Write {
-        /// The file or folder.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,

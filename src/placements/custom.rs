@@ -1,4 +1,4 @@
-//! The placements of a program.
+//! The placements that a program adds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::live::{LivePlacement, LiveRun, TrainerThreads};
 use crate::recipe::choice::option_error;
 use crate::recipe::error::RecipeError;
 
-/// A function that returns the policy of a program in its initial state.
+/// A function that returns a policy in its initial state. Its options are already read.
 pub(super) type MakePolicy =
     Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 
@@ -22,7 +22,7 @@ pub(crate) struct PlacementKeys {
     pub(crate) options: &'static str,
 }
 
-/// A placement policy of a program, whose options have been read.
+/// A placement policy that a program added, with the options that a recipe or a simulated job sets.
 #[derive(Clone)]
 pub struct CustomPlacement {
     pub(super) name: String,
@@ -59,7 +59,7 @@ impl fmt::Debug for CustomPlacement {
 }
 
 impl PartialEq for CustomPlacement {
-    /// Compares the names.
+    /// Returns `true` if both policies have the same name. Their options are not compared.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }

@@ -14,7 +14,7 @@ use crate::profile_monitor::ProfileMonitor;
 /// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile. Decode times that the profile does not
 /// determine are infinite, and all decode times are infinite without a profile.
 ///
-/// The policy observes the responses of all workers, but places the instances of one worker. An instance of the policy therefore stands for
+/// The policy observes the responses of all workers, but places the instances of one worker. An instance of the policy therefore represents
 /// one instance of each worker. Training times are unknown; the triggers that a recipe can choose do not compare them.
 pub(super) struct LiveCost {
     /// The number of devices of a worker.

@@ -77,7 +77,7 @@ impl fmt::Debug for Placements {
 }
 
 impl PartialEq for Placements {
-    /// Compares the names.
+    /// Returns `true` if both have placements of the same names. The constructors are not compared.
     fn eq(&self, other: &Self) -> bool {
         self.names().eq(other.names())
     }

@@ -42,7 +42,7 @@ impl BuiltIn for Planner {
     }
 }
 
-/// Rollout and training alternate on all devices, with planned instances.
+/// A placement in which rollout and training alternate on all devices, and a planner chooses the devices of an instance.
 #[derive(Debug)]
 struct Planned {
     options: PlannerOptions,
@@ -70,6 +70,10 @@ impl LivePlacement for Planned {
 
 impl PlacementInputs<'_> {
     /// Returns the checked options of a planner.
+    ///
+    /// # Errors
+    /// If `algorithm.staleness` is above 0, `rollout.instances` is 1, or odd although the rule joins instances, `tensor_parallel` is not a
+    /// power of two that divides `rollout.instances`, or the rule is `predictive` and `rollout.profile` is not set.
     pub(super) fn planner(
         &self,
         rule: PlannerRule,

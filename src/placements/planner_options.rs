@@ -43,12 +43,12 @@ impl PlannerOptions {
         powers.take_while(move |size| devices.is_multiple_of(*size) && *size <= devices)
     }
 
-    /// Returns the options unless an instance always has one device.
+    /// Returns the options; `None` if an instance always has one device.
     pub(super) fn if_several(self) -> Option<Self> {
         (self.rule != Rule::Fixed || self.tensor_parallel > 1).then_some(self)
     }
 
-    /// Describes the instances on `devices` devices.
+    /// Describes the instances on `devices` devices as a clause, such as `4 instances generate`.
     pub(super) fn describe(self, devices: u32) -> String {
         let Self { rule, tensor_parallel } = self;
         let instances = devices / tensor_parallel;

@@ -36,7 +36,7 @@ impl BuiltIn for SeparatePools {
     }
 }
 
-/// The number of devices of each pool.
+/// The numbers of devices that generate and that train.
 #[derive(Debug)]
 struct Pools {
     generating: u32,

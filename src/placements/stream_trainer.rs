@@ -104,7 +104,7 @@ impl BuiltIn for StreamTrainer {
     }
 }
 
-/// A stream trainer with its planner.
+/// The checked options of a stream trainer and of its planner.
 #[derive(Debug)]
 struct Streamed {
     options: StreamTrainerOptions,

@@ -32,7 +32,7 @@ impl BuiltIn for TimeSharing {
     }
 }
 
-/// Rollout and training alternate on all devices.
+/// A placement in which rollout and training alternate on all `devices` devices.
 #[derive(Debug)]
 struct TimeShared {
     devices: u32,

@@ -1,6 +1,6 @@
 //! A replacement for the progress bar in a program without the feature `cli`, which draws none.
 
-/// Returns `None`: nothing is known about the terminal.
+/// Returns `None`, as for an output that is not a terminal.
 pub(super) fn terminal_width() -> Option<usize> {
     None
 }

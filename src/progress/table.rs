@@ -4,7 +4,7 @@ use rollpacker_stages::train::Metrics;
 
 use crate::number_format::format_number;
 
-/// The metrics of the columns after the step and the round, with their titles. A narrow terminal shows only the first columns.
+/// The title and the metric of each column after the step and the round. A narrow terminal shows only the first columns.
 const COLUMNS: [(&str, &str); 9] = [
     ("score", "critic/score/mean"),
     ("val", "val/score"),

@@ -1,4 +1,4 @@
-//! Keys of other frameworks and the keys of this project that they stand for. The documentation prints this table.
+//! Keys of other frameworks, and the keys of this project that they set. The documentation prints this table.
 
 use toml::{Table, Value};
 
@@ -92,7 +92,8 @@ pub(super) fn remove_other_names(table: &mut Table, aliases: &[Alias], key: &str
     }
 }
 
-/// Replaces each alias in `table` by the key that it stands for. Returns an error for each key that is set under several names.
+/// Replaces each alias in `table` by its key. Returns an error for each further name of a key that is set under several names; the value of
+/// the alias that comes last in `aliases` is kept.
 pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Vec<RecipeError> {
     let mut errors = Vec::new();
     for Alias { section, alias, key, .. } in aliases {

@@ -60,7 +60,8 @@ pub enum RecipeError {
         /// The errors, at least two.
         errors: Vec<RecipeError>,
     },
-    /// A value has the wrong type, a key is set twice, or the catalog entry that a key selects rejects its options.
+    /// A key cannot be used as written: its value has the wrong type, it is set twice, it conflicts with another key, or the catalog entry
+    /// that it selects rejects its options.
     #[error("key `{key}`: {reason}")]
     Type {
         /// The full name of the key, with its section.
@@ -122,7 +123,7 @@ pub(crate) fn reject(errors: Vec<RecipeError>) -> Result<(), RecipeError> {
     if errors.is_empty() { Ok(()) } else { Err(combine_errors(errors)) }
 }
 
-/// Returns the value. In case of an error, adds it to `errors` and returns the default.
+/// Returns the value. If there is none, adds the error to `errors` and returns the default.
 pub(crate) fn or_default<T: Default>(
     value: Result<T, RecipeError>,
     errors: &mut Vec<RecipeError>,

@@ -13,10 +13,11 @@ use super::error::{RecipeError, unknown_keys};
 
 /// A type that is read from TOML sections.
 pub(crate) trait Sections: DeserializeOwned {
-    /// Returns the section with this dotted name, or the top level of the file for "". Returns `None` if the section is not a struct.
+    /// Returns the section with this dotted name, or the top level of the file for "". Returns `None` if there is no such section, or if
+    /// its keys depend on a name in it.
     fn section(name: &str) -> Option<Section>;
 
-    /// Returns the keys of a section, or `None` if the section is not a struct.
+    /// Returns the keys of a section, or `None` in the same cases as [`section`](Self::section).
     fn keys(section: &str) -> Option<&'static [&'static str]> {
         Self::section(section).map(|section| section.keys)
     }
@@ -196,7 +197,7 @@ fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
     foreign.or(same)
 }
 
-/// Returns the dotted name of a key of a section; an empty section is that of the top level.
+/// Returns the dotted name of a key of a section; an empty `section` is the top level of the file.
 pub(crate) fn dotted_name(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }

@@ -386,7 +386,7 @@ impl Recipe {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// If its options are out of bounds.
+    /// If the schedule rejects its options.
     pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.raw.build_schedule()
     }

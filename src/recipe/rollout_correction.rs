@@ -12,7 +12,7 @@ use super::raw::{
     CorrectedLoss, IsThreshold, PolicyLoss, RawRecipe, RolloutCorrection, RsThreshold,
 };
 
-/// The policy loss that `loss_type = "reinforce"` stands for.
+/// The policy loss that `loss_type = "reinforce"` selects.
 pub(super) const REINFORCE_LOSS: &str = "gpg";
 
 /// Minimum bound of a divergence. Two float32 computations of the same policy differ by more than a smaller bound would allow.
@@ -208,8 +208,8 @@ fn rule(name: &str, bound: &str) -> Result<RolloutRs, RecipeError> {
     })
 }
 
-/// Parses the band `low_high`, or a single number `max`, which stands for the band from `1 / max` to `max`. Returns `None` for any other
-/// text, and for a band that is out of range.
+/// Parses the band `low_high`, or a single number `max`, which means the band from `1 / max` to `max`. Returns `None` for any other text,
+/// and for a band that is out of range.
 fn ratios(text: &str) -> Option<(f64, f64)> {
     let of_number = || text.parse().ok().map(|max: f64| (1.0 / max, max));
     band(text).or_else(of_number).filter(|&band| is_band(band))

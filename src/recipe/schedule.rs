@@ -112,9 +112,10 @@ impl PartialEq for Schedules {
 impl Schedules {
     /// Adds a schedule that `make` constructs from its options. Replaces a schedule of the same name.
     ///
-    /// Options with the names `prompts`, `responses` and `total_steps` are set from `data.train_batch_size`, `rollout.n` and
-    /// `trainer.total_training_steps`, and `slots` by default from the number of responses of a round. Responses are scored as they end
-    /// and groups are trained on as they are complete, unless `[pipeline]` sets otherwise.
+    /// Options with the names `prompts`, `responses` and `total_steps` are set from [`ScheduleSize`]: in a recipe, from
+    /// `data.train_batch_size`, `rollout.n` and `trainer.total_training_steps`. The default of an option `slots` is the number of responses
+    /// of a round in a recipe, and the maximum number of responses that the engine runs at once in a simulated job. By default, each
+    /// response is scored when it ends, and each group is trained on when it is complete; `[pipeline]` can change both.
     #[must_use]
     pub fn with<O: DeserializeOwned, S: Schedule + 'static>(
         mut self,

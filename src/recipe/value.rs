@@ -24,7 +24,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
 /// reason.
 ///
 /// # Errors
-/// If an error concerns no single key, returns its path and its reason.
+/// If an error concerns no single key. The error is the path and serde's reason.
 pub(super) fn read_rest<T: DeserializeOwned>(
     table: Table,
     mut wrong: impl FnMut(String, &Value, String),

@@ -25,13 +25,13 @@ use prose::Prose;
 pub(crate) use search::matching;
 pub(crate) use terminal::text;
 
-/// The names that a recipe may select, by key.
+/// Pairs of a recipe key and the names that are valid values of the key.
 pub(crate) type Names<'a> = Vec<(&'static str, Vec<&'a str>)>;
 
 /// A key, or an option of an entry that a recipe selects by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Key {
-    /// The dotted name.
+    /// The dotted name of the key, such as `rollout.n`.
     pub(crate) name: String,
     /// The entry that has the option, such as "schedule `sorted`"; `None` for a key of every recipe.
     pub(crate) belongs_to: Option<String>,

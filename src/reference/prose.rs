@@ -1,4 +1,4 @@
-//! The documentation of a key, taken apart: meaning, default, range, and the names of other frameworks.
+//! Splits the documentation of a key into its meaning, default, range, and the names of other frameworks.
 
 /// The parts of a key's documentation. The comments in `src/recipe/raw/` have this form.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(super) fn plain(text: &str) -> String {
     plain.replace("[`", "`").replace("`]", "`")
 }
 
-/// Splits off a last `(verl: ...; TRL: ...)`.
+/// Splits off the names of other frameworks at the end of a text: `(verl: ...; TRL: ...)`. The second part is empty if there are none.
 fn split_peers(text: &str) -> (&str, &str) {
     let opened =
         ["(verl: ", "(TRL: ", "(prime-rl: "].iter().filter_map(|open| text.rfind(open)).min();
@@ -103,11 +103,11 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The words with which a range begins, alone or after a comma.
+/// The words with which a range begins, at the start of a sentence or after a comma or semicolon.
 const RANGE_STARTS: [&str; 8] =
     ["from ", "at least ", "at most ", "above ", "in (", "in [", "positive", "a finite number"];
 
-/// Longest range in characters. Longer texts that begin in the same way are explanations.
+/// Maximum length of a range in bytes. A longer text that begins in the same way is an explanation.
 const MAX_RANGE_LENGTH: usize = 60;
 
 /// Splits a range off the end of a sentence. The rest is empty if the sentence is only a range.

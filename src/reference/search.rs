@@ -7,7 +7,7 @@ use super::{Key, SectionKeys};
 /// Returns the sections with the keys whose names begin with `prefix`.
 ///
 /// # Errors
-/// If no key begins with `prefix`. The error lists the names that the prefix may stand for, and is empty if no name is similar.
+/// If no key begins with `prefix`. The error lists at most five keys and sections with similar names, and is empty if there are none.
 pub(crate) fn matching(
     sections: Vec<SectionKeys>,
     prefix: &str,
@@ -39,7 +39,7 @@ fn suggestions(sections: &[SectionKeys], name: &str) -> Vec<String> {
     found
 }
 
-/// Returns the names of the key in other frameworks and its last part.
+/// Returns the names of the key in other frameworks, and the last part of its own name.
 fn other_names(key: &Key) -> impl Iterator<Item = &str> {
     let aliases = key.aliases.iter().map(|(alias, _)| alias.as_str());
     let ends = key.aliases.iter().filter_map(|(alias, _)| alias.rsplit('.').next());

@@ -193,7 +193,8 @@ fn codes(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns the rows of the table of settings on the page of TRL: TRL's names, and what they are here.
+/// Returns the rows of the table of settings on the page of TRL: TRL's names, and the keys and options of this project with the same
+/// meaning.
 fn rows_of_trl() -> impl Iterator<Item = (&'static str, &'static str)> {
     let rows = PAGE_OF_TRL.lines().filter(|line| line.starts_with("| `"));
     rows.filter_map(|line| line.trim_matches('|').split_once(" | "))

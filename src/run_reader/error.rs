@@ -12,9 +12,9 @@ pub(crate) enum ReadError {
          {found}"
     )]
     NoRun {
-        /// The folder.
+        /// The path that was given as the run folder.
         folder: PathBuf,
-        /// The reason why it is not a run folder.
+        /// The reason why the path is not a run folder.
         found: String,
     },
     /// A file cannot be read, or has content that no run writes.

@@ -85,8 +85,8 @@ impl MetricsFile {
         Self { path: folder.join(METRICS), identity: None, offset: 0, lines: 0 }
     }
 
-    /// Reads the lines that were added since the previous call. If the run has replaced the file since then, clears `sink` and reads all
-    /// lines.
+    /// Reads the lines that were added since the previous call. At the first call, and if the file was replaced or has become shorter since
+    /// then, clears `sink` and reads all lines.
     ///
     /// A last line without a line break is left to a later call: the run is writing it, or was killed while it wrote it.
     ///

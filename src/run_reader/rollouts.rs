@@ -84,7 +84,7 @@ impl Rollouts {
         Ok(Self { path, rows })
     }
 
-    /// Returns the path of the Parquet file.
+    /// Returns the path of the Parquet file that the responses were read from.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -110,7 +110,7 @@ impl Rollouts {
         self.column(name)?.as_string_opt().ok_or_else(|| self.column_error(name))
     }
 
-    /// Returns a column of flags.
+    /// Returns a column of Boolean values.
     pub(crate) fn flags(&self, name: &str) -> Result<&BooleanArray, ReadError> {
         self.column(name)?.as_boolean_opt().ok_or_else(|| self.column_error(name))
     }

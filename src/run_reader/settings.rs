@@ -11,7 +11,7 @@ use toml::Table;
 use super::ReadError;
 use crate::run_files::{RECIPE, SUMMARY};
 
-/// The settings that describe a run.
+/// The dotted names of the settings that `rollpacker show` and `rollpacker view` print.
 const SETTINGS: [&str; 9] = [
     "model.path",
     "data.train_files",

@@ -33,6 +33,7 @@ impl PendingGroups {
     }
 
     /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing row, and `None` otherwise.
+    /// Drops a row that was not [expected](Self::expect).
     pub(super) fn take(&mut self, key: GroupKey, member: GroupRow) -> Option<Vec<GroupRow>> {
         let missing = self.missing.get_mut(&key)?;
         *missing -= 1;

@@ -1,10 +1,10 @@
 //! Scores the rows of a file without training, for example to try a reward.
 //!
-//! Rows are read, scored and written in order with bounded concurrency, so that memory does not grow with the file. An error affects only
-//! the row in which it occurs, or all rows of its group.
+//! Rows are read, scored and written in order with bounded concurrency. Memory does not grow with the file, unless a reward scores whole
+//! groups. An error affects only the row in which it occurs, or all rows of its group.
 //!
 //! If a reward scores whole groups, a column identifies the group of each row. The file is then read twice: the first pass counts the rows
-//! of each group. A group is scored once its last row is scored, and its rows are written after that.
+//! of each group. A group is scored once its last row is scored. Until then, its rows and all scored rows after them are in memory.
 
 mod group;
 mod row;
@@ -32,13 +32,13 @@ use window::{TaskResult, Window};
 pub struct Scoring {
     /// The rewards by data source.
     pub router: Router,
-    /// The columns of the file.
+    /// The names of the columns that contain the response, the prompt and the other parts of a row.
     pub columns: ScoreColumns,
     /// Maximum number of rows scored at once; 0 counts as 1.
     pub concurrency: usize,
-    /// Time limits of test cases.
+    /// The time limits that rewards apply to test cases of code.
     pub limits: Limits,
-    /// The clock of the rewards.
+    /// The clock of the rewards, which also measures the duration of the scoring.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -47,15 +47,10 @@ impl Scoring {
     ///
     /// Calls `progress` with the number of rows done, and with the total if the file states it.
     ///
-    /// The loop has three phases. It first admits rows until the window is full or the file ends. It then waits for at least one task; a
-    /// group whose last row has just been scored becomes a task of its own. Finally it writes the rows that are next in order. If no task
-    /// is running although rows still wait for their group, the file has fewer rows than in the first pass, and the run fails instead of
-    /// waiting forever.
-    ///
     /// # Errors
-    /// If the file cannot be read or changes while it is read, the first row has no column for the response, no column identifies the
-    /// groups of a reward that scores whole groups, a group column is named without such a reward, the task of a reward panics, or a line
-    /// cannot be written.
+    /// If the file cannot be read or changes while it is read, the first readable row has no column for the response, no column identifies
+    /// the groups of a reward that scores whole groups, a group column is named without such a reward, the task of a reward panics, or a
+    /// line cannot be written.
     pub async fn run(
         mut self,
         input: &Path,
@@ -69,6 +64,9 @@ impl Scoring {
         let mut summary = ScoreSummary::default();
         let width = self.concurrency.max(1);
         let mut more = true;
+        // Each pass has three phases. It admits rows until the window is full or the file ends. It waits for at least one task; a group
+        // whose last row has just been scored becomes a task. It writes the rows that are next in order. If no task is running although
+        // rows still wait for their group, the file has fewer rows than in the first reading, and the run fails instead of waiting forever.
         while more || !window.is_empty() {
             while more && window.has_room(width) {
                 match records.next() {

@@ -24,7 +24,7 @@ pub struct ScoreColumns {
     pub extra_info: Option<String>,
     /// The group of the row, for rewards of whole groups. Usual names: `uid`, `group_id`, `prompt_id`, `index`, `extra_info.index`.
     pub group: Option<String>,
-    /// Further columns to pass on in `extra_info`; `None` for all columns without another role.
+    /// Further columns to pass on in `extra_info`. `*` selects all columns, and `None` all columns without another role.
     pub extra_columns: Option<Vec<String>>,
     /// The data source of rows that name none.
     pub default_data_source: String,
@@ -46,7 +46,7 @@ pub struct RowError {
     /// The kind of error: `input` if the row cannot be read, `group` if another row of its group has no score, else the name of the
     /// [`ErrorKind`](rollpacker_stages::reward::ErrorKind).
     pub kind: &'static str,
-    /// The cause.
+    /// The message of the error, for the user.
     pub reason: String,
 }
 
@@ -206,7 +206,7 @@ fn root_column(row: &JsonObject, name: &str) -> String {
     whole.or_else(|| name.split('.').next()).unwrap_or(name).to_owned()
 }
 
-/// Returns the text of a response: the response itself, or the content of its last message.
+/// Returns the text of a response: the response itself, or the content of its last message. `None` if there is no text.
 fn response_text(response: &Value) -> Option<String> {
     match response {
         Value::String(text) => Some(text.clone()),

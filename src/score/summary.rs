@@ -10,7 +10,7 @@ use serde_json::json;
 use super::row::RowError;
 use crate::terminal::escape_line;
 
-/// A row and its score or error.
+/// The data source of a row, and its score or error.
 pub(super) struct ScoredRow {
     /// The data source of the row; `None` if the row cannot be read.
     pub(super) data_source: Option<String>,
@@ -39,7 +39,7 @@ pub struct ScoreSummary {
     pub errors: BTreeMap<String, u64>,
     /// The first error of each kind: the number of the row, from 0, and the message.
     pub first_errors: BTreeMap<String, (u64, String)>,
-    /// The duration in seconds.
+    /// The duration of the scoring in seconds.
     pub seconds: f64,
     #[serde(skip)]
     /// The number of rows that have a component, by component.
@@ -58,7 +58,7 @@ pub struct SourceSummary {
 }
 
 impl ScoredRow {
-    /// Returns the output line of the row, as JSON.
+    /// Returns the output line of the row, as JSON. `index` is the number of the row in the file, from 0.
     pub(super) fn line(&self, index: u64) -> String {
         let line = match &self.score {
             Ok(score) => {

@@ -12,7 +12,7 @@ use super::summary::ScoredRow;
 /// while during a slow row.
 const MAX_UNWRITTEN_PER_TASK: u64 = 16;
 
-/// The result of a task.
+/// The result of a task that scored a row or a group. Rows are numbered from 0.
 pub(super) enum TaskResult {
     /// A scored row.
     Row(u64, ScoredRow),
@@ -73,7 +73,11 @@ impl Window {
         self.running.spawn(async { TaskResult::Group(task.await) });
     }
 
-    /// Waits for one task, and collects the results of all other finished tasks. Returns the groups that became complete.
+    /// Waits for one task, if any is running, and collects the results of all other finished tasks. Returns the groups that became
+    /// complete.
+    ///
+    /// # Errors
+    /// If a task panicked.
     pub(super) async fn wait(&mut self) -> anyhow::Result<Vec<Vec<GroupRow>>> {
         let mut whole = Vec::new();
         let mut next = self.running.join_next().await;

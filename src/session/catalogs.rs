@@ -1,4 +1,4 @@
-//! The catalogs of a session.
+//! The catalogs of rewards, algorithms, engines and trainers in which a session looks up names.
 
 use rollpacker_rewards::Registry;
 
@@ -13,13 +13,13 @@ use crate::trainers::Trainers;
 /// The default has the built-in entries.
 #[derive(Clone)]
 pub struct Catalogs {
-    /// The rewards.
+    /// The rewards: `reward.routes`.
     pub rewards: Registry,
     /// The advantage estimators, policy losses and KL estimators.
     pub algorithms: Algorithms,
-    /// The rollout engines.
+    /// The rollout engines: `rollout.engine`.
     pub engines: Engines,
-    /// The trainers.
+    /// The trainers: `actor.strategy`.
     pub trainers: Trainers,
 }
 

@@ -1,4 +1,5 @@
-//! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the torch stages.
+//! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the engine, rewards and trainer of the
+//! recipe or of the program.
 
 mod catalogs;
 mod engine;
@@ -49,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tch::Device;
 
-/// A run, or one worker of a run, that is ready to start.
+/// A run, or one worker of a run, whose inputs are open.
 pub struct Session {
     inputs: SharedInputs,
     overlong_prompts: OverlongPrompts,
@@ -147,7 +148,7 @@ impl Session {
         self
     }
 
-    /// Decides with clones of `schedule` instead of the recipe's schedule.
+    /// Uses clones of `schedule` instead of the recipe's schedule.
     ///
     /// `schedule` keeps the numbers of prompts, responses and steps with which it was constructed. Responses are scored as they end and
     /// groups are trained on as they are complete, unless `[pipeline]` sets otherwise. The recorded recipe names the type of the schedule.

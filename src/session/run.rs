@@ -26,7 +26,8 @@ use rollpacker_torch::rollout::live::LiveIterations;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Maximum number of rounds that the prompt reader is ahead of the schedule.
+/// Number of batches of `data.train_batch_size` prompts that the reader may be ahead of the schedule. A schedule that needs more prompts
+/// raises the limit.
 const MAX_ROUNDS_AHEAD: usize = 4;
 
 impl Session {
@@ -52,7 +53,8 @@ impl Session {
     /// Trains like [`Session::train`], as one worker of several if `handle` is given.
     ///
     /// Each worker has its own engine instances and a replica of the trainer. The first worker reads the prompts, decides, validates,
-    /// reports to its observer and writes the model. The observers of the other workers receive no steps.
+    /// reports to its observer and writes the model. The observers of the other workers receive no steps, and their results have default
+    /// values.
     ///
     /// The order of the steps matters. A resumed run takes its initial policies from the snapshot. A new run publishes the initial weights
     /// and, with `trainer.val_before_train`, validates them before the training engine starts. After the pipeline, only the first worker

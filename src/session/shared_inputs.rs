@@ -42,13 +42,13 @@ pub struct SharedInputs {
     pub(super) device: Device,
     pub(super) train_data: Dataset,
     pub(super) val_data: Option<Dataset>,
-    /// The index of the worker that these inputs are for.
+    /// The index of the worker that uses these inputs, among all workers of the run, from 0.
     pub(super) worker: usize,
     pub(super) engine: ChosenEngine,
     pub(super) trainer: ChosenTrainer,
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
-    /// The threads of the rewards.
+    /// The tokio runtime in which rewards run.
     pub(super) rewards: Arc<TaskRuntime>,
     /// `true` once all rows are known to be usable and every data source to have a reward.
     pub(super) data_checked: Arc<AtomicBool>,
@@ -230,7 +230,7 @@ impl SharedInputs {
     }
 }
 
-/// Returns the number of weight versions that engines may still request.
+/// Returns the number of weight versions that the store keeps: the staleness plus 2, because engines may still request older versions.
 pub(super) fn max_weight_versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }

@@ -27,7 +27,7 @@ const METRICS: [&str; 15] = [
 const WIDTH: usize = 30;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A metric over the steps.
+/// The values of a metric over the steps, including validations before and after them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct MetricCurve {
     /// The name of the metric.

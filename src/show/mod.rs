@@ -19,7 +19,7 @@ use crate::run_reader::ReadError;
 /// The report of a run. Its [`Display`](std::fmt::Display) is the text for a terminal of 80 columns.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunReport {
-    /// The settings and the end of the run.
+    /// The settings of the run, its number of steps and the reason of its end.
     #[serde(flatten)]
     pub(crate) record: RunRecord,
     /// The curves of the most important metrics over the steps.

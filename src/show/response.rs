@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::run_files::ROLLOUTS_FOLDER;
 use crate::run_reader::{self, ReadError, Rollouts, dialogue, rollout_steps};
 
-/// The selection of responses.
+/// The responses to show, as the options of `rollpacker show` select them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponsePick {
     /// The step, from 1; `None` selects the last step with rollouts.
@@ -39,7 +39,7 @@ pub(crate) struct ShownResponse {
     pub(crate) ground_truth: Option<String>,
     /// The text of the response.
     pub(crate) text: String,
-    /// The number of tokens.
+    /// The length of the response in tokens.
     pub(crate) tokens: u32,
     /// The reason why the response ended.
     pub(crate) finish_reason: String,
@@ -71,7 +71,10 @@ const COLUMNS: [&str; 13] = [
     column::REWARD_ERROR,
 ];
 
-/// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are requested.
+/// Returns the step whose responses are shown; `None` if the run wrote no rollouts and neither a step nor a prompt is requested.
+///
+/// # Errors
+/// If the requested step has no rollouts, or a prompt is requested and the run wrote no rollouts.
 pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ReadError> {
     let steps = rollout_steps(folder);
     let requested = pick.step.or_else(|| steps.last().copied());
@@ -94,6 +97,9 @@ fn no_responses_text(folder: &Path, step: Option<u64>, steps: &[u64]) -> String 
 }
 
 /// Reads the selected responses of a step.
+///
+/// # Errors
+/// If the file cannot be read, a column is missing, or the selected prompt has no responses in the step.
 pub(super) fn read(
     folder: &Path,
     step: u64,

@@ -11,7 +11,7 @@ use crate::recipe::RecipeError;
 pub struct Axis {
     /// The key of the setting.
     key: String,
-    /// The values. Each has its name in tables and the settings that it stands for, as `key=value`.
+    /// The values in the order of the sweep: the label of each value in tables, and the settings that the value sets, `key=value` each.
     values: Vec<(String, Vec<String>)>,
 }
 
@@ -19,10 +19,11 @@ pub struct Axis {
 const SCHEDULE_KEY: &str = "schedule.name";
 
 impl Axis {
-    /// Parses `key=a,b,c`. Commas within brackets, braces and quotes do not separate values; `schedule.name=all` means every schedule.
+    /// Parses `key=a,b,c`. Commas within brackets, braces and double quotes do not separate values. `schedule.name=all` gives the axis of
+    /// [`schedules`](Self::schedules).
     ///
     /// # Errors
-    /// If the text is not of this form, the key or the values are empty, or a value occurs twice.
+    /// If the text has no `=`, the key or the text after `=` is empty, or a value occurs twice.
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         let wrong = || RecipeError::Override { text: text.to_owned() };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
@@ -67,7 +68,7 @@ impl Axis {
         !RawJob::is_kept_by_baseline(&format!("{}=", self.key))
     }
 
-    /// Returns the axis of all schedules, each with the settings that its authors use.
+    /// Returns the axis with every entry of [`variant::all`]: a schedule with its settings.
     #[must_use]
     pub fn schedules() -> Self {
         let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
@@ -100,12 +101,12 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A point of the cross product.
+/// A point of the cross product of the axes of a sweep.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GridPoint {
-    /// The labels of the point's settings, one per axis.
+    /// The labels of the point's values, in the order of the axes. A baseline has the labels of the values that it keeps, and `sync`.
     pub(super) labels: Vec<String>,
-    /// The labels of the settings whose axes belong to the job rather than to the schedule.
+    /// The labels of the values whose axes belong to the job rather than to the schedule.
     pub(super) job: Vec<String>,
     /// The point's settings, `key=value` each.
     pub(super) settings: Vec<String>,

@@ -23,7 +23,7 @@ impl RawJob {
         raw
     }
 
-    /// Returns `true` if the baseline keeps this override: it describes the job, not the schedule.
+    /// Returns `true` if the baseline keeps the override `setting`, `key=value`: its key describes the job, not the schedule.
     pub(super) fn is_kept_by_baseline(setting: &str) -> bool {
         const REMOVED_PREFIXES: [&str; 11] = [
             "schedule.",

@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::outcome::RunOutcome;
 use super::stat::{SeedStat, stat};
 
-/// The training weight of each length: the sum of the weights of its responses.
+/// The trained responses by length in tokens: for each length, the sum of the weights of its responses.
 type TrainedLengths = BTreeMap<u32, f64>;
 
-/// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous bucket.
+/// The exclusive end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous bucket.
 const FIRST_BUCKET: u32 = 512;
 
 /// Prefix of the inclusion metrics; the bucket follows.
@@ -90,9 +90,9 @@ impl LengthBias {
 /// The minimum effective sample size of a configuration of low bias, as a share of the responses.
 pub const MIN_ESS: f64 = 0.95;
 
-/// Returns `true` if the run's own ledger has the lengths of the policy exactly, because no response was dropped while others of its group
-/// were shorter. The test is that the estimate of the mean exceeds its lower bound by at most 0.1 %. The ledger's estimate is then better
-/// than the baseline, which consists of other responses.
+/// Returns `true` if the run's own ledger has the lengths of the policy exactly, because no response was cut by other responses of its
+/// group. The test is that the estimate of the mean exceeds its lower bound by at most 0.1 %. The ledger's estimate is then better than the
+/// baseline, which consists of other responses.
 fn is_exact(run: &RunOutcome) -> bool {
     let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)

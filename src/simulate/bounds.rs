@@ -12,7 +12,7 @@ const MAX_GPUS: u32 = 1 << 17;
 const MAX_PROMPTS: u64 = 1 << 40;
 /// Maximum number of CPU slots of the sandbox.
 const MAX_SLOTS: usize = 1 << 20;
-/// Maximum number of measured steps, and of warm-up steps. A run counts its virtual time in nanoseconds.
+/// Maximum number of measured steps, and of warm-up steps. Virtual time is counted in 64-bit nanoseconds, which overflow after 584 years.
 const MAX_STEPS: u64 = 1_000_000;
 /// Maximum number of seeds of a configuration.
 const MAX_SEEDS: u64 = 1_000_000;

@@ -1,5 +1,5 @@
-//! Bounds of the numbers that describe devices, models and constants of the cost model. Within them its arithmetic stays finite and the
-//! nanosecond clock does not overflow.
+//! Bounds of the numbers that describe devices, models and constants of the cost model. Within these bounds, the arithmetic of the cost
+//! model stays finite and the nanosecond clock does not overflow.
 
 use rollpacker_model::config::max;
 use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
@@ -8,10 +8,11 @@ use toml::{Table, Value};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{Number, between, within};
 
-/// Maximum ratio of a constant to its fitted value, and the maximum of a constant whose fitted value is 0.
+/// Maximum ratio of a constant to its fitted value. It is also the maximum, in seconds, of a constant whose fitted value is 0, and its
+/// inverse is the minimum ratio of a constant in `POSITIVE`.
 const MAX_FACTOR: f64 = 1000.0;
 
-/// Constants that are shares and must be above 0.
+/// Constants that are shares, from 0.001 to 1.
 const SHARES: [&str; 6] = [
     "memory_share",
     "weight_bandwidth",

@@ -9,19 +9,19 @@ use super::summary::Summary;
 /// A configuration with its results.
 #[derive(Clone, Debug)]
 pub struct ConfigurationRuns {
-    /// Name in tables.
+    /// The name of the configuration in tables.
     pub label: String,
-    /// The job of the configuration: the values of the swept keys that do not belong to the schedule.
+    /// The job of the configuration: the values of the swept keys that do not belong to the schedule; empty if no such key is swept.
     pub job: String,
     /// The settings that the sweep adds to the job file, `key=value` each.
     pub settings: Vec<String>,
-    /// Parallelism, placement and hand-out.
+    /// The effective parallelism, placement and hand-out.
     pub setup: Setup,
-    /// The seeds of the outcomes, in the same order.
+    /// The seeds of the runs, in the order of `outcomes`.
     pub seeds: Vec<u64>,
     /// The outcomes, one per seed.
     pub outcomes: Vec<RunOutcome>,
-    /// The index of the baseline among the configurations.
+    /// The index of the baseline among the configurations of the sweep. A baseline has its own index.
     pub baseline: usize,
     /// `true` if the configuration was requested; `false` if it was added only as a baseline.
     pub requested: bool,

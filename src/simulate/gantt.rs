@@ -61,8 +61,8 @@ impl Gantt {
     }
 }
 
-/// Adds a response that ran from `began` to `ended` to the bins, which divide a step of `seconds`. Each bin grows by the share of it in
-/// which the response ran. All times are in seconds.
+/// Adds a response that ran from `began` to `ended` to the bins, which divide a step of `seconds`. Each bin grows by the share of its
+/// duration in which the response ran. All times are in seconds.
 fn add_to_bins(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
     if seconds <= 0.0 {
         return;
@@ -83,7 +83,8 @@ fn add_to_bins(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
 pub struct TrainingLog(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
 
 impl TrainingLog {
-    /// Removes and returns the intervals that began before `until`. Adjacent intervals have been merged.
+    /// Removes and returns the intervals that began before `until`. Adjacent intervals are merged. An interval that ends after `until` is
+    /// not split.
     #[must_use]
     pub fn take_until(&self, until: Nanos) -> Vec<(Nanos, Nanos)> {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,25 +5,25 @@ use serde::Serialize;
 use super::stat::SeedStat;
 
 /// Relative error of a ratio of step times, and thus of a speed-up: at least twice the root mean square error of the ratios that were held
-/// out of the fit (`docs/simulator.md`, "Error of a speed-up"). Check it whenever the model is fitted again.
+/// out of the fit (`docs/simulator.md`, "Error of a speed-up"). Update the bound whenever the model is fitted again.
 pub const HELD_OUT_ERROR: f64 = 0.18;
 
 /// Half the width of the interval over seeds, in standard errors of the mean.
 const STANDARD_ERRORS: f64 = 2.0;
 
-/// An interval within which a speed-up is expected.
+/// An interval in which the true value of a speed-up is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SpeedupInterval {
-    /// The lower end.
+    /// The lower end, at least 0.
     pub low: f64,
     /// The upper end.
     pub high: f64,
 }
 
 impl SpeedupInterval {
-    /// Returns the interval of a speed-up over `seeds` seeds. The error of the model, [`HELD_OUT_ERROR`], and the spread over seeds are
-    /// combined as independent errors. With one seed the spread is unknown and left out. The speed-up of a baseline over itself, which is
-    /// exactly 1 for every seed, has no error.
+    /// Returns the interval of a speed-up over `seeds` seeds. Half its width is the root of the sum of two squares: the error of the model,
+    /// [`HELD_OUT_ERROR`] times the mean, and two standard errors of the mean. With one seed, the standard error is unknown and left out. A
+    /// speed-up that is exactly 1 for every seed, such as that of a baseline over itself, has no error.
     #[must_use]
     pub fn of(speedup: SeedStat, seeds: usize) -> Self {
         let SeedStat { mean, sd } = speedup;

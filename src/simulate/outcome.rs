@@ -26,13 +26,13 @@ pub type RoundCounts = BTreeMap<(RoundKind, Instances), u64>;
 pub struct RunOutcome {
     /// The steps after the warm-up, in order.
     pub steps: Vec<StepOutcome>,
-    /// The training weight of each length: the sum of the weights of its responses.
+    /// The trained responses by length in tokens: for each length, the sum of the weights of its responses.
     pub trained: BTreeMap<u32, f64>,
-    /// The lengths of the launched responses, each once; aborted responses are censored. A paused response is added when it ends.
+    /// The lengths of the launched responses in tokens, each once; aborted responses are censored. A paused response is added when it ends.
     pub launched: Survival,
     /// The Gantt chart of the requested step; `None` if no step was requested or the run does not reach it.
     pub gantt: Option<Gantt>,
-    /// The timeline of the first steps after the warm-up, as many as were requested.
+    /// The timeline of the first steps after the warm-up, at most as many as were requested. A job records it for its first seed only.
     pub timeline: Vec<TimelineStep>,
     /// The number of rounds by kind and by the instances that they began with.
     pub instances: RoundCounts,
@@ -47,7 +47,7 @@ pub struct StepOutcome {
     pub round: String,
     /// Seconds since the previous step was complete.
     pub seconds: f64,
-    /// The seconds by stage.
+    /// The seconds of each stage, without the part that overlaps with the previous step.
     pub stages: StageTimes,
     /// The number of response tokens that were trained on.
     pub trained_tokens: f64,

@@ -43,7 +43,8 @@ pub(super) fn overlay_all(table: &mut Table, overrides: &[String]) -> Result<(),
     })
 }
 
-/// Replaces the name of a built-in device by the table of its data.
+/// Replaces the name of a built-in device by the table of its data, so that an override can change one value. Adds the table of the default
+/// device if the job names none. An unknown name stays as it is.
 fn expand_hardware(table: &mut Table) {
     let cluster = table.entry("cluster").or_insert_with(|| Value::Table(Table::new()));
     let Some(cluster) = cluster.as_table_mut() else { return };

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::configuration::ConfigurationRuns;
 use crate::timeline::chrome::ChromeTrace;
 
-/// Writes the timeline of the first seed of each configuration to a file. The configurations are side by side: the virtual time of each
-/// begins at 0.
+/// Writes the recorded timeline of the first seed of each configuration to a file, with the job's `title` as metadata. The configurations
+/// are side by side: the virtual time of each begins at 0.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -8,12 +8,12 @@ use rollpacker_stages::rollout::profile::{self, Grid, Row};
 
 use super::Job;
 
-/// Measured iteration times, with the effort that they took.
+/// Measured iteration times, with the number of requested points and the duration of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profiled {
     /// The measurements, sorted by point.
     pub rows: Vec<Row>,
-    /// The number of points that were requested.
+    /// The number of points that were requested. With a budget, `rows` may have fewer.
     pub points: usize,
     /// The duration of the measurement in seconds: simulated time for a simulated engine, wall-clock time for a real engine.
     pub seconds: f64,
@@ -23,7 +23,8 @@ pub struct Profiled {
 /// all powers of two below this number. Sizes that do not divide the GPUs of the cluster, and sizes at which the model does not fit, are
 /// left out. `budget` limits the simulated time in seconds and is shared equally among the sizes; with `None`, every point is measured.
 ///
-/// Prompts are as long as responses may be, because a preempted response is prefilled again together with the tokens that it already has.
+/// Prompt lengths range up to `data.max_response_length`, because a preempted response is prefilled again together with the tokens that it
+/// already has.
 ///
 /// # Errors
 /// If the model fits at no size, or a measurement fails.

@@ -23,7 +23,7 @@ use crate::recipe::{Gradient, schedule};
 section! {
     /// A job as written in TOML.
     RawJob {
-        /// The devices.
+        /// The devices of the job, and the controllers that serve them.
         cluster: Cluster = Cluster::default(),
         /// The model that is trained.
         model: Model = Model::default(),
@@ -61,11 +61,11 @@ section! {
         hardware: Value = Value::String("H800".to_owned()),
         /// The number of GPUs of the job. From 1 to 131,072. Default: 32.
         gpus: u32 = 32,
-        /// The number of controllers that share the work of handing out requests, collecting responses and passing on batches. At least 1.
-        /// Default: 1, as in the papers' systems.
+        /// The number of controllers that share the work of handing out requests, submitting responses for scoring after the rollout, and
+        /// padding batches. At least 1. Default: 1, as in the papers' systems.
         controllers: u32 = 1,
-        /// The number of GPUs of a server; a tensor-parallel group stays within one server. At least 1. Default: the number of the
-        /// hardware.
+        /// The number of GPUs of a server; a tensor-parallel group stays within one server. At least 1. Default: `devices_per_server` of
+        /// the hardware.
         gpus_per_server: Option<u32> = None,
     }
 }
@@ -143,7 +143,8 @@ section! {
         /// Maximum length of a response, in tokens. At least 1. Default: 16384. (verl: `data.max_response_length`, TRL:
         /// `max_completion_length`)
         max_response_length: u32 = 16_384,
-        /// Skips prompts by their pass rate, as in a live run. Needs an epoch that the run reads more than once. Default: none.
+        /// Skips prompts by their pass rate, as in a live run. Needs `prompts` or `epoch_rounds`, and has an effect only if the run reads
+        /// an epoch more than once. Default: none.
         #[serde(skip_serializing_if = "Option::is_none")]
         curriculum: Option<CurriculumOptions> = None,
     }
@@ -167,8 +168,8 @@ section! {
         /// it is drawn from `population`.
         prompt_length_column: Option<String> = None,
         /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), for
-        /// `paper` and `trace`. From 0 to 0.99. Default: the fitted value for `paper`, and both ends of the interval that the trace allows
-        /// for `trace`.
+        /// `paper`, and for a `trace` that does not determine it. From 0 to 0.99. Default: the fitted value for `paper`, and both ends of
+        /// the interval that the trace allows for `trace`.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts. Default: none, which rejects columns of texts.
         tokenizer: Option<PathBuf> = None,
@@ -275,7 +276,8 @@ section! {
 section! {
     /// The section `[planner]`: the rule that chooses the tensor parallelism of the rollout.
     Planner {
-        /// The rule that chooses the tensor parallelism: `fixed`, `paper` or `predictive`. Default: `fixed`.
+        /// The rule that chooses the tensor parallelism: `fixed` keeps `rollout.tensor_parallel`, `paper` follows preemptions (RollPacker,
+        /// section 4.3), and `predictive` chooses the shortest predicted round. Default: `fixed`.
         rule: PlannerRule = PlannerRule::Fixed,
     }
 }
@@ -318,7 +320,7 @@ choice! {
 choice! {
     /// The layout of a replica of the trainer.
     Layout {
-        /// The layout as written.
+        /// The layout of `training.tensor_parallel`, `training.pipeline_parallel` and `training.context_parallel`.
         Written,
         /// The layout that is predicted to train fastest, among the layouts that fit and use as many GPUs as the layout as written.
         Planned,
@@ -362,9 +364,9 @@ choice! {
 choice! {
     /// The slot of the sandbox that a program waits for.
     SandboxWorkers {
-        /// The next slot in turn, busy or not.
+        /// The next slot in turn, even if it is busy.
         InTurn,
-        /// The first free slot.
+        /// The slot that becomes free first.
         FirstFree,
     }
 }

@@ -30,10 +30,10 @@ use crate::placements::PlannerRule;
 /// The number of prompts in a batch of the reader.
 const PROMPTS_PER_BATCH: usize = 1024;
 
-/// The number of rounds by which the reader may be ahead of the schedule.
+/// Maximum number of rounds, of `data.train_batch_size` prompts each, by which the reader may be ahead of the schedule.
 const MAX_ROUNDS_AHEAD: usize = 4;
 
-/// Runs `job` with `seed`. Runs with the same seed have bit-identical outcomes.
+/// Runs `job` with `seed`. Runs with the same seed have bit-identical outcomes. Only the run with the job's first seed records a timeline.
 ///
 /// # Errors
 /// If the model does not fit, an option is out of bounds, or a stage fails.
@@ -172,7 +172,8 @@ fn collect(job: &Job) -> rollout::Collect {
     }
 }
 
-/// Returns the prompts of a run, epoch after epoch, in the order of their rows. The only token of a prompt is its row.
+/// Returns the batches of prompts of a run without end: epoch after epoch, in the order of the rows. The only token id of a prompt is its
+/// row; its `prompt_length` is that of the length model.
 fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Batch> + 'static {
     let rows = job.prompts();
     (0..).step_by(PROMPTS_PER_BATCH).map(move |first| {

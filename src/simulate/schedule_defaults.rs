@@ -65,8 +65,8 @@ impl RawJob {
         Ok(shares && self.scoring()? == Scoring::Streamed)
     }
 
-    /// Returns the mode of the sandbox's time limits. Rewards after the rollout use fixed limits by default, since no execution times of
-    /// the task are known before.
+    /// Returns the mode of the sandbox's time limits. With scoring after the rollout, limits are fixed by default, because no execution
+    /// time of a task is known when its responses are scored.
     pub(super) fn timeout(&self) -> Result<LimitMode, RecipeError> {
         let default = match self.scoring()? {
             Scoring::AfterRollout => LimitMode::Fixed,

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::outcome::RunOutcome;
 
-/// A mean over seeds and its spread.
+/// The mean and the standard deviation of a value over seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SeedStat {
-    /// The mean.
+    /// The mean over seeds.
     pub mean: f64,
     /// The sample standard deviation over seeds; 0 for a single seed.
     pub sd: f64,

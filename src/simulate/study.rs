@@ -8,7 +8,7 @@ use super::summary::Summary;
 use super::sweep::Sweep;
 use super::trace::TraceSummary;
 
-/// A function that runs the configurations of a sweep.
+/// A function that runs the configurations of a sweep and returns them in the order of the sweep.
 pub type RunSweep<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> + 'a;
 
 /// The results of a sweep.
@@ -19,7 +19,7 @@ pub struct Study {
     pub runs: Vec<ConfigurationRuns>,
     /// The summaries of the configurations, in the same order.
     pub summaries: Vec<Summary>,
-    /// Notes on the traces that the jobs use.
+    /// Summaries of the traces that the jobs use, each once.
     pub traces: Vec<TraceSummary>,
     /// The advice for each job; empty unless it was requested.
     pub advice: Vec<Advice>,
@@ -27,10 +27,11 @@ pub struct Study {
 
 impl Study {
     /// Runs `sweep` with `execute`. If a trace does not determine the within-prompt correlation, the sweep is run at both ends of its
-    /// interval. With a `tolerance` for the mean length, the study includes advice, which needs further runs under other assumptions.
+    /// interval. With a `tolerance`, the study includes advice, which needs further runs under other assumptions. `tolerance` is the
+    /// maximum relative deviation of the mean trained length from the mean length of the policy.
     ///
     /// # Errors
-    /// If a run fails or has no steps.
+    /// If a run fails or has no steps, or if a job is not valid under another assumption.
     pub fn of(
         sweep: &Sweep,
         tolerance: Option<f64>,

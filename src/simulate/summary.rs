@@ -24,13 +24,13 @@ pub struct RoundSummary {
 /// Statistics of the runs of one configuration. A statistic is `None` if no run has the value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Name in tables.
+    /// The name of the configuration in tables.
     pub label: String,
-    /// The job of the configuration: the values of the swept keys that do not belong to the schedule.
+    /// The job of the configuration: the values of the swept keys that do not belong to the schedule; empty if no such key is swept.
     pub job: String,
     /// The settings that the sweep adds to the job file, `key=value` each.
     pub settings: Vec<String>,
-    /// Parallelism, placement and hand-out.
+    /// The effective parallelism, placement and hand-out.
     pub setup: Setup,
     /// The number of seeds.
     pub seeds: usize,
@@ -38,13 +38,13 @@ pub struct Summary {
     pub steps: usize,
     /// The mean duration of a step in seconds.
     pub step_s: SeedStat,
-    /// The steps by kind of round.
+    /// The steps by kind of round: `full`, `short` or `long`.
     pub rounds: BTreeMap<String, RoundSummary>,
     /// Mean seconds of a step by stage.
     pub stages: StageTimes,
-    /// The share of idle engine slots during rollouts.
+    /// The mean share of the engine's slots that were idle during a rollout.
     pub bubble_ratio: Option<SeedStat>,
-    /// The share of time in which the trainer waited.
+    /// The mean share of a step in which the trainer was idle.
     pub waiting_ratio: Option<SeedStat>,
     /// Trained response tokens per second.
     pub tokens_per_s: SeedStat,

@@ -28,7 +28,7 @@ pub fn render(summaries: &[Summary]) -> String {
     all(summaries).map(text).join("\n")
 }
 
-/// Returns the notes below the tables: how many responses of a trace were cut.
+/// Returns the lines below the tables: for each trace, the number of responses and how many of them are truncated.
 #[must_use]
 pub fn footer(trace: &[TraceSummary]) -> String {
     trace.iter().map(|trace| format!("\n{}\n", trace.text())).collect()

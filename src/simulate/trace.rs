@@ -11,7 +11,7 @@ use crate::recipe::error::out_of_bounds;
 /// The part of a trace that a job uses, and the assumptions that complete it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceSummary {
-    /// The files and the column of lengths.
+    /// A description of the trace: its files and its column of lengths.
     pub trace: String,
     /// The number of recorded responses.
     pub responses: usize,

@@ -1,11 +1,11 @@
-//! The schedules of `schedule.name=all`, each with the settings that its authors describe.
+//! The schedules of `schedule.name=all`, with the settings that their authors describe or with extensions of this project.
 
 /// A schedule with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Name in tables.
+    /// The name of the variant in tables.
     pub label: &'static str,
-    /// The schedule.
+    /// The name of the schedule.
     pub schedule: &'static str,
     /// The settings in addition to the schedule's name, `key=value` each.
     pub settings: &'static [&'static str],
@@ -92,7 +92,7 @@ const ALL: &[Variant] = &[
             "training.layout=planned",
         ],
     ),
-    // Long prompts share rounds from the second epoch on; epochs of ten rounds ensure that a run has a second one.
+    // Long prompts share rounds from the second epoch on; with epochs of ten rounds, a run of the default 40 steps has several epochs.
     Variant::new("history_sorted", "history_sorted", &["data.epoch_rounds=10"]),
     // DAPO.
     Variant::new(
@@ -115,7 +115,7 @@ const ALL: &[Variant] = &[
     ),
     // RolloutPipe.
     Variant::new("frontier_group", "frontier_group", &["schedule.order=group_major"]),
-    // Seer's order of hand-out. Responses wait only where a round has more than the slots of the engine, or than `schedule.slots`.
+    // Seer's order of hand-out. The order matters only if a round has more responses than the engine has slots, or than `schedule.slots`.
     Variant::new("longest_first", "longest_first", &[]),
     // AReaL: generation that updates interrupt, up to four steps ahead of the trainer, on GPUs of its own.
     Variant::new(

@@ -17,7 +17,7 @@ pub struct ResumeFromError;
 /// The reason why the snapshots of a run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunSnapshotsError {
-    /// The folder cannot be read or written.
+    /// The folder of the snapshots cannot be read or written.
     #[error(transparent)]
     Store(#[from] SnapshotError),
     /// The run would write its model over its initial model.
@@ -26,7 +26,7 @@ pub enum RunSnapshotsError {
         path.display()
     )]
     ModelIsOutput {
-        /// The folder.
+        /// The folder of the initial model, into which the run would write its model.
         path: PathBuf,
     },
     /// There are snapshots, and the run neither resumes nor overwrites them.
@@ -35,13 +35,13 @@ pub enum RunSnapshotsError {
         folder.display()
     )]
     Exists {
-        /// The folder.
+        /// The folder of the snapshots.
         folder: PathBuf,
     },
     /// There is no snapshot after the requested step.
     #[error("{}: expected a snapshot after step {steps}, found {}", folder.display(), StepList(known))]
     NoStep {
-        /// The folder.
+        /// The folder of the snapshots.
         folder: PathBuf,
         /// The requested number of steps.
         steps: u64,
@@ -51,9 +51,9 @@ pub enum RunSnapshotsError {
     /// The requested snapshot is damaged, or all snapshots are damaged if the newest valid one was requested.
     #[error("{}: no snapshot is valid\n{}", folder.display(), damage.join("\n"))]
     NoneValid {
-        /// The folder.
+        /// The folder of the snapshots.
         folder: PathBuf,
-        /// The damage of each snapshot that was tried.
+        /// A description of the damage of each snapshot that was tried.
         damage: Vec<String>,
     },
     /// The snapshot belongs to other prompts.
@@ -69,7 +69,7 @@ pub enum RunSnapshotsError {
     OtherRecipe {
         /// The number of steps after which the snapshot was taken.
         steps: Step,
-        /// The keys that differ, each with both values.
+        /// One line per key that differs, with the value in the snapshot and the value of this run.
         keys: Vec<String>,
     },
     /// The state of the run folder in the snapshot cannot be read.
@@ -91,7 +91,7 @@ pub enum RunSnapshotsError {
         folder.display()
     )]
     NotShared {
-        /// The folder.
+        /// The folder of the snapshots, as this process sees it.
         folder: PathBuf,
         /// The number of steps after which the snapshot was taken.
         steps: Step,

@@ -7,13 +7,13 @@ use rollpacker_stages::secret::without_credentials;
 use super::error::TelemetryError;
 use super::loss::Signal;
 
-/// The destination of a signal.
+/// The collector of a signal, and the timeout of its exports.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "only an export reads it"))]
 pub(super) struct ExportTarget {
     /// The URL of the collector, as written.
     pub(super) endpoint: String,
-    /// The timeout of an export.
+    /// The timeout of an export. Default: 10 s.
     pub(super) timeout: Duration,
 }
 

@@ -2,17 +2,17 @@
 
 use super::loss::{self, Loss, Signal};
 
-/// An error of the export.
+/// An error in starting or ending the export of telemetry.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// An environment variable has a value that this program does not support.
     #[error("{variable}: expected {expected}, found `{found}`")]
     Variable {
-        /// Name of the variable.
+        /// The name of the variable.
         variable: String,
-        /// The supported values.
+        /// A description of the supported values.
         expected: &'static str,
-        /// The value found.
+        /// The value of the variable, without credentials.
         found: String,
     },
     /// The HTTP client of a signal cannot be created.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A kind of telemetry with its own path and variables.
+/// A kind of telemetry, which has its own URL path and environment variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Spans of steps and stages.
     Traces,
-    /// Gauges of each step.
+    /// Gauges of the metrics of each step.
     Metrics,
     /// Log messages.
     Logs,
@@ -36,9 +36,9 @@ impl fmt::Display for Signal {
 /// The failed exports of one signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The signal.
+    /// The signal whose exports failed.
     pub signal: Signal,
-    /// The endpoint, without credentials.
+    /// The URL of the collector, without credentials.
     pub endpoint: String,
     /// The number of failed exports. An export is one batch of spans or of log messages, or the metrics of one step. A failed
     /// shutdown counts as one more.

@@ -58,7 +58,7 @@ impl LossCounter {
     }
 }
 
-/// An exporter that counts its failures.
+/// An exporter that adds its failed exports to a [`LossCounter`].
 #[derive(Debug)]
 pub(super) struct CountingExporter<E> {
     exporter: E,

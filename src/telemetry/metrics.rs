@@ -120,7 +120,8 @@ fn gauge(meter: &Meter, metric: &str) -> Gauge<f64> {
     gauge.build()
 }
 
-/// Returns the name of a metric's gauge: letters, digits, `_`, `-` and `.`, at most 255. The SDK silently drops gauges with other names.
+/// Returns the name of a metric's gauge: at most 255 characters, all of them ASCII letters, digits, `_`, `-` or `.`. The SDK silently drops
+/// gauges with other names.
 fn instrument(metric: &str) -> String {
     let allowed = |letter: char| match letter {
         '/' => '.',

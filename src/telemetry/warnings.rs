@@ -1,6 +1,6 @@
 //! Log messages on standard error: warnings of the crates of this project, or the messages that `RUST_LOG` selects.
 //!
-//! They are events of `tracing`: a crate that runs in the background has no other way to report something that is no error of the run.
+//! The messages are events of `tracing`, with which crates report conditions that are no error of the run.
 
 use std::fmt::{self, Write as _};
 
@@ -56,7 +56,7 @@ fn origin(event: &Event<'_>) -> String {
     }
 }
 
-/// The text of an event.
+/// The parts of the line of an event.
 #[derive(Default)]
 struct Line {
     origin: String,

@@ -21,7 +21,7 @@ const SAMPLES: u64 = 2;
 /// The process id of instance 0. The ids of the other instances follow.
 const INSTANCES: u64 = 3;
 
-/// Writes timelines to a file.
+/// A writer of timelines as one JSON file.
 #[derive(Debug)]
 pub struct ChromeTrace<W> {
     out: W,

@@ -52,7 +52,8 @@ impl Continuations {
         !self.open.is_empty()
     }
 
-    /// Marks the responses of a step that a later step trained on, with their scores.
+    /// Marks the responses of a step that a later step trained on as trained, and sets their scores. Call this after all steps were
+    /// [observed](Self::observe).
     pub fn complete(&self, step: &mut TimelineStep) {
         for response in &mut step.responses {
             let part = (step.step, response.prompt, response.sample);

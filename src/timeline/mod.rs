@@ -37,7 +37,7 @@ pub struct TimelineResponse {
     pub prompt: u64,
     /// The index of the response in its group, from 0.
     pub sample: u32,
-    /// The index of the engine instance.
+    /// The index of the engine instance, from 0.
     pub instance: u32,
     /// The time from the start of the response to its last token. `None` for a response that an earlier step kept whole.
     pub rollout: Option<Interval>,
@@ -47,7 +47,7 @@ pub struct TimelineResponse {
     pub tokens: u32,
     /// The number of tokens that earlier steps sampled.
     pub resumed: u32,
-    /// The reason of the end, such as `stop` or `abort`.
+    /// The reason why the response ended or was paused, such as `stop`, `abort` or `pause`.
     pub finish_reason: String,
     /// `true` if the response was trained on, in the step itself or in a later step. Only steps that
     /// [`Continuations`](continuations::Continuations) completed take later steps into account.
@@ -84,8 +84,8 @@ impl TimelineStep {
     }
 }
 
-/// Returns the interval in which a response was scored. It ends at `scored` and lasts for `took`, but does not begin before the response
-/// ended.
+/// Returns the interval in which a response was scored. It ends at `scored` and lasts for `took`, or shorter if the response `ended` later
+/// than it would begin. It is empty if `scored` is before `ended`.
 #[must_use]
 pub fn scoring(ended: Nanos, scored: Nanos, took: Nanos) -> Interval {
     (scored.since(took).max(ended).min(scored), scored)

@@ -1,4 +1,4 @@
-//! Steps of a timeline from the reports of a run.
+//! Converts the reports of a run to steps of a timeline.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,8 @@ use super::Interval;
 pub(super) struct Slots(BTreeMap<u32, Vec<Nanos>>);
 
 impl Slots {
-    /// Returns the slot for a response, from 0. Responses should come in the order of their starts.
+    /// Returns the first free slot of `instance` for a response, from 0. Responses that do not come in the order of their starts use more
+    /// slots than necessary.
     pub(super) fn take(&mut self, instance: u32, (from, to): Interval) -> usize {
         let free = self.0.entry(instance).or_default();
         let slot = free.iter().position(|end| *end <= from).unwrap_or(free.len());

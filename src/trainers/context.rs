@@ -16,7 +16,8 @@ pub struct TrainerContext {
     pub worker: usize,
     /// The folder of the initial model in Hugging Face format (`model.path`).
     pub model: PathBuf,
-    /// The folder of the initial critic (`critic.path`); `None` if the critic starts from the initial model of the policy.
+    /// The folder of the initial critic (`critic.path`); `None` if the critic starts from the initial model of the policy, or if there is
+    /// no critic.
     pub critic: Option<PathBuf>,
     /// The device of this worker's models.
     pub device: Device,
@@ -27,7 +28,7 @@ pub struct TrainerContext {
     pub objective: Objective,
     /// The store in which the trainer publishes its weights. The torch engine reads them from there; another engine may use another way.
     pub weights: WeightStore,
-    /// A counter that shows the watchdog progress during long operations.
+    /// A counter for the trainer to advance during long operations, so that the watchdog does not report a stall.
     pub progress: ProgressCounter,
     /// The number of CPU threads per device, if a placement lends devices to the trainer; `None` for a fixed number of threads.
     pub threads_per_device: Option<usize>,

@@ -52,7 +52,7 @@ pub struct Trainers(Catalog<TrainerStarter>);
 
 type Start = Arc<dyn Fn(TrainerContext) -> anyhow::Result<Box<dyn Trainer>> + Send + Sync>;
 
-/// A constructor of trainers whose options have been read. It runs on the thread of the trainer.
+/// A constructor of trainers, with the options that the recipe sets. It runs on the thread of the trainer.
 #[derive(Clone)]
 pub(crate) struct TrainerStarter {
     start: Start,

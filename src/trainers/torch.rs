@@ -10,7 +10,7 @@ use super::TrainerContext;
 pub(super) const ABOUT: About =
     About::new(&[], "the model on libtorch, in this process, with AdamW", "this project");
 
-/// Loads the model and starts the trainer. Also loads the critic, if the context names its folder.
+/// Loads the model and returns the trainer. Also loads the critic, if the context names its folder.
 pub(super) fn start(context: TrainerContext) -> anyhow::Result<Box<dyn Trainer>> {
     let TrainerContext {
         model,

@@ -13,7 +13,7 @@ pub(super) struct Columns {
     by_name: BTreeMap<String, Vec<Point>>,
     /// The kinds of the rounds, by step.
     rounds: Vec<(u64, String)>,
-    /// The number of lines.
+    /// The number of lines that were read, including lines that are left out because of an error.
     pub(super) lines: usize,
     /// The number of the last training step; 0 before the first.
     pub(super) steps: u64,

@@ -36,8 +36,8 @@ struct Changes {
 }
 
 impl Changes {
-    /// Waits until the table differs from the table last sent, and returns it as JSON. Returns `None` if the table cannot be formatted or
-    /// its reading panicked.
+    /// Waits until the table differs from the table last sent, and returns it as JSON. Returns `None`, which ends the connection, if the
+    /// table cannot be formatted or its reading panicked.
     async fn next(&mut self) -> Option<String> {
         loop {
             self.ticks.tick().await;

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::run_reader::{ReadError, Rollouts, dialogue, number, text};
 
-/// The columns that are shown of a response and of its prompt, except the columns in `PROMPT_COLUMNS` and the values per token.
+/// The columns that are shown of a response and of its prompt, except the columns in `PROMPT_COLUMNS` and the values per token. Of the
+/// values per token, only the advantages are read, for their mean.
 pub(super) const COLUMNS: [&str; 19] = [
     column::PROMPT_ID,
     column::SAMPLE,
@@ -49,7 +50,7 @@ pub(super) struct Group {
     row: u64,
     tokens: u32,
     responses: Vec<GroupResponse>,
-    /// The prompts of the step, in the order of the rollouts, to page through.
+    /// The ids of the prompts of the step, in the order of the rollouts, for paging.
     prompts: Vec<u64>,
 }
 
@@ -114,7 +115,7 @@ impl Group {
     }
 }
 
-/// Returns the prompts of a step, each once.
+/// Returns the ids of the prompts of a step, each once, in the order of the rollouts.
 fn prompts(folder: &Path, step: u64) -> Result<Vec<u64>, ReadError> {
     let rows = Rollouts::read(folder, step, &[column::PROMPT_ID])?;
     let ids = rows.numbers::<UInt64Type>(column::PROMPT_ID)?.values();

@@ -277,7 +277,8 @@ fn response(
     })
 }
 
-/// Reads the placements of a step. Returns `None` if the run has no file for the step, as most runs, or if it cannot be read.
+/// Reads the placements of a step. Returns `None` if the run wrote no file for the step, or if the file cannot be read. Most runs write no
+/// such files.
 fn placement(folder: &Path, step: u64) -> Option<Value> {
     let path = folder.join(PLACEMENTS_FOLDER).join(step_file(step, "json"));
     serde_json::from_slice(&fs::read(path).ok()?).ok()

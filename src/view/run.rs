@@ -61,7 +61,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
 pub(super) struct RunLine {
     name: String,
     folder: String,
-    /// The reason of the end; `None` if the run has no readable summary: it is not over, was killed, or failed with an error.
+    /// The reason why the run ended; `None` if the run has no readable summary: it is not over, was killed, or failed with an error.
     ended: Option<String>,
     /// The number of the last training step; 0 before the first.
     steps: u64,

@@ -47,7 +47,7 @@ impl Runs {
         })
     }
 
-    /// Returns the folder that was given.
+    /// Returns the folder that was passed to [`open`](Self::open).
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -74,7 +74,7 @@ impl Runs {
 
     /// Reads what a run has written since the last call, and then calls `read` with the run.
     ///
-    /// The name is looked up among the names of the existing runs, so that no name can select a path elsewhere.
+    /// The name is looked up among the names of the runs that were found below the folder, so that no name can select a path elsewhere.
     ///
     /// # Errors
     /// If there is no such run, the run cannot be read, or `read` returns an error.

@@ -108,8 +108,8 @@ impl Pipeline {
 }
 
 impl PipelineBuilder {
-    /// Sets the maximum number of prompts by which the source may be ahead of the schedule. Default: 64. The limit is raised if the
-    /// schedule needs more prompts to decide.
+    /// Sets the maximum number of prompts by which the source may be ahead of the schedule. Default: 64. The limit is raised whenever the
+    /// schedule needs another prompt and the limit allows none, so that no limit blocks the run.
     pub fn prompts_ahead(mut self, prompts_ahead: usize) -> Self {
         self.settings.prompts_ahead = prompts_ahead;
         self
@@ -122,8 +122,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the curriculum, which skips prompts by their pass rate. The pipeline sets the curriculum's staleness to the value of
-    /// [`staleness`](Self::staleness). Default: `None`, which offers every prompt to the schedule.
+    /// Sets the curriculum, which skips prompts by the pass rate of their dataset row. The pipeline sets the curriculum's staleness to the
+    /// value of [`staleness`](Self::staleness). Default: `None`, which offers every prompt to the schedule.
     pub fn curriculum(mut self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
         self.settings.curriculum = curriculum.into();
         self
@@ -162,7 +162,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the controller of the KL coefficient in rewards; the trainer estimates the divergence. Default: `None`, no KL penalty.
+    /// Sets the controller of the coefficient of a KL penalty in the rewards. The trainer must infer the divergence from the reference
+    /// policy; the run ends with an error if it does not. Default: `None`, no KL penalty.
     pub fn reward_kl(mut self, controller: impl Into<Option<KlController>>) -> Self {
         self.settings.reward_kl = controller.into();
         self
@@ -175,12 +176,14 @@ impl PipelineBuilder {
     }
 
     /// Sets the interval of validations in steps, and the validator. An interval of 0 disables validation. Default: `None`, no validation.
+    /// Not supported in virtual time, because the validator runs on its own thread.
     pub fn validator(mut self, validator: impl Into<Option<(u64, Rc<ValidatorThread>)>>) -> Self {
         self.settings.validator = validator.into();
         self
     }
 
-    /// Sets the start of the run. Default: the first step, with the weights that the trainer publishes when the pipeline is built.
+    /// Sets the step and the state from which the run starts. Default: the first step, with the weights that the trainer publishes in
+    /// [`build`](Self::build).
     pub fn start(self, start: RunStart) -> Self {
         Self { start: Some(start), ..self }
     }
@@ -191,33 +194,36 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the maximum number of steps by which the sampling policy may lag behind the trained policy. Default: 0.
+    /// Sets the maximum number of steps by which the policy of a round may lag behind the policy that the step trains. Default: 0. A
+    /// response that is paused and continued may have older tokens.
     pub fn staleness(mut self, staleness: u64) -> Self {
         self.settings.staleness = staleness;
         self
     }
 
     /// Decides races between responses by tokens instead of time if `true`, so that every run launches, admits and trains on the same
-    /// responses. Default: `false`. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic
-    /// trainer.
+    /// responses. Default: `false`. The trainer must be deterministic. The run ends with an error if the engine cannot race in
+    /// [lockstep](rollpacker_stages::rollout::lockstep).
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
     }
 
-    /// Sets the executor of the rewards. Default: one thread that the pipeline starts, or the thread of the worker in virtual time.
+    /// Sets the executor on which the rewards run. Default: a tokio runtime with one thread that the pipeline starts, or the worker's own
+    /// thread in virtual time.
     pub fn rewards(self, executor: Executor) -> Self {
         Self { rewards: Some(executor), ..self }
     }
 
-    /// Sets the clock of the run. Default: the wall time since the builder was created. In virtual time, no stage may wait for another
-    /// thread.
+    /// Sets the clock of the run. Default: the wall time since the builder was created. In virtual time, every stage must run on the
+    /// worker's thread, because the run does not wait for other threads.
     pub fn time(mut self, time: RunTime) -> Self {
         self.settings.time = time;
         self
     }
 
-    /// Sets the handle through which a caller requests that the run ends after the open rounds. Default: a handle that no caller has.
+    /// Sets the handle through which a caller requests that the run ends after the open rounds. Default: a new handle, through which no
+    /// caller can request the end.
     pub fn stop(mut self, stop: Stop) -> Self {
         self.settings.stop = stop;
         self
@@ -231,10 +237,10 @@ impl PipelineBuilder {
         self
     }
 
-    /// Returns the pipeline. If no [`start`](Self::start) was set, the trainer publishes its initial weights.
+    /// Returns the pipeline. If no [`start`](Self::start) was set, blocks until the trainer has published its initial weights.
     ///
     /// # Errors
-    /// If the trainer cannot publish its weights, the thread of the rewards cannot be started, or a run in virtual time has a validator.
+    /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, or a run in virtual time has a validator.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
         // The thread of a validator works in wall time: in virtual time, nothing would wait for it.
@@ -267,7 +273,7 @@ fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
     trainer.publish_initial().map(RunStart::Initial).map_err(failed)
 }
 
-/// Starts a runtime with one thread, which scores responses if no executor was set.
+/// Starts the default executor of the rewards: a runtime with one thread.
 fn reward_thread() -> Result<TaskRuntime, Fault> {
     TaskRuntime::start(1, "reward").map_err(|error| {
         let message = format!("cannot start the thread of the rewards: {error}");

@@ -45,13 +45,13 @@ use rollpacker_operators::{
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
-/// A function that emits prompts until there are no more, or until they are no longer needed. An error has the origin `User`, unless it is
-/// a [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
+/// A function that emits prompts until there are no more, or until the run needs no more. An error of the function ends the run. The error
+/// has the origin `User`, unless it is a [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
 pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), BoxError> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
-    /// A producer that runs on its own thread. It may block, for example on files.
+    /// A producer that runs on its own thread, so that it may block, for example on files.
     Thread(PromptProducer),
     /// An iterator that runs on the worker's thread, for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
@@ -74,12 +74,12 @@ impl PromptSource {
 /// The observer of a run, with its type erased.
 type SharedObserver = Rc<RefCell<dyn Observer>>;
 
-/// The time of a run.
+/// The kind of time in which a run proceeds, with its clock.
 #[derive(Clone)]
 pub enum RunTime {
     /// Wall time, from this clock.
     Wall(Arc<dyn Clock>),
-    /// Virtual time. Whenever no work is left, it advances to the earliest alarm that a stage has set.
+    /// Virtual time. Whenever no work is left at the current time, the clock advances to the earliest alarm that a stage has set.
     Virtual(VirtualClock),
 }
 
@@ -94,12 +94,11 @@ impl RunTime {
     }
 }
 
-/// The start of a run.
+/// The step and the state from which a run starts.
 pub enum RunStart {
     /// The run starts at the first step, with this initial policy.
     Initial(Policy),
-    /// The run starts after the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot
-    /// restores them.
+    /// The run starts at the step after the step of a snapshot. The stages are passed in their initial state; the snapshot restores them.
     Resumed(RestoredSnapshot),
 }
 
@@ -112,7 +111,7 @@ impl RunStart {
     }
 }
 
-/// The stages of an RL step, ready to be run. [`Pipeline::builder`] puts them together.
+/// A run that has not started: the stages of its steps, its settings and its start. Created by [`Pipeline::builder`].
 pub struct Pipeline {
     stages: Stages,
     settings: Settings,
@@ -120,7 +119,7 @@ pub struct Pipeline {
     rewards: RewardThreads,
 }
 
-/// The stages and settings without a default; see [`Pipeline::builder`].
+/// The stages and settings that have no default; see [`Pipeline::builder`].
 struct Stages {
     prompts: PromptSource,
     schedule: Box<dyn Schedule>,
@@ -130,7 +129,7 @@ struct Stages {
     max_response_length: u32,
 }
 
-/// The settings with a default; see the methods of [`PipelineBuilder`].
+/// The settings that have a default; see the methods of [`PipelineBuilder`].
 struct Settings {
     prompts_ahead: usize,
     warmup_steps: u64,
@@ -151,7 +150,7 @@ struct Settings {
     watchdog: Option<WatchdogSettings>,
 }
 
-/// The executor of the rewards.
+/// The executor on which the rewards run, and its runtime if the pipeline owns it.
 struct RewardThreads {
     executor: Executor,
     /// The runtime of `executor` if the pipeline started it, and `None` otherwise. It must live until the run has ended.
@@ -160,7 +159,7 @@ struct RewardThreads {
 
 impl Pipeline {
     /// Runs steps until the schedule finishes or the end of the run is requested through [`stop`](PipelineBuilder::stop), and reports each
-    /// step to `observer`.
+    /// step to `observer`. Blocks until the run has ended, but does not wait for blocking reward functions whose scores are not needed.
     ///
     /// # Errors
     /// If a stage fails, a stall ends the run, or the run cannot be restored from its snapshot. The error is the first fault; it names the
@@ -186,7 +185,8 @@ impl Pipeline {
         }
     }
 
-    /// Runs one worker of a run with several workers. Each worker has its own stages, built with the same options.
+    /// Runs one worker of a run with several workers, and blocks until the run has ended. Each worker has its own stages, built with the
+    /// same options.
     ///
     /// Only the first worker's prompts, schedule, curriculum and placement policy are used, and only its `observer` receives the steps.
     /// Each worker validates its own policies: set the interval of validations to 0 on all workers but one.
@@ -252,6 +252,7 @@ impl Pipeline {
         Ok((policies.split_off(earlier), budget))
     }
 
+    /// Returns the staleness. At most `usize::MAX - 1`, so that 1 can be added.
     fn lag(&self) -> usize {
         usize::try_from(self.settings.staleness).unwrap_or(usize::MAX - 1)
     }
@@ -271,9 +272,11 @@ impl Pipeline {
     /// Builds the graph of the RL step.
     ///
     /// Data flows from the prompts to the update in the order of the chained calls. The only cycle is the policy stream: `feedback` opens
-    /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
-    /// limits how far the rollout can run ahead. After a resume, the prompts that the schedule holds and has not launched already occupy
-    /// units of the budget.
+    /// it before the schedule, and `weights.connect` closes it at the end. The policy that step `t` produces returns at step
+    /// `t + 1 + staleness`, which limits how far the rollout can run ahead.
+    ///
+    /// `policies` are the policies of the first steps. `budget` limits the prompts that are read ahead. After a resume, the prompts that
+    /// the schedule holds and has not launched already occupy units of `budget`.
     fn build(
         self,
         policies: &[Policy],
@@ -362,7 +365,7 @@ fn report_faults(
     raise(errors, faults);
 }
 
-/// Reports warnings to the observer.
+/// Reports each row of `warnings` to the observer.
 fn report_warnings(warnings: BatchStream<'_>, observer: &SharedObserver) {
     let mut observer = Rc::clone(observer);
     warn(warnings, move |warning| observer.warning(&warning));

@@ -73,8 +73,8 @@ impl Default for GrpoOptions {
 }
 
 impl GrpoOptions {
-    /// Returns the options if they are in range. A lower bound for `epsilon` is needed because a group with equal scores is divided by
-    /// `epsilon` alone.
+    /// Returns the options, or an error if `epsilon` is out of range. The lower bound is needed because the standard deviation of equal
+    /// scores is 0, so that `epsilon` is the whole divisor.
     fn checked(self) -> Result<Self, CatalogError> {
         if (1e-12..=1e6).contains(&self.epsilon) {
             Ok(self)
@@ -90,7 +90,7 @@ impl From<GrpoOptions> for Grpo {
     }
 }
 
-/// Checks that the value of a key is in [0, 1].
+/// Returns an error that names `key` if `value` is not in [0, 1].
 fn share(key: &str, value: f64) -> Result<(), CatalogError> {
     if (0.0..=1.0).contains(&value) {
         Ok(())

@@ -10,7 +10,7 @@ use super::{Advantage, ScoredResponse};
 pub struct Grpo {
     /// `true` to divide by the standard deviation of the group. Default: `true`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
     pub norm_by_std: bool,
-    /// Added to the standard deviation. Default: 1e-6.
+    /// Added to the standard deviation. Must be positive, because the standard deviation of equal scores is 0. Default: 1e-6.
     pub epsilon: f64,
 }
 

@@ -63,7 +63,7 @@ pub struct ScoredResponse {
 /// assert_eq!(Regret.advantages(&group), [0.0, -1.0, -0.5]);
 /// ```
 pub trait Advantage: Send + Sync {
-    /// Returns the advantage of each response of a group, in their order.
+    /// Returns the advantage of each response of `group`, in the order of `group`, which is never empty.
     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64>;
 }
 
@@ -73,7 +73,7 @@ impl<A: Advantage + ?Sized> Advantage for Arc<A> {
     }
 }
 
-/// One response with its rewards per token.
+/// One response with a reward for each token, as input of an estimator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
     /// The id of the prompt. Trajectories with the same prompt are adjacent.
@@ -88,7 +88,7 @@ pub struct Trajectory {
     pub values: Vec<f64>,
 }
 
-/// The estimate for a [`Trajectory`].
+/// The advantages and returns of a [`Trajectory`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// One advantage per token.
@@ -101,8 +101,8 @@ pub struct Estimate {
 /// An advantage estimator that works on tokens.
 ///
 /// # Contract
-/// Returns one estimate per trajectory, in their order, with as many finite advantages as the trajectory has tokens, and as many returns if
-/// the estimator [needs values](Self::needs_values). A violation ends the run with an [`EstimateError`].
+/// Returns one estimate per trajectory, in their order, with one advantage for each token, and one return for each token if the estimator
+/// [needs values](Self::needs_values). All numbers must be finite as an `f32`. A violation ends the run with an [`EstimateError`].
 ///
 /// # Example
 /// ```
@@ -175,7 +175,7 @@ impl Estimator {
         matches!(self, Self::Token(estimator) if estimator.needs_values())
     }
 
-    /// Returns one estimate per trajectory, in order. `trajectories` must hold whole groups.
+    /// Returns one estimate per trajectory, in order. `trajectories` must hold whole groups, and the responses of a group must be adjacent.
     ///
     /// # Errors
     /// If the estimator violates its contract.

@@ -48,9 +48,13 @@ const NAME: &str = "advantage";
 /// assert_eq!(advantages, [vec![-1.0], vec![1.0, 1.0], vec![-1.0], vec![1.0, 1.0]]);
 /// ```
 pub trait AdvantageExt {
-    /// Adds the advantages of `estimator` as columns. The batches then have the schema [`schema::GROUPS`]. Groups are passed on as they
-    /// arrive, with two exceptions: if the estimator needs all groups of a step, the operator waits for the end of the step, and if the KL
-    /// coefficient adapts, it waits for the end of the step before. If the estimator violates its contract, the run ends with an error.
+    /// Adds the advantages and returns of `estimator` as columns. The batches then have the schema [`schema::GROUPS`]. If the estimator
+    /// violates its contract, the run ends with an error.
+    ///
+    /// Groups are passed on as they arrive, with two exceptions:
+    ///
+    /// - If the estimator needs all groups of a step, the groups wait for the end of their step.
+    /// - If the KL coefficient adapts, the groups wait for the end of the previous step.
     #[must_use]
     fn advantage(self, estimator: impl Into<Estimator>) -> Self;
 }
@@ -132,7 +136,7 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// The state of the operator.
+/// The state of the advantage operator: the estimator, the KL controller, and the steps that are not complete.
 struct AdvantageState {
     estimator: Estimator,
     inferred: bool,
@@ -151,9 +155,10 @@ struct FailedStep {
     error: EstimateError,
 }
 
-/// A step that is not complete.
+/// The groups of a step that is not complete.
 struct AdvantageStep {
     capabilities: Capabilities,
+    /// The groups whose advantages are not estimated yet.
     held: Vec<Batch>,
     /// Weight, divergence and reward of each response so far, by prompt and sample index. Empty without a KL penalty. The order of the map
     /// makes sums independent of the order of arrival.
@@ -175,12 +180,12 @@ impl AdvantageState {
         self.open.entry(step).or_insert(open).held.push(batch);
     }
 
-    /// Estimates and emits the groups that are due.
+    /// Estimates and emits the groups that are due. `passed` returns `true` for a step that the frontier has passed.
     ///
     /// Steps are processed in order if the estimator needs whole steps. They are also processed in order if the KL coefficient adapts,
-    /// because the coefficient of a step then depends on the divergence of the step before. A step, and all later ones, then wait until the
-    /// frontier has passed the step before it. Otherwise groups of several steps are emitted as they arrive. A step ends when the frontier
-    /// has passed it: its divergence is complete, and the coefficient may change.
+    /// because the coefficient of a step then depends on the divergence of the step before. A step that is processed in order waits until
+    /// the frontier has passed the step before it, and so do all later steps. Otherwise groups of several steps are emitted as they arrive.
+    /// A step ends when the frontier has passed it: its divergence is complete, and the coefficient may change.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,
@@ -317,7 +322,8 @@ fn ordered(held: &[Batch]) -> Option<Batch> {
     Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
-/// Returns the advantages of a group estimator. Each token has the advantage of its response.
+/// Returns the column of advantages that a group estimator computes for the groups of `batch`. Each token has the advantage of its
+/// response.
 fn repeated_advantages(
     batch: &Batch,
     estimator: &dyn Advantage,
@@ -357,7 +363,7 @@ mod tests {
     use crate::advantage::Grpo;
     use crate::wire::blank;
 
-    /// Lengths around those from which lists have their own buffers.
+    /// Short lengths, and lengths around 256, from which a list has its own buffer.
     fn lengths() -> impl Strategy<Value = usize> {
         prop_oneof![0_usize..5, 254_usize..258]
     }

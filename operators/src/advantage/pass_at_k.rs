@@ -3,14 +3,14 @@
 use super::grpo::moments;
 use super::{Advantage, ScoredResponse};
 
-/// Rewards only the best response of a group. Its advantage is its score minus the second best score, divided by the group's standard
-/// deviation if `norm_by_std` is `true` (verl's `grpo_passk`). All other responses have advantage 0, and so has the response of a group of
-/// one.
+/// Rewards only the best response of a group (verl's `grpo_passk`). The advantage of the best response is its score minus the second best
+/// score. If `norm_by_std` is `true`, the difference is divided by the group's standard deviation plus `epsilon`. All other responses have
+/// advantage 0, and so has the response of a group of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassAtK {
     /// `true` to divide by the standard deviation of the group. (verl: `algorithm.norm_adv_by_std_in_grpo`)
     pub norm_by_std: bool,
-    /// Added to the standard deviation.
+    /// Added to the standard deviation. Must be positive, because the standard deviation of equal scores is 0.
     pub epsilon: f64,
 }
 

@@ -1,10 +1,10 @@
 //! Whitening: normalization over all tokens of a step.
 
-/// Added to the variance, as in verl.
+/// Added to the variance, as in verl, so that equal numbers are not divided by 0.
 const EPSILON: f64 = 1e-8;
 
-/// Subtracts the mean from all numbers and divides them by the unbiased standard deviation. A single number has no deviation; only its mean
-/// is subtracted.
+/// Subtracts the mean of all numbers from each number, and divides each difference by the unbiased standard deviation. A single number
+/// becomes 0.
 pub(super) fn whiten(columns: &mut [Vec<f64>]) {
     let numbers = || columns.iter().flatten().copied();
     let count = numbers().count() as f64;

@@ -94,9 +94,9 @@ impl Default for CurriculumOptions {
 pub struct CurriculumError {
     /// The name of the option.
     pub key: &'static str,
-    /// The value that was given.
+    /// The value of the option.
     pub found: f64,
-    /// The values that are allowed.
+    /// The allowed range in words, such as `at least 0, below 1`.
     pub expected: &'static str,
 }
 
@@ -121,7 +121,7 @@ impl CurriculumOptions {
     }
 }
 
-/// The judgement of a prompt.
+/// The decision to draw or to skip a prompt, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// Drawn: no pass rate of its row is known.
@@ -197,7 +197,7 @@ impl JudgedPrompts {
 }
 
 /// The number of consecutive epochs without a drawn prompt after which the run ends, if `exploration` is above 0. If `exploration` is 0,
-/// the run ends after the first epoch without a drawn prompt, because no later epoch differs.
+/// the run ends after the first epoch without a drawn prompt, because pass rates change only when prompts are drawn.
 const SKIPPED_EPOCHS: u32 = 1000;
 
 /// The error of an epoch whose prompts were all skipped. Later epochs are expected to skip all prompts as well.
@@ -213,7 +213,7 @@ pub struct SkippedEpoch {
     options: CurriculumOptions,
 }
 
-/// The counts of skipped prompts of a run, readable after the run has ended. Clones share the counts.
+/// The counts of skipped prompts of a run, readable during the run and after it. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct SkippedPrompts(Arc<[AtomicU64; 2]>);
 
@@ -236,7 +236,7 @@ impl SkippedPrompts {
     }
 }
 
-/// The policy that judges prompts, with the history of pass rates.
+/// The rule that judges prompts, with the history of pass rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curriculum {
     options: CurriculumOptions,
@@ -292,7 +292,7 @@ impl SavedState for CurriculumState {
 }
 
 impl Curriculum {
-    /// Creates a curriculum without history, for a staleness of 0. `seed` determines the explored prompts.
+    /// Creates a curriculum without history, for a staleness of 0. `seed` selects the prompts that are explored.
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
@@ -370,12 +370,14 @@ impl Curriculum {
         self.state.results.on_score(id, passed);
     }
 
-    /// Records that the responses with the indices `samples` form the group of a prompt in `step`. Their scores may follow later.
+    /// Records that the responses with the indices `samples` form the group of a prompt in `step`. The prompt was read from dataset row
+    /// `row`. The scores of the responses may be recorded later.
     pub fn on_admit(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
         self.state.results.on_admit(step, prompt, row, samples);
     }
 
-    /// Records that the group of a prompt was rejected in `step` for lack of reward variance. Its responses scored so far form the group.
+    /// Records that the group of a prompt, read from dataset row `row`, was rejected in `step` for lack of reward variance. The pass rate
+    /// counts only the responses whose scores were recorded before this call.
     pub fn on_reject(&mut self, step: Step, prompt: PromptId, row: u64) {
         self.state.results.on_reject(step, prompt, row);
     }
@@ -385,14 +387,14 @@ impl Curriculum {
         step.0.checked_sub(self.staleness.saturating_add(1)).map(Step)
     }
 
-    /// Returns the pass rate by which prompts of a dataset row are judged, in [0, 1]. Results that are recorded and not used yet are left
-    /// out. Returns `None` if no pass rate is in use.
+    /// Returns the pass rate by which prompts of a dataset row are judged, in [0, 1]; `None` if no result of the row is used yet. Results
+    /// that are recorded and not used yet have no effect.
     #[must_use]
     pub fn pass_rate(&self, row: u64) -> Option<f64> {
         self.state.pass_rates.get(&row).map(PassRate::share)
     }
 
-    /// Returns the counts since the run began. A resumed run continues the counts of its snapshot.
+    /// Returns the numbers of prompts judged since the run began. A resumed run continues the counts of its snapshot.
     #[must_use]
     pub fn totals(&self) -> &JudgedPrompts {
         &self.state.totals

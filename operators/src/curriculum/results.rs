@@ -79,8 +79,8 @@ impl Results {
         results.passed = passed;
     }
 
-    /// Removes the results of all steps up to and including `last`. Returns the dataset rows with their pass rates, in the order of the
-    /// steps.
+    /// Removes the results of all steps up to and including `last`. Returns the dataset row and the pass rate of each group whose responses
+    /// are all scored, in the order of the steps.
     pub(super) fn take_until(&mut self, last: Step) -> impl Iterator<Item = (u64, PassRate)> {
         let later = self.steps.split_off(&last.next());
         let taken = std::mem::replace(&mut self.steps, later);

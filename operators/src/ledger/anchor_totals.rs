@@ -15,7 +15,7 @@ use crate::resume::part::{read_rows, rows};
 use crate::resume::{ResumeError, SavedState};
 use crate::time_limit::TimeLimit;
 
-/// The name of the snapshot part with the longest executions.
+/// The name of the snapshot part with the longest correct executions and the results of audits.
 pub(super) const PART: &str = "ledger_anchors";
 
 const KILLS: &str = "audited_kills";

@@ -61,15 +61,18 @@ pub fn anchors<'scope>(
     Anchors { changes, metrics: metrics.concat(summaries) }
 }
 
-/// The results of the executions of a step.
+/// The longest correct executions of a step by test case, and counts of its executions.
 #[derive(Debug, Default, PartialEq)]
 struct ExecutionFacts {
     longest: BTreeMap<Case, Longest>,
     executions: u64,
     /// The sum of the executions' time limits, in nanoseconds.
     limits: u128,
+    /// The number of executions that exceeded their time limit.
     kills: u64,
+    /// The number of audited executions among `kills`.
     audited_kills: i64,
+    /// The number of correct executions among `audited_kills`.
     wrong_kills: i64,
 }
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::survival::{Curve, Survival};
 
-/// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
+/// The number of units in 1: weights and scores are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted
+/// exactly.
 pub(super) const UNIT: f64 = 1_048_576.0;
 
 /// A number of responses, the sum of their weights, and the sum of their squared weights. Both sums are 0 for responses that are counted
@@ -25,7 +26,7 @@ pub struct WeightSums {
 }
 
 impl WeightSums {
-    /// Creates the sums of one response of weight `weight`.
+    /// Creates the sums of one response. The weight and its square are each limited to 2^20.
     #[must_use]
     pub fn one(weight: f32) -> Self {
         let weight = f64::from(weight);
@@ -40,8 +41,8 @@ impl WeightSums {
     }
 }
 
-/// The maximum absolute value of a single value, in units of 2^-20: 2^20, about a million. It keeps the extreme scores of a faulty reward
-/// from overflowing the sums, unless there are more than eight million of them.
+/// The maximum absolute value that is summed, in units of 2^-20: 2^20, about a million. It keeps the extreme scores of a faulty reward from
+/// overflowing the sums, unless there are more than eight million of them.
 const MAX: f64 = (1u64 << 40) as f64;
 
 /// Returns a value in units of 2^-20. The value is clamped to [-2^20, 2^20]; NaN becomes 0.
@@ -73,7 +74,7 @@ impl By {
 }
 
 impl TrainedLengths {
-    /// Adds responses of `tokens` tokens each. `weighed` has their number and their weights.
+    /// Adds responses of `tokens` tokens each. `weighed` has the number of the responses and the sums of their weights.
     pub fn add(&mut self, tokens: u32, weighed: WeightSums) {
         self.lengths.entry(tokens).or_default().add(weighed);
         self.all.add(weighed);
@@ -92,7 +93,8 @@ impl TrainedLengths {
     }
 
     /// Returns the effective sample size divided by the number of responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
-    /// The value is above 0 and at most 1, or NaN if there are no responses or all weights are 0.
+    /// The value is NaN if there are no responses or all weights are 0, and otherwise in (0, 1]. It is inaccurate, and may exceed 1, if
+    /// weights are above 1024 or below 0.01, because their squares are limited to 2^20 and rounded to multiples of 2^-20.
     #[must_use]
     pub fn effective(&self) -> f64 {
         let weight = self.all.weight as f64 / UNIT;
@@ -122,14 +124,14 @@ impl TrainedLengths {
         covers.map(|(length, _)| *length)
     }
 
-    /// Returns the share of responses of at least `from` tokens.
+    /// Returns the share of the responses, by number or by weight, that have at least `from` tokens.
     fn from(&self, from: u32, by: By) -> f64 {
         let sum: f64 = self.lengths.range(from..).map(|(_, weighed)| by.of(*weighed)).sum();
         sum / by.of(self.all)
     }
 }
 
-/// The length distributions that are compared.
+/// The length distribution of the policy and the lengths of the trained responses, for a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LengthComparison {
     /// Lengths of the policy. The length of a response that was cut is only known to exceed its tokens.

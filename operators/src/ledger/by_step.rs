@@ -12,7 +12,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 
-/// The changes of a step, with the capability for its output.
+/// The changes of facts in a step, with the capability for the output of the step.
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
 /// Emits a batch for each step after `resumed` in which facts changed, once the step is complete. `batch` receives the facts that became

@@ -21,7 +21,7 @@ pub(super) enum Fact {
     /// All dataset rows. Sums: the number of rows, the sum over rows of the squared deviations of the lengths from the mean length of the
     /// row, and the sum of the [`Launches`] of all rows.
     Rows,
-    /// The prompts that have been deferred since a step. Sums: their number.
+    /// The prompts that are deferred now and were first deferred at this step. Sums: their number.
     Waiting(Step),
     /// All test cases with an anchor. Sums: their number, and the sum of the anchors in nanoseconds.
     Anchors,

@@ -22,11 +22,11 @@ use super::pairs::{Pair, Products};
 use crate::resume::part::{read_rows, rows};
 use crate::resume::{ResumeError, SavedState};
 
-/// The name of the part with lengths.
+/// The name of the snapshot part with the facts about lengths.
 pub(super) const LENGTHS: &str = "ledger_lengths";
-/// The name of the part with the histories of dataset rows.
+/// The name of the snapshot part with the histories of dataset rows.
 pub(super) const ROWS: &str = "ledger_rows";
-/// The name of the part with deferred prompts.
+/// The name of the snapshot part with the deferred prompts.
 pub(super) const WAITS: &str = "ledger_waits";
 
 const KIND: &str = "kind";
@@ -115,7 +115,7 @@ impl FactTotals {
         self.waits.clone_from(waits);
     }
 
-    /// Returns the part with lengths.
+    /// Returns the snapshot part with the facts about lengths.
     pub(super) fn lengths_part(&self) -> Part {
         let sums = |of: fn(&WeightSums) -> i64| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(self.lengths.values().map(of)))
@@ -132,12 +132,12 @@ impl FactTotals {
         rows(&LENGTH_ROWS, columns)
     }
 
-    /// Returns the part with pairs.
+    /// Returns the snapshot part with the facts about pairs.
     pub(super) fn pairs_part(&self) -> Part {
         pair_totals::part(&self.pairs)
     }
 
-    /// Returns the part with dataset rows.
+    /// Returns the snapshot part with the histories of dataset rows.
     pub(super) fn rows_part(&self) -> Part {
         let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(self.rows.keys().copied()));
         let sums = (0..6).map(|at| -> ArrayRef {
@@ -147,7 +147,7 @@ impl FactTotals {
         rows(&HISTORY_ROWS, std::iter::once(ids).chain(sums).collect())
     }
 
-    /// Returns the part with deferred prompts.
+    /// Returns the snapshot part with the deferred prompts.
     pub(super) fn waits_part(&self) -> Part {
         let DeferredPrompts(waits) = &self.waits;
         let since = waits.values().map(|waiting| waiting.since.0);

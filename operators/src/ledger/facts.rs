@@ -17,22 +17,22 @@ use crate::wire::finish_reason::finish_reason;
 use crate::wire::finish_reason::is_returned_whole;
 
 facts! {
-    /// A fact about lengths, kept with its number of occurrences.
+    /// A fact about the length of a response, with a number of tokens. The ledger keeps the number of occurrences of each fact.
     Length {
-        /// A response that is observed only beyond these tokens (left truncation).
+        /// The response is observed only beyond this number of tokens (left truncation).
         Entered = "entered",
-        /// A response that ended by itself at these tokens.
+        /// The response ended by itself at this number of tokens.
         Ended = "ended",
-        /// A response that was aborted at these tokens and whose prompt was not admitted, for example because the round was full.
+        /// The response was aborted at this number of tokens, and its prompt was not admitted, for example because the round was full.
         Cut = "cut",
-        /// A response that was aborted at these tokens and whose prompt was admitted: its group was full.
+        /// The response was aborted at this number of tokens, and its prompt was admitted: the group was full.
         Surplus = "surplus",
-        /// A response that was trained on.
+        /// The response had this number of tokens and was trained on.
         Trained = "trained",
     }
 }
 
-/// The history of a dataset row, or the sum over rows.
+/// Counts and sums over the responses to the prompts of a dataset row, or over all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launches {
     /// The number of launched responses that have ended or were aborted.
@@ -64,7 +64,7 @@ pub(super) struct Facts {
     pub(super) lengths: BTreeMap<Length, WeightSums>,
     /// For each fact about pairs, the sums over the pairs with this fact.
     pub(super) pairs: BTreeMap<Pair, Products>,
-    /// The history of each dataset row.
+    /// The sums over the responses to each dataset row.
     pub(super) rows: FxHashMap<u64, Launches>,
     /// For each newly deferred prompt, the current step and 1. For each settled prompt, the step at which it was first deferred, and -1.
     pub(super) waiting: Vec<(Step, i64)>,
@@ -97,7 +97,7 @@ struct ObservedResponse {
 pub(super) struct DeferredPrompt {
     /// The step at which the prompt was first deferred.
     pub(super) since: Step,
-    /// The maximum length at which the prompt was observed, in tokens.
+    /// The number of tokens of the longest response to the prompt that was observed.
     pub(super) longest: u32,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct DeferredPrompt {
 pub(super) struct DeferredPrompts(pub(super) BTreeMap<PromptId, DeferredPrompt>);
 
 impl StepFacts {
-    /// Adds a batch: responses (kind 0), groups (1) or decisions (2).
+    /// Adds a batch of the input `kind` of the ledger: responses (0), groups (1) or decisions (2).
     pub(super) fn take(&mut self, kind: usize, batch: &Batch) {
         match kind {
             0 => self.responses(batch),
@@ -221,7 +221,7 @@ impl StepFacts {
 }
 
 impl Facts {
-    /// Returns only the facts about deferred prompts. In a warm-up step, no other facts are counted.
+    /// Returns only the facts about deferred prompts. In a warm-up step, only these facts are counted.
     pub(super) fn of_waits(self) -> Self {
         Self { waiting: self.waiting, ..Self::default() }
     }

@@ -26,11 +26,11 @@ use crate::resume::{OperatorParts, Resumable};
 /// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first)): the facts about a prompt are combined there, and snapshots
 /// contain only the facts of that worker.
 pub struct LedgerInputs<'scope> {
-    /// All responses, including aborted ones.
+    /// Batches of [`schema::RESPONSES`]: all responses, including aborted ones.
     pub responses: BatchStream<'scope>,
-    /// The groups that were trained on.
+    /// Batches of [`schema::GROUPS`]: the groups that were trained on.
     pub groups: BatchStream<'scope>,
-    /// The decisions of the schedule.
+    /// Batches of [`schema::DECISIONS`]: the decisions of the schedule.
     pub decisions: BatchStream<'scope>,
     /// The number of initial steps whose lengths, pairs and rows are not counted. With 0, all steps are counted. Deferred prompts are
     /// tracked from the first step on.
@@ -42,7 +42,8 @@ pub struct LedgerInputs<'scope> {
 /// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): at most one for each step on each worker. Each
 /// metric of a step is in only one of the batches.
 ///
-/// `cap` is the maximum response length of the engine in tokens. The shares of longer responses are reported at each quarter of `cap`.
+/// `cap` is the maximum response length of the engine in tokens. The metrics include the shares of responses that are longer than one, two
+/// and three quarters of `cap`, and of responses that reach `cap`.
 ///
 /// ```
 /// # mod step {
@@ -148,7 +149,7 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
 /// The snapshot parts of lengths, pairs, rows and deferred prompts.
 struct LedgerParts([OperatorParts; 4]);
 
-/// A function that makes a part from the facts.
+/// A function that encodes a subset of the facts as a snapshot part.
 type MakePart = fn(&FactTotals) -> Part;
 
 impl LedgerParts {
@@ -205,7 +206,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Emits the facts of a snapshot at its step. They appear in no metrics of that step.
+    /// Emits the facts of a snapshot at `step`, the step of the snapshot. No metrics are emitted for this step.
     fn restore(&mut self, mut capabilities: Vec<Capability<Step>>, step: Step, known: FactTotals) {
         capabilities.iter_mut().for_each(|capability| capability.downgrade(&step));
         self.outputs.give(step, &capabilities, &known.facts());

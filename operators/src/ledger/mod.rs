@@ -33,8 +33,8 @@
 //!
 //! Without surplus responses, the estimate is within 2 %. With them, it is an upper bound for the mean, and the ledger also reports a lower
 //! bound: the mean if each response that was cut by its own group had ended with the next token. The true mean lies between the two. A
-//! gamma frailty model (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried instead; their errors were
-//! larger or had either sign.
+//! gamma frailty model (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried instead. The errors of the
+//! first were larger, and neither gave a bound, because both over- and underestimated the mean.
 //!
 //! # The gradient
 //! A group-relative gradient is a sum over pairs of responses to a prompt, and the longer response of a pair determines if the pair is

@@ -21,10 +21,12 @@ use serde::{Deserialize, Serialize};
 use crate::length_buckets::{bucket, start};
 use crate::survival::Survival;
 
-/// Products are summed in units of 2^-10 score times token. Integer sums do not depend on the order and can be retracted exactly.
+/// The number of units in 1: products of score and length, and weights, are summed in units of 2^-10. Integer sums do not depend on the
+/// order and can be retracted exactly.
 const UNIT: f64 = 1024.0;
 
-/// The maximum absolute value of a product, in units of 2^-10. It keeps the extreme scores of a faulty reward from overflowing the sums.
+/// The maximum absolute value of a product or weight that is summed, in units of 2^-10: 2^28. It keeps the extreme scores of a faulty
+/// reward from overflowing the sums.
 const MAX: f64 = (1u64 << 38) as f64;
 
 /// The policy's mean product must exceed this number of its standard errors. Otherwise ratios to it are not reported.
@@ -37,9 +39,9 @@ facts! {
         Entered = "entered",
         /// Both responses ended by themselves.
         Ended = "ended",
-        /// A response was aborted, and the prompt was not admitted: the round was full.
+        /// At least one response was aborted, and the prompt was not admitted, for example because the round was full.
         Cut = "cut",
-        /// A response was aborted, and the prompt was admitted: the group was full.
+        /// At least one response was aborted, and the prompt was admitted: the group was full.
         Surplus = "surplus",
         /// Both responses were trained on, and the pair is also counted as `Ended`.
         Scored = "scored",
@@ -86,7 +88,7 @@ impl Products {
     }
 }
 
-/// A response of a group.
+/// A response to a prompt, reduced to what its pairs depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Member {
     /// The number of tokens.
@@ -254,7 +256,6 @@ impl Pairs {
         let (mut sum, mut mean) = (0.0, 0.0);
         let mut reaching = 1.0;
         for at in 0..=last {
-            // A bucket without trained pairs uses the mean of the next shorter one.
             if let Some(scored) = self.scored.get(&at).filter(|scored| scored.pairs > 0) {
                 mean = scored.product as f64 / UNIT / scored.pairs as f64;
             }

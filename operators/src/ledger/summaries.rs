@@ -10,13 +10,13 @@ use super::fact::{Fact, Sums, Topic};
 use super::facts::Length;
 use super::pairs::{Pairs, Products};
 
-/// A summary of all facts up to a step.
+/// A summary of the facts of one topic up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Summary {
-    /// Responses and tokens trained so far, the policy's mean length as bits, and metrics with their values as bits. Bits make the values
-    /// comparable exactly.
+    /// The numbers of responses and tokens trained so far, the policy's mean length in tokens, and metrics. The mean and the values of
+    /// metrics are the bits of an `f64`, because differential dataflow needs ordered data.
     Lengths { trained: (i64, i64), mean: u64, metrics: Vec<(String, u64)> },
-    /// The metrics of pairs, with their values as bits.
+    /// The metrics of pairs. The values are the bits of an `f64`.
     Pairs(Vec<(String, u64)>),
     /// The sums of [`Fact::Rows`].
     Rows(Sums),

@@ -1,4 +1,4 @@
-//! Checks the metrics against counts by hand, and the facts of steps against the events that they represent.
+//! Tests of the ledger: compares metrics with manual computations, and the facts of steps with the events of the steps.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn buckets_double_up_to_the_one_with_the_cap() {
     assert_eq!(buckets(100).collect::<Vec<_>>(), [(0, 512)]);
 }
 
-/// Responses `(prompt, tokens, finish reason)`; the row is ten times the prompt.
+/// Returns a batch of responses `(prompt, tokens, finish reason)`. The dataset row is ten times the prompt.
 fn responses(rows: &[(u64, u32, &str)]) -> Batch {
     let named: [(&str, ArrayRef); 4] = [
         (column::PROMPT_ID, Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.0)))),
@@ -154,7 +154,7 @@ fn a_relaunched_prompt_enters_at_its_cut() {
     assert!(waits.0.is_empty());
 }
 
-/// Tokens, and score and weight if the response was trained on. A response that was not trained on was aborted.
+/// A response: its number of tokens, and its score and weight if it was trained on. A response that was not trained on was aborted.
 type Row = (u32, Option<(f64, f32)>);
 
 fn pairs(groups: &[(&[Row], bool)]) -> std::collections::BTreeMap<Pair, Products> {

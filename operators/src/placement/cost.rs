@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 
-/// The devices of a job, their organization, and the maximum response length.
+/// The devices of a job, how they are grouped, and the maximum response length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// The number of devices that rollout and training share. At least 1.
     pub devices: u32,
-    /// The number of devices of a server; a tensor-parallel group never spans several servers. At least 1.
+    /// The number of devices of a server, at least 1. A tensor-parallel group never spans several servers.
     pub devices_per_server: u32,
     /// The number of devices of one data-parallel replica of the trainer (tensor x pipeline x context parallel). At least 1; training uses
     /// whole replicas.
@@ -122,7 +122,8 @@ impl Job {
         free - free % self.training_replica
     }
 
-    /// Returns `true` if groups of `tensor_parallel` devices divide a server evenly and fit the job.
+    /// Returns `true` if instances of `tensor_parallel` devices divide the devices of a server evenly and do not exceed the devices of the
+    /// job. Returns `false` for 0.
     #[must_use]
     pub fn allows(self, tensor_parallel: u32) -> bool {
         tensor_parallel > 0

@@ -10,7 +10,7 @@ use super::PlacementError;
 use super::error::within;
 use super::profile::{Phase, Profile, Row};
 
-/// A cell of a profile: a point at which the engine was measured. The ratio of a live iteration is attributed to the nearest cell.
+/// A cell of a profile: a point at which the engine was measured. Live iterations are attributed to the nearest cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// The phase of the engine.
@@ -31,7 +31,7 @@ pub struct Cell {
 pub struct DriftOptions {
     /// The maximum tolerated factor between measured and profiled seconds, in either direction. More than 1; default: 1.25.
     pub band: f64,
-    /// The weight of the newest ratio in the moving average, in (0, 1]. Default: 0.1.
+    /// The weight of the newest measurement in the exponentially weighted mean, in (0, 1]. Default: 0.1.
     pub smoothing: f64,
     /// The minimum number of live measurements of a cell before it can count as drifted. At least 1; default: 8.
     pub min_measurements: u32,
@@ -85,7 +85,7 @@ impl DriftMonitor {
         }
     }
 
-    /// Compares the live iterations of a step with `profile`. Each row stands for `repeats` similar iterations and has their mean seconds.
+    /// Compares the live iterations of a step with `profile`. Each row represents `repeats` similar iterations, with their mean seconds.
     /// For each cell, the total measured time divided by the total profiled time counts as one measurement. Rows that
     /// [`observe`](Self::observe) would ignore and cells with fewer than [`MIN_REPEATS`] iterations are ignored.
     pub fn observe_step(&mut self, profile: &Profile, live: &[Row]) {
@@ -130,8 +130,8 @@ impl DriftMonitor {
             .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
     }
 
-    /// Returns the maximum over all observed cells of the mean factor between measured and profiled seconds, in either direction. The
-    /// factor is at least 1. Returns `None` if no cell was observed.
+    /// Returns the largest mean factor between measured and profiled seconds of all observed cells. A factor below 1 counts as its inverse,
+    /// so the result is at least 1. Returns `None` if no cell was observed.
     #[must_use]
     pub fn max_ratio(&self) -> Option<f64> {
         let ratios = self.cells.iter().map(|(_, ratio)| ratio.mean.abs().exp());

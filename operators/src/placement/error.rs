@@ -6,7 +6,7 @@ pub enum PlacementError {
     /// A count is 0.
     #[error("`{field}` is 0, expected at least 1")]
     Zero {
-        /// The name of the field.
+        /// The name of the count.
         field: &'static str,
     },
     /// The trainer needs more devices than the job has.
@@ -14,7 +14,7 @@ pub enum PlacementError {
     Replica {
         /// The number of devices of the job.
         devices: u32,
-        /// The number of devices of a replica.
+        /// The number of devices of a training replica.
         training_replica: u32,
     },
     /// The number of devices of an instance does not divide the number of devices of a server, or exceeds the number of devices of the job.
@@ -44,9 +44,9 @@ pub enum PlacementError {
     /// A share or factor is out of range.
     #[error("`{field}` is {found}, expected {expected}")]
     Range {
-        /// The name of the field.
+        /// The name of the share or factor.
         field: &'static str,
-        /// The allowed range.
+        /// The allowed range in words, such as `in (0, 1]`.
         expected: &'static str,
         /// The configured value.
         found: f64,
@@ -58,14 +58,14 @@ pub enum PlacementError {
         row: usize,
         /// The name of the column.
         field: &'static str,
-        /// The allowed range.
+        /// The allowed range in words, such as `at least 1`.
         expected: &'static str,
         /// The value in the row.
         found: f64,
     },
 }
 
-/// Returns an error if a share or factor is outside of `range`.
+/// Returns an error if `found` is outside of `range` or NaN. `expected` describes the range in words.
 pub(super) fn within(
     field: &'static str,
     expected: &'static str,

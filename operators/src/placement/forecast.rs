@@ -14,7 +14,8 @@ pub(super) struct Layout {
     pub(super) training_devices: u32,
 }
 
-/// A change of layout after the first `after` rungs of a [`Forecast`] have ended.
+/// A change of layout after the first `after` rungs of a [`Forecast`] have ended. There is no change if `after` is the number of rungs or
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) from: Layout,
@@ -89,7 +90,8 @@ impl Forecast {
         }
     }
 
-    /// Forecasts a round that has not begun, with the `load` of the last round of its kind.
+    /// Forecasts a round that has not begun. The round is assumed to have the `load` of the last round of its kind, and lengths distributed
+    /// as in `curve`.
     pub(super) fn of_round(load: RoundLoad, curve: &Curve, job: Job) -> Self {
         let count = f64::from(load.launched);
         let prompt_length = load.prompt_tokens as f64 / count.max(1.0);
@@ -107,7 +109,7 @@ impl Forecast {
         self.rungs.iter().map(|rung| rung.count * rung.context).sum()
     }
 
-    /// Returns the seconds until all responses have ended and their gradient is computed.
+    /// Returns the seconds from now until all responses have ended and the gradient of all groups is computed.
     ///
     /// While the rollout runs, the trainer processes tokens at the speed of its devices, but no more than the complete groups contain at
     /// that time. After the rollout, all devices train on the remaining tokens. A layout that frees devices earlier thus has a slower
@@ -206,7 +208,8 @@ fn split_cohort(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
     rungs
 }
 
-/// Returns the quantile at `share` of the lengths of responses longer than `sampled` tokens. It is at most `longest`.
+/// Returns the quantile at `share` of the lengths of responses that are longer than `sampled` tokens. The result is above `sampled` and at
+/// most `longest`.
 fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     let survival = curve.survival(sampled) * (1.0 - share);
     let (mut low, mut high) = (sampled + 1, longest);
@@ -227,8 +230,8 @@ fn merge(rungs: &[Rung]) -> Rung {
     Rung { count, context, residual: rungs[rungs.len() - 1].residual }
 }
 
-/// Returns the rungs of a round that waits only for the `completing` shortest responses. All other responses are dropped when the last of
-/// the `completing` responses ends.
+/// Returns the rungs of a round that waits only for the `completing` shortest responses. All other responses form a last rung, which is
+/// dropped when the last of the `completing` responses ends.
 fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     let mut before = 0.0;
     let last = rungs.iter().position(|rung| {

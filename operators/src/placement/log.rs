@@ -91,7 +91,7 @@ impl StepPlacement {
     }
 }
 
-/// The decisions of a [`LoggedPlacement`] that were not taken yet. A clone is a handle to the same log.
+/// The decisions of a [`LoggedPlacement`], by step, until [`take`](Self::take) removes them. A clone is a handle to the same log.
 #[derive(Clone, Debug, Default)]
 pub struct PlacementLog(Rc<RefCell<LogState>>);
 
@@ -111,7 +111,8 @@ struct LoggedStep {
 }
 
 impl PlacementLog {
-    /// Removes and returns the placements of `step`, which was complete at `closed`. Take the steps in ascending order.
+    /// Removes and returns the placements of `step`, which was complete at the time `closed`. Must be called for each step, in ascending
+    /// order.
     #[must_use]
     pub fn take(&self, step: Step, closed: Nanos) -> StepPlacement {
         let mut state = self.0.borrow_mut();
@@ -167,7 +168,7 @@ impl<P: PlacementPolicy> LoggedPlacement<P> {
         Self { policy, log, now: Nanos(0), step: Step(0) }
     }
 
-    /// Returns the log.
+    /// Returns a handle to the log.
     #[must_use]
     pub fn log(&self) -> PlacementLog {
         self.log.clone()

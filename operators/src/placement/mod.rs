@@ -146,7 +146,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the name as written in the column `reason`.
+    /// Returns the name as written in the column `reason` of placements.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -167,7 +167,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A placement policy.
+/// A policy that decides which devices generate and which devices train.
 ///
 /// # Contract
 /// - From the opening of a round until the round has been trained on, at least one device generates or trains, so that the step ends.
@@ -216,7 +216,7 @@ impl fmt::Display for Reason {
 /// );
 /// ```
 pub trait PlacementPolicy {
-    /// Processes an event. The caller drains [`poll`](Self::poll) afterwards.
+    /// Processes an event that happened at `now`. The caller then calls [`poll`](Self::poll) until it returns `None`.
     fn on(&mut self, now: Nanos, event: Event);
 
     /// Returns the next decision, or `None` if there is none.

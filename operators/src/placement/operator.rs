@@ -31,9 +31,8 @@ const NAME: &str = "placement";
 /// The name of the snapshot part with the learned state of a placement policy.
 const PART: &str = "placement";
 
-/// Restores the state of a newly created placement policy, if the snapshot contains one.
-///
-/// The run that took the snapshot may have had another policy that learns nothing. Then there is nothing to restore.
+/// Restores the learned state of a newly created placement policy from a snapshot. Does nothing if the snapshot has no learned state: the
+/// earlier run had no placement policy, or one that learns nothing.
 ///
 /// # Errors
 /// If the snapshot cannot be read, or the policy rejects the state.
@@ -79,9 +78,11 @@ impl CheckedPlacement {
     }
 }
 
-/// Installs the operator and returns batches of [`schema::PLACEMENTS`] and of [`schema::ERRORS`]. In terms of progress tracking, outputs
-/// depend only on policies: the operator keeps the capabilities of each step until no requests, responses or decisions of the step can
-/// arrive. It sends placements and errors with the capabilities of the earliest step that it keeps.
+/// Installs the operator and returns batches of [`schema::PLACEMENTS`] and of [`schema::ERRORS`].
+///
+/// For progress tracking, the outputs depend only on policies, because requests, responses and decisions flow in a loop. The operator keeps
+/// the capabilities of each step until no requests, responses or decisions of the step can arrive. It sends placements and errors with the
+/// capabilities of the earliest step that it keeps.
 pub(crate) fn place<'scope>(
     checked: CheckedPlacement,
     observed: PlacementInputs<'scope>,
@@ -103,7 +104,7 @@ pub(crate) fn place<'scope>(
         let mut driver = PlacementDriver { checked, clock, steps, decided, failed: None };
         move |frontiers| {
             policies.for_each(|capability, _| {
-                // Each worker announces the policy; the first announcement begins the step.
+                // The policy of a step arrives from each worker; the first arrival begins the step.
                 if !driver.steps.contains_key(capability.time()) {
                     let ports = [output.index(), errors.index()];
                     driver
@@ -137,6 +138,7 @@ pub(crate) fn place<'scope>(
     (stream, error_stream)
 }
 
+/// Delivers events to the policy, and collects its decisions.
 struct PlacementDriver {
     checked: CheckedPlacement,
     clock: Arc<dyn Clock>,

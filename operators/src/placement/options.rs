@@ -137,7 +137,8 @@ impl Default for StreamTrainerOptions {
 }
 
 impl Trigger {
-    /// Returns the number of milestones at or below a share of the responses; 0 for `Never` and `Predicted`, which have no milestones.
+    /// Returns the number of milestones at or below `share`, the share of ended responses. Returns 0 for `Never` and `Predicted`, which
+    /// have no milestones.
     pub(super) fn milestones_reached(self, share: f64) -> u32 {
         match self {
             Self::Never | Self::Predicted { .. } => 0,
@@ -159,5 +160,5 @@ impl Trigger {
     }
 }
 
-/// Absorbs rounding errors in sums of hundredths.
+/// The tolerance for rounding errors in milestones, such as `0.2 + 3 * 0.05`.
 const ROUNDING: f64 = 1e-9;

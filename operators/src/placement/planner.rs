@@ -27,9 +27,10 @@ pub enum Rule {
     /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions. A parallelism
     /// that the job cannot run is not adopted.
     Paper {
-        /// The factor, at least 1. The paper uses 1.05.
+        /// The maximum tolerated factor between the preemptions of a round and of the round of the kind before it, at least 1. The paper
+        /// uses 1.05.
         excess: f64,
-        /// The number of rounds, at least 1. The paper uses 4.
+        /// The number of consecutive rounds without preemptions that halves the parallelism, at least 1. The paper uses 4.
         idle_rounds: u32,
     },
     /// Selects the shortest predicted round, reconfiguration included. The prediction assumes the load of the last round of the kind and
@@ -37,7 +38,7 @@ pub enum Rule {
     Predictive,
 }
 
-/// Decides the tensor parallelism of each round.
+/// Decides the tensor parallelism of each round, separately for each kind of round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planner {
     rule: Rule,
@@ -57,11 +58,11 @@ pub(super) struct KindState {
     preemptions: Option<u64>,
     /// The number of consecutive rounds without preemptions since the last change of parallelism.
     idle: u32,
-    /// The reason for which the parallelism of the next round differs from the last round; `None` if it does not differ.
+    /// The reason why the parallelism of the next round differs from the last round of the kind; `None` if it does not differ.
     changed: Option<Reason>,
 }
 
-/// The information from which a planner decides.
+/// The observations of earlier rounds from which a planner decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Outlook<'a> {
     /// The load of the last round of the kind; `None` if there was none.
@@ -120,7 +121,7 @@ impl Planner {
         &self.kinds
     }
 
-    /// Restores a learned state, except for kinds whose parallelism this planner would not use.
+    /// Restores a learned state, except for kinds of rounds whose parallelism this planner cannot choose.
     pub(super) fn resume<C: StepCost>(&mut self, mut kinds: PlannerState, cost: &C) {
         kinds.retain(|_, kind| match self.rule {
             Rule::Fixed => kind.tensor_parallel == self.start,
@@ -129,7 +130,8 @@ impl Planner {
         self.kinds = kinds;
     }
 
-    /// Returns the parallelism of a round of the kind that opens now, and the reason.
+    /// Returns the parallelism of a round of kind `round` that opens now, and the reason: [`Reason::Round`] if the parallelism is that of
+    /// the last round of the kind.
     pub fn plan<C: StepCost>(
         &mut self,
         round: RoundKind,
@@ -147,7 +149,8 @@ impl Planner {
         (kind.tensor_parallel, kind.changed.take().unwrap_or(Reason::Round))
     }
 
-    /// Records the number of preemptions of a round that has ended, and applies [`Rule::Paper`] if the planner uses it.
+    /// Records the number of preemptions of a round that has ended, and applies [`Rule::Paper`] if the planner uses it. Must be called for
+    /// every round.
     pub fn observe<C: StepCost>(&mut self, round: RoundKind, preemptions: u64, cost: &C) {
         let (rule, job) = (self.rule, self.job);
         let kind = self.kind(round);

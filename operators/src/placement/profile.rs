@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::PlacementError;
 use super::cost::StepCost;
 
-/// Measurements on one grid for each phase, parallelism and number of instances, with linear interpolation over tokens and then over batch
-/// size.
+/// The measured times of an engine. The measurements of each phase, parallelism and number of instances form a grid of batch sizes and
+/// tokens. Times between the points are interpolated linearly, over tokens and then over batch size.
 ///
-/// Above the measured range, the line through the last two values is extrapolated. Below it, the first value is used.
+/// Above the measured range, the line through the last two values is extrapolated, but not below a hundredth of the value before the last.
+/// Below the range, the first value is used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
 pub struct Profile {
@@ -23,15 +24,15 @@ pub struct Profile {
 /// Seconds by batch size, then by tokens.
 type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
 
-/// The costs of a step. The costs of the engine are measured. The speed of the trainer, the sizes of the KV caches and the cost of a
-/// reconfiguration are given as numbers. The recomputation of caches is charged with the measured prefill time. A decode or prefill that
-/// was not measured takes infinite time.
+/// The costs of a step, from measured times of the engine and from given numbers for the trainer, the KV caches and reconfigurations.
+///
+/// The recomputation of caches takes the measured prefill time. A decode or prefill that was not measured takes infinite time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredCost {
     /// The measured times of the engine.
     pub profile: Profile,
-    /// The number of instances of a round, which selects the measurements to use.
+    /// The number of instances for which decode times are looked up, whatever the placement is; see [`Profile::seconds`].
     pub instances: u32,
     /// The training speed on one device, in tokens per second. It scales linearly with the number of devices.
     pub training_tokens_per_second: f64,
@@ -57,7 +58,7 @@ impl Profile {
         Ok(Self { rows, grids })
     }
 
-    /// Returns the measurements.
+    /// Returns the measurements, in the order in which they were given.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
@@ -98,8 +99,8 @@ impl Profile {
         interpolate(&points.collect::<Vec<_>>(), batch_size)
     }
 
-    /// Returns the measurement with the same phase, parallelism and instances that is nearest to `to`, by the ratios of batch size and
-    /// tokens. Returns `None` if there is no measurement with the same phase, parallelism and instances.
+    /// Returns the measurement that is nearest to `to`, by the ratios of batch sizes and of tokens, among those with the same phase,
+    /// parallelism and number of instances. Returns `None` if there are none.
     #[must_use]
     pub fn nearest(&self, to: &Row) -> Option<&Row> {
         let same = |row: &&Row| {
@@ -132,7 +133,8 @@ impl MeasuredCost {
         Placement { instances: self.instances, tensor_parallel }
     }
 
-    /// Returns the seconds in which an instance prefills one token, measured with the longest prompt; `None` if prefill was not measured.
+    /// Returns the seconds in which an instance prefills one token, from the measurement with the longest prompts. Returns `None` if
+    /// prefill was not measured at this parallelism.
     fn prefill_per_token(&self, tensor_parallel: u32) -> Option<f64> {
         let rows =
             self.profile.rows.iter().filter(|row| {
@@ -195,8 +197,8 @@ fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
     }
 }
 
-/// Returns the two entries between which `x` lies, or the last two if `x` lies beyond them. Returns a single entry if there is no other, or
-/// if none lies below `x`.
+/// Returns the two entries between which `x` lies, or the last two if `x` lies beyond them. Returns only the first entry if there is no
+/// other, or if none lies at or below `x`.
 fn neighbors<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
     let below = points.range(..=(x as u32)).next_back();
     let Some((low, _)) = below else {

@@ -25,8 +25,8 @@ pub(super) struct RoundProgress {
     admitted_tokens: u64,
     /// The number of responses of the last admitted group; `None` before the first admission.
     group_size: Option<u32>,
-    /// Observed lengths. The lengths of running responses are missing, so the distribution represents the round only when the round is
-    /// over.
+    /// The lengths of the responses that have ended. Running responses are missing, so the distribution represents the round only when the
+    /// round is over.
     pub(super) lengths: Survival,
     /// The response with the highest sampling rate: the number of tokens sampled in this round, and the age. `None` until a response has
     /// ended. Running responses are assumed to be as fast. Responses that wait in the queue of an engine are slower, so the number of
@@ -44,7 +44,7 @@ struct GroupProgress {
     outstanding: u32,
     /// The number of responses that ended by themselves.
     whole: u32,
-    /// The number of tokens of these responses, prompts included.
+    /// The number of tokens of the responses that ended by themselves, prompts included.
     tokens: u64,
     is_admitted: bool,
 }
@@ -158,7 +158,7 @@ impl RoundProgress {
         }
     }
 
-    /// Records that a group is admitted; its remaining responses are being dropped.
+    /// Records that a group of `samples` responses is admitted. Has no effect for a prompt that was not launched or was admitted before.
     pub(super) fn admit(&mut self, prompt: PromptId, samples: u32) {
         let Some(group) = self.groups.get_mut(&prompt).filter(|group| !group.is_admitted) else {
             return;

@@ -55,7 +55,7 @@ struct RoundPlacement {
     training_since: Option<Nanos>,
 }
 
-/// The rounds of a kind that are over.
+/// The lengths and the load of the last rounds of a kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct History {
     /// The lengths of the last rounds, the newest last.
@@ -66,7 +66,7 @@ struct History {
     last: RoundLoad,
 }
 
-/// The state that outlives a round.
+/// The state of the policy that a snapshot contains.
 #[derive(Serialize, Deserialize)]
 struct LearnedState<K, H> {
     kinds: K,
@@ -78,11 +78,12 @@ struct LearnedState<K, H> {
 /// The number of rounds of a kind whose lengths are kept. Training changes the lengths of responses, so the lengths of much earlier rounds
 /// no longer apply.
 const MAX_REMEMBERED_ROUNDS: usize = 8;
-/// Predictions are compared again at the latest when 1 / `TAIL_DIVISOR` of the responses that remained at the last comparison have ended.
+/// Predictions are compared again at the latest when the number of responses that ended since the last comparison is 1 / `TAIL_DIVISOR` of
+/// the number that still run.
 const TAIL_DIVISOR: u32 = 8;
 
 impl<C: StepCost> StreamTrainer<C> {
-    /// Creates the policy for the job of `planner`, with predictions by `cost`.
+    /// Creates the policy for the job of `planner`. Predictions use the times and capacities of `cost`.
     ///
     /// # Errors
     /// If an option is out of range, or the planner's initial instances cannot hold a response of maximum length.
@@ -158,7 +159,7 @@ impl<C: StepCost> StreamTrainer<C> {
         self.decisions.push_back(Decision { rollout, training_devices, reason });
     }
 
-    /// Returns the length distribution of the kind, or of all kinds if no round of the kind is over.
+    /// Returns the length distribution of the remembered rounds of kind `round`, or of all kinds if no round of the kind is over.
     fn length_curve(&self, round: RoundKind) -> Curve {
         match self.history.get(&round) {
             Some(history) => history.lengths.curve(),

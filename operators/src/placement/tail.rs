@@ -27,7 +27,7 @@ pub(super) struct Tail<'a, C> {
     pub(super) layout: Layout,
 }
 
-/// The minimum predicted gain, as a share of the rest of the step. Smaller gains are within the prediction error.
+/// The minimum predicted gain, as a share of the predicted time to the end of the step. Smaller gains are within the prediction error.
 const MIN_GAIN: f64 = 0.01;
 /// The maximum number of layouts compared for a scale-down, so that a decision over thousands of instances costs as much as one over eight.
 const MAX_CANDIDATES: usize = 8;
@@ -59,8 +59,8 @@ impl<C: StepCost> Tail<'_, C> {
         is_wanted.then(|| self.fastest_layout(self.wider_layouts(streams))).flatten()
     }
 
-    /// Returns layouts with fewer instances, the fewest first. Only whole instances leave, and at least the share `keep` of the instances
-    /// stays. Each layout frees at least one whole training replica, and no instance leaves without adding a replica.
+    /// Returns layouts with fewer instances, the fewest first. At least the share `keep` of the instances stays. Each layout frees at least
+    /// one training replica, and more replicas than if one more instance stayed.
     fn smaller_layouts(&self) -> impl Iterator<Item = Layout> {
         let (job, Placement { instances, tensor_parallel }) = (self.job, self.layout.rollout);
         let min = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
@@ -74,7 +74,7 @@ impl<C: StepCost> Tail<'_, C> {
             })
     }
 
-    /// Returns layouts with wider instances on no more devices than now.
+    /// Returns layouts with wider instances on no more devices than now. Devices are freed for training only if `streams` is `true`.
     fn wider_layouts(&self, streams: bool) -> impl Iterator<Item = Layout> {
         let (job, now) = (self.job, self.layout);
         let width = move |power: u32| now.rollout.tensor_parallel << power;

@@ -12,16 +12,17 @@ use rollpacker_stages::train::Metrics;
 /// The name of the operators in faults.
 pub(super) const NAME: &str = "reduce";
 
-/// The cost of the reductions in progress on this worker. Shared by the three operators.
+/// The costs of this worker's part of the reductions in progress, by step. The three reduce operators share them.
 #[derive(Clone)]
 pub(super) struct Costs {
     clock: Arc<dyn Clock>,
     steps: Rc<RefCell<BTreeMap<Step, Cost>>>,
 }
 
+/// The cost of this worker's part of the reduction of one step.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cost {
-    /// Bytes sent to other workers.
+    /// The number of bytes sent to other workers.
     pub(super) bytes: u64,
     /// The number of parts in which this worker sent its gradient.
     pub(super) takes: u64,
@@ -45,7 +46,8 @@ impl Costs {
         self.change(step, |cost| cost.due = cost.due.or(Some(now)));
     }
 
-    /// Removes the cost of a step and returns its metrics. Called when this worker has the sums of the step.
+    /// Removes the cost of a step and returns it as metrics. Must be called once per step, when this worker's replica has the sums of the
+    /// step.
     pub(super) fn metrics(&self, step: Step) -> Metrics {
         let cost = self.steps.borrow_mut().remove(&step).unwrap_or_default();
         let exposed = cost.due.map_or(Nanos(0), |due| self.clock.now().since(due));

@@ -18,7 +18,7 @@ use super::wire::{self, Chunk};
 use crate::policy::metrics_batch;
 use crate::trainer::TrainerThread;
 
-/// The output streams of the operator.
+/// The output streams of [`deliver`].
 pub(super) struct Delivered<'scope> {
     /// A stream without data. Its frontier passes a step once the replicas of all workers have the sums of the step.
     pub(super) done: BatchStream<'scope>,
@@ -34,8 +34,8 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// Builds the operator. Steps are processed in order, each after the update of its predecessor: with staleness, the sums of a step may
-/// arrive before that update.
+/// Builds the operator that passes the sums to the trainer. Steps are processed in order, each after the update of the previous step: with
+/// staleness, the sums of a step may arrive before that update.
 pub(super) fn deliver<'scope>(
     sums: BatchStream<'scope>,
     totals: BatchStream<'scope>,
@@ -111,6 +111,7 @@ pub(super) fn deliver<'scope>(
 /// The sums of a step received so far.
 #[derive(Default)]
 struct StepSums {
+    /// The summed chunks of the gradient by their index.
     chunks: BTreeMap<u32, Numbers>,
     /// The totals by the worker that sent them.
     totals: BTreeMap<u32, Vec<Total>>,

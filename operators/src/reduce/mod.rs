@@ -62,9 +62,11 @@ use crate::gradient::Gradients;
 /// assert_eq!(replicas.expect("no fault"), [4, 4], "each replica updates with all four responses");
 /// ```
 pub trait ReduceExt {
-    /// Sums the gradients of each step over all replicas, and delays the update of the step until every replica has the sum. The
-    /// `accumulated` stream of the result contains no groups; a caller that needs the groups clones the stream before the call. With a
-    /// single worker, `self` is returned unchanged. `clock` measures the time that the reduction takes.
+    /// Sums the gradients of each step over all replicas, and delays the update of the step until every replica has the sum. `clock`
+    /// measures the time that the reduction takes. On a single worker, returns `self` unchanged.
+    ///
+    /// On several workers, the `accumulated` stream of the result contains no groups. A caller that needs the groups clones the stream
+    /// before the call. If a reduction fails, the run ends with an error.
     #[must_use]
     fn reduce(self, clock: Arc<dyn Clock>) -> Self;
 }

@@ -14,7 +14,7 @@ use rollpacker_stages::train::{Numbers, PartialError};
 use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
 
-/// The output streams of the operator.
+/// The output streams of [`sum`].
 pub(super) struct Summed<'scope> {
     /// Batches of [`schema::GRADIENTS`] for all workers.
     pub(super) sums: BatchStream<'scope>,
@@ -27,7 +27,7 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// Builds the operator. The sums of a step are sent once all workers have sent all of their chunks.
+/// Builds the operator that adds up chunks. The sums of a step are sent once all workers have sent all of their chunks.
 pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
     let scope = chunks.scope();
     let (worker, others) = (scope.index(), scope.peers() as u64 - 1);

@@ -21,11 +21,11 @@ use crate::in_flight::InFlightResponses;
 use crate::trainer::{TrainerCallError, TrainerThread};
 use crate::wire::decision::ADMIT;
 
-/// The output streams of the operator.
+/// The output streams of [`take`].
 pub(super) struct Taken<'scope> {
     /// Batches of [`schema::GRADIENTS`] for the owners of the chunks.
     pub(super) chunks: BatchStream<'scope>,
-    /// Batches of [`schema::TOTALS`].
+    /// Batches of [`schema::TOTALS`] of this worker's responses, for all workers.
     pub(super) totals: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
 }
@@ -37,9 +37,10 @@ struct Capabilities {
     errors: Capability<Step>,
 }
 
-/// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
+/// Builds the operator that takes the gradient from the trainer and sends it. Steps are processed in order, each after the update of the
+/// previous step: a replica accumulates one step at a time.
 ///
-/// `in_flight` are the responses in flight on this worker. It is present only if all groups of this worker come from its own responses.
+/// `in_flight` counts the responses in flight on this worker. It is `Some` only if all groups of this worker come from its own responses.
 /// Only then may a gradient be sent before the frontier has passed its step.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
@@ -177,7 +178,7 @@ impl TakeState {
     }
 }
 
-/// Sends a partial gradient. Returns the number of bytes that go to other workers.
+/// Sends a partial gradient. Returns the number of bytes that go to other workers, as if all chunks had the mean size.
 fn give(
     [chunks, totals]: [&mut Output; 2],
     capabilities: &Capabilities,

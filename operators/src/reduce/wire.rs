@@ -14,20 +14,20 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::train::{Numbers, Total};
 
-/// The number of values per chunk: 512 KiB.
+/// The number of values of each chunk but the last. A full chunk has 512 KiB.
 const CHUNK: usize = 1 << 16;
 
 /// A range of consecutive values of a gradient.
 pub(super) struct Chunk {
     /// The index of the chunk in the gradient, from 0.
     pub(super) index: u32,
-    /// The worker that sent the chunk.
+    /// The index of the worker that sent the chunk.
     pub(super) source: u32,
     pub(super) numbers: Numbers,
 }
 
-/// Splits a gradient into chunks without copying. Returns a batch for each chunk, with the index of the worker that owns the chunk. Chunks
-/// are distributed over `workers` workers.
+/// Splits a gradient of worker `source` into chunks without copying. Returns a batch for each chunk, with the index of the worker that owns
+/// the chunk. The `workers` workers own the chunks in turn.
 pub(super) fn chunks(numbers: Numbers, source: u32, workers: u32) -> Vec<(u32, Batch)> {
     let length = numbers.len();
     let chunk = |values: &Values, at: usize| {

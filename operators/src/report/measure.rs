@@ -163,7 +163,7 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let scores =
         || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
     spread(metrics, "critic/score", scores().copied());
-    // If rewards differ from scores, the operator that computed them has reported this metric.
+    // With a KL penalty, rewards differ from scores, and the advantage operator has reported this metric.
     if !metrics.contains_key("critic/rewards/mean") {
         spread(metrics, "critic/rewards", scores().copied());
     }
@@ -263,8 +263,8 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     lengths.iter().sum()
 }
 
-/// Adds the metrics of the times of scoring, and the number of trained responses with each value of the label `outcome`. The reward
-/// operator has already reported its counts.
+/// Adds metrics about the duration of scoring, and the number of trained responses with each value of the label `outcome`. Counts, such as
+/// errors and cancelled scorings, are metrics of the reward operator.
 fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     let last = |name| {
         let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());
@@ -287,7 +287,7 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     }
 }
 
-/// Returns the value of the label `outcome`; `None` if there is none, or if `labels` is not a JSON object of texts.
+/// Returns the value of the label `outcome` in `labels`; `None` if there is no such label, or if `labels` is not a JSON object of texts.
 fn outcome(labels: &str) -> Option<String> {
     if labels == "{}" {
         return None;

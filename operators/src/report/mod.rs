@@ -41,15 +41,15 @@ pub use stages::{StageInstants, StageTimes};
 
 /// The streams from which reports are assembled, and the access to snapshots.
 pub struct ReportInputs<'scope> {
-    /// All responses, including aborted ones.
+    /// Batches of [`schema::RESPONSES`]: all responses, including aborted ones.
     pub responses: BatchStream<'scope>,
-    /// The groups that were trained on.
+    /// Batches of [`schema::GROUPS`]: the groups that were trained on.
     pub groups: BatchStream<'scope>,
-    /// The decisions of the schedule.
+    /// Batches of [`schema::DECISIONS`]: the decisions of the schedule.
     pub decisions: BatchStream<'scope>,
-    /// The texts of the prompts; without them, [`StepReport::texts`] is empty.
+    /// Batches of [`schema::TEXTS`]: the texts of the prompts. Without them, [`StepReport::texts`] is empty.
     pub texts: BatchStream<'scope>,
-    /// The metrics of operators. Streams of several operators are concatenated.
+    /// Batches of [`schema::METRICS`]: the metrics of all operators.
     pub metrics: BatchStream<'scope>,
     /// The access to snapshots, in which the state of the observer is saved.
     pub resumable: Resumable<'scope>,
@@ -81,7 +81,7 @@ pub struct StepReport {
     /// them.
     pub placement: Option<StepPlacement>,
     progress: StepProgress,
-    /// The number of batches at the end of `responses` that are to be merged.
+    /// The number of small batches at the end of `responses` that are not merged yet; see [`MAX_MERGED_BATCHES`].
     unmerged: usize,
 }
 
@@ -90,7 +90,7 @@ pub struct StepReport {
 /// few its rows are.
 const MAX_MERGED_BATCHES: usize = 64;
 
-/// Progress of a step that is not complete, for display.
+/// The progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepProgress {
     /// The step in progress.
@@ -103,7 +103,7 @@ pub struct StepProgress {
     pub tokens: usize,
     /// The kind of the round. Empty until a decision of the round has arrived.
     pub round: String,
-    /// The time since the round opened.
+    /// The time from the opening of the round to the report of the progress.
     pub elapsed: Nanos,
 }
 

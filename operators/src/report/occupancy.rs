@@ -49,7 +49,7 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    /// Returns the occupancy of the engine by `runs`; all values are 0 if there are none.
+    /// Returns the occupancy of the engine by the responses `runs`. All values are 0 if there are no responses or the rollout took no time.
     pub(super) fn of(runs: impl Iterator<Item = SlotUse>) -> Self {
         // If a response starts when another one ends, the end comes first (-1 before 1), so that both use the same slot.
         let mut changes: Vec<(u64, i64, u32)> = runs

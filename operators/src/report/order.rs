@@ -8,7 +8,7 @@ use rollpacker_dataflow::schema::column;
 use super::recorded::recorded;
 use crate::wire::rows::Row;
 
-/// The maximum number of rows of a copied batch.
+/// The maximum number of rows of a batch that [`rows_by_id`] returns.
 const ROWS: usize = 256;
 
 /// Returns each group in `batches` ([`GROUPS`](rollpacker_dataflow::schema::GROUPS)) as a batch of its own, sorted by prompt. No data is
@@ -31,8 +31,8 @@ fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
     groups.collect()
 }
 
-/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of at most 256 rows with the columns of
-/// [`recorded_fields`](super::recorded_fields).
+/// Returns the rows for which `keep` returns `true`, given their prompt and sample. The rows are sorted by prompt and sample, in batches of
+/// at most 256 rows with the columns of [`recorded_fields`](super::recorded_fields).
 ///
 /// The batches are built lazily, one at a time, because rows may hold many tokens.
 pub fn rows_by_id(

@@ -77,6 +77,9 @@ fn versions_by_token(rows: &[Row]) -> ArrayRef {
 
 /// Returns the policy versions that sampled the tokens of the response in row `row`. The result is empty if the engine counts tokens
 /// without sampling them. `responses` must have the columns of [`RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
+///
+/// # Panics
+/// If `responses` has no such row.
 #[must_use]
 pub fn token_versions(responses: &Batch, row: usize) -> TokenVersions {
     let versions = responses.lists::<UInt64Type>(column::VERSIONS).get(row);

@@ -36,8 +36,9 @@ impl ObserverState {
 
     /// Saves the value that `value` returns under `name`. The snapshot waits until the data of the returned files is on disk.
     ///
-    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. If `value` fails, for example because an
-    /// output file is missing, the snapshot is not written. The result replaces a value that [`keep`](Self::keep) saved under `name`.
+    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. If `value` returns an error, for example
+    /// because an output file is missing, the snapshot is not written. The result replaces a value that [`keep`](Self::keep) saved under
+    /// `name`.
     ///
     /// # Panics
     /// The thread that writes the snapshot panics if the result cannot be represented as JSON, as in [`keep`](Self::keep).

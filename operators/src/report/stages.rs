@@ -24,12 +24,12 @@ pub struct StageInstants {
     pub generated: Nanos,
     /// The time at which the last score of a trained response was known, but not before `generated`.
     pub scored: Nanos,
-    /// The time at which the step closed, minus the duration of the step's validation.
+    /// The time at which the step closed, minus the duration of the step's validation (the metric `timing_s/testing`).
     pub closed: Nanos,
 }
 
-/// The seconds of each stage of a step, without the part that overlaps with the previous step. They add up to the time since the previous
-/// step closed, or since the round opened if that was later.
+/// The seconds of each stage of a step, without the part that overlaps with the previous step. They add up to
+/// [`StageInstants::non_overlapping_seconds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageTimes {
     /// Time from the opening of the round until the engine had the new weights.

@@ -18,9 +18,9 @@ pub enum ResumeError {
         step: Step,
         /// The name of the part.
         part: &'static str,
-        /// The expected layout.
+        /// The layout that this version reads, in words.
         expected: String,
-        /// The layout that was found.
+        /// The layout of the part in words, or the error of reading it.
         found: String,
     },
     /// The schedule, the placement policy or the trainer rejected the state in the snapshot, the state of the trainer is missing, or the
@@ -31,7 +31,7 @@ pub enum ResumeError {
         step: Step,
         /// The name of the part.
         part: &'static str,
-        /// The reason for the rejection.
+        /// The error of the component that rejected the state.
         reason: BoxError,
     },
 }

@@ -42,7 +42,10 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 
 /// The state of an operator in a snapshot.
 pub(crate) trait SavedState: Sized {
-    /// Reads the state from the parts that the operator wrote; `None` if it wrote none.
+    /// Reads the state from the parts that the operator wrote. Returns `None` or an empty state if the operator wrote none.
+    ///
+    /// # Errors
+    /// If a part cannot be read, or its layout differs from the expected one.
     fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError>;
 }
 

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::ResumeError;
 
-/// Returns rows as a part. If `columns` is empty, the part has no rows.
+/// Returns `columns` as a part with the rows of `schema`. If there are no columns, the part has no rows.
 pub(crate) fn rows(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Part {
     let rows = (!columns.is_empty()).then(|| Batch::from_columns(schema, columns));
     let rows = rows.and_then(Batch::into_rows);
@@ -67,6 +67,9 @@ pub(crate) fn read_json<T: DeserializeOwned>(
 }
 
 /// Returns the bytes of the part that the first worker wrote; `None` if it wrote none.
+///
+/// # Errors
+/// If the part cannot be read.
 pub(crate) fn read_bytes(
     restored: &RestoredSnapshot,
     part: &'static str,

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of responses of a step whose scoring was requested and has not begun, and the number of responses that are being scored.
-/// Shared with the tasks that score.
+/// The number of responses of a step whose scoring was requested and has not begun, and the number of responses that are being scored. The
+/// operator shares it with the tasks that score.
 #[derive(Debug, Default)]
 pub(crate) struct ScoringLoad {
     queued: Level,
     running: Level,
 }
 
-/// A counter with its maximum.
+/// A counter, and the maximum that it has reached.
 #[derive(Debug, Default)]
 struct Level {
     now: AtomicUsize,
@@ -42,7 +42,7 @@ impl ScoringLoad {
         ScoringSlot { load: self.clone(), begun: false }
     }
 
-    /// Returns the maximum number of queued responses and of responses being scored.
+    /// Returns the maximum number of queued responses and the maximum number of responses being scored, over the step so far.
     pub(crate) fn max(&self) -> [f64; 2] {
         [self.queued.max(), self.running.max()]
     }

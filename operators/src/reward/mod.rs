@@ -61,7 +61,7 @@ pub struct Scored<'scope> {
     pub(crate) scoring: GroupScoring,
 }
 
-/// The settings with which groups are scored.
+/// The settings for the scoring of whole groups by group rewards.
 pub(crate) struct GroupScoring {
     pub(crate) router: Router,
     pub(crate) executor: Executor,
@@ -102,12 +102,17 @@ pub trait RewardExt<'scope> {
     ///
     /// `limit` determines how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) set the same limits for all responses.
     ///
-    /// A schedule that decides by scores cannot close a round whose responses are scored only after it closes; such a graph is rejected.
+    /// A schedule that decides by scores cannot be combined with [`Scoring::AfterRollout`]: its round would wait for scores that begin only
+    /// after the round. The run then ends with an error.
     ///
-    /// The router determines the effect of an error ([`OnError`](rollpacker_stages::reward::OnError)). Either it ends the run and is
-    /// reported with step, prompt and sample. Or it is counted and written next to the response; the response then scores 0, or has the
-    /// score NaN and its group is not trained on. Of these errors, the first of each reward and kind in a step is reported. By default, the
-    /// run ends when a reward has failed [`MAX_TOLERATED`](rollpacker_stages::reward::MAX_TOLERATED) times in a row.
+    /// The route of the data source determines the effect of an error of its reward ([`OnError`](rollpacker_stages::reward::OnError)):
+    ///
+    /// - The run ends, and the error is reported with step, prompt and sample.
+    /// - The error is counted and written to the column `reward_error` of the response. The score of the response is 0, or it is NaN and
+    ///   the group of the response is not trained on. The first such error of each reward and kind in a step is reported as a warning.
+    ///
+    /// By default, errors have the second effect, and the run ends when a reward has failed
+    /// [`MAX_TOLERATED`](rollpacker_stages::reward::MAX_TOLERATED) times in a row on a worker.
     fn reward(
         self,
         router: Router,
@@ -190,7 +195,7 @@ fn scoring_too_late_fault() -> Fault {
     )
 }
 
-/// The input streams of the operator.
+/// The input streams of the reward operator.
 struct RewardInputs<'scope> {
     responses: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
@@ -200,7 +205,7 @@ struct RewardInputs<'scope> {
     known: BatchStream<'scope>,
 }
 
-/// The output streams of the operator.
+/// The output streams of the reward operator.
 struct RewardOutputs<'scope> {
     samples: BatchStream<'scope>,
     executions: BatchStream<'scope>,

@@ -15,8 +15,9 @@ use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 /// returns the response again and scores it then.
 #[derive(Debug, Default)]
 pub(super) struct NeededScores {
-    /// The admitted samples of each decided prompt, in ascending order. Empty if the prompt is not trained on in this step.
+    /// The indices of the admitted samples of each decided prompt. Empty if the prompt is deferred or rejected.
     decided: FxHashMap<PromptId, Vec<u32>>,
+    /// `true` once the round has closed.
     closed: bool,
     scope: ScoringScope,
 }
@@ -39,7 +40,7 @@ impl NeededScores {
         Self { scope, ..Self::default() }
     }
 
-    /// Applies decisions of the step.
+    /// Applies a batch of decisions of the step.
     pub(super) fn decide(&mut self, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);

@@ -10,12 +10,13 @@ use super::tally::Tally;
 pub(crate) struct ErrorEffect {
     /// The value that replaces the score. NaN if the group must not be trained on.
     pub(crate) value: f64,
-    /// The warning to show. Present only for the first error of a reward and kind in a step.
+    /// The warning that is reported; `None` unless the error is the first of its reward and kind in the step.
     pub(crate) warning: Option<Fault>,
 }
 
-/// Returns the effect of an error, and counts the error. If the error ends the run, returns `None` and counts nothing. `on_error` is the
-/// result of `Tallies::effective_on_error`, which is [`Fail`](OnError::Fail) after too many tolerated errors.
+/// Returns the effect of an error of the reward for data source `source`, and counts the error in `tally`. If the error ends the run,
+/// returns `None` and counts nothing. `on_error` is the result of `Tallies::effective_on_error`, which is [`Fail`](OnError::Fail) after too
+/// many tolerated errors. `operator` is the name of the operator in the warning.
 pub(crate) fn error_effect(
     (error, source): (&RewardError, &str),
     on_error: OnError,

@@ -18,7 +18,9 @@ use crate::wire::rows::{Row, gather_first};
 /// The duration of a scoring, and the time at which it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
+    /// The duration.
     pub(crate) took: Nanos,
+    /// The time of the end, by the clock of the run.
     pub(crate) done: Nanos,
 }
 
@@ -59,8 +61,8 @@ impl ScoreRow {
         }
     }
 
-    /// Adds a score and its timing: scores, values of the same token, components of the same name and durations are added up, labels of the
-    /// same name are replaced.
+    /// Adds a score and its timing. Scores, values of the same token, components of the same name and durations are added up. Labels of the
+    /// same name are replaced, and the later end is kept.
     pub(crate) fn with_score(mut self, score: &Score, timing: Timing) -> Self {
         self.score += score.total();
         for (name, value) in &score.components {
@@ -76,7 +78,7 @@ impl ScoreRow {
         self.after(timing)
     }
 
-    /// Adds an error that takes the place of a score and counts as `value`.
+    /// Adds `value` as the score that replaces the score of a failed reward, and appends the message of `error` to earlier messages.
     pub(crate) fn with_error(mut self, error: &RewardError, value: f64, timing: Timing) -> Self {
         self.score += value;
         let earlier = self.error.take().map(|earlier| format!("{earlier}; "));

@@ -111,7 +111,7 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Returns the needed scores of a step. The first call for a step creates them.
+    /// Returns the state of the needed scores of a step. The first call for a step creates it.
     fn needed_scores(&mut self, step: Step) -> &mut NeededScores {
         let scope = self.rules.scope;
         self.rounds.entry(step).or_insert_with(|| NeededScores::new(scope))
@@ -216,7 +216,7 @@ impl<L: TimeLimit> Scorer<L> {
         self.pending.insert(id, pending);
     }
 
-    /// Returns the responses whose scoring has ended, and the faults that end the run.
+    /// Returns the responses whose scoring has ended, and the faults that end the run, each with the capability to report it.
     pub(super) fn take_finished(
         &mut self,
     ) -> (Vec<FinishedScore>, Vec<(&Capability<Step>, Fault)>) {

@@ -20,14 +20,16 @@ use crate::policy::metrics_batch;
 /// The counts of the scoring of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The number of responses that are queued and being scored.
+    /// The numbers of responses that are queued and that are being scored.
     pub(crate) load: Arc<ScoringLoad>,
-    /// Scorings in flight that were cancelled.
+    /// The number of scorings in flight that were cancelled.
     pub(crate) cancelled: u64,
-    /// Responses that ended by themselves but were never scored, because their scores were no longer needed before the scoring began.
+    /// The number of responses that ended by themselves and were not scored, because their scores were not needed when the scoring would
+    /// have begun.
     pub(crate) skipped: u64,
-    /// Groups that are not trained on because of an error.
+    /// The number of groups that are not trained on because of an error.
     pub(crate) dropped_groups: u64,
+    /// The number of errors that did not end the run, by kind and reward.
     errors: BTreeMap<(ErrorKind, String), u64>,
     /// The metrics that rewards reported, by name.
     reported: BTreeMap<String, Vec<f64>>,
@@ -84,7 +86,7 @@ fn mean(mut values: Vec<f64>) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tallies {
     steps: Rc<RefCell<BTreeMap<Step, Tally>>>,
-    /// The number of consecutive errors of each reward.
+    /// The number of consecutive errors of each reward on this worker, over all steps.
     streaks: Rc<RefCell<BTreeMap<String, u32>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The texts of prompts that arrive later than the responses that they are joined with.
+//! Tests in which the text of a prompt arrives later than the responses to the prompt.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use super::*;
 use crate::group_reward::score_groups;
 use crate::wire::blank::batch;
 
-/// A reward of one point per byte of the prompt's texts.
+/// A reward that gives one point for each byte of the prompt's texts.
 struct Bytes;
 
 fn bytes(sample: &Sample) -> Score {
@@ -40,7 +40,7 @@ impl GroupReward for Bytes {
     }
 }
 
-/// Two responses to prompt 0, of the given schema.
+/// Returns a batch of `schema` with two responses to prompt 0.
 fn responses(schema: &SchemaRef) -> Batch {
     let columns: [(&str, ArrayRef); 5] = [
         (column::DATA_SOURCE, Arc::new(StringArray::from(vec!["any"; 2]))),
@@ -52,7 +52,7 @@ fn responses(schema: &SchemaRef) -> Batch {
     batch(schema, 2, &columns)
 }
 
-/// The texts of prompt 0, with 7 bytes.
+/// Returns the texts of prompt 0, which have 7 bytes together.
 fn texts() -> Batch {
     let column = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
     let named = [
@@ -63,7 +63,8 @@ fn texts() -> Batch {
     batch(&schema::TEXTS, 1, &named)
 }
 
-/// Sends `early`, of a schema, as all rows of its stream, and `late`, of schema [`schema::TEXTS`], a few activations later.
+/// Returns two streams. The first emits `early`, a batch of `schema`, and ends. The second emits `late`, a batch of [`schema::TEXTS`], a
+/// few activations later.
 fn sent<'scope>(
     scope: Scope<'scope, Step>,
     schema: &SchemaRef,
@@ -92,7 +93,7 @@ fn sent<'scope>(
     [early_stream, late_stream]
 }
 
-/// Returns the scores of a stream, as they arrive.
+/// Returns a list to which the scores of a stream are appended as they arrive.
 fn scores(stream: BatchStream<'_>) -> Rc<RefCell<Vec<f64>>> {
     let scores: Rc<RefCell<Vec<f64>>> = Rc::default();
     let mut sink = Operator::new("sink", stream.scope());

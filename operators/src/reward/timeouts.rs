@@ -74,9 +74,9 @@ pub enum LimitMode {
 pub struct LimitError {
     /// The name of the option.
     pub key: &'static str,
-    /// The value that was given.
+    /// The value of the option.
     pub found: f64,
-    /// The values that are allowed.
+    /// The allowed range in words, such as `a number from 1 to 1000`.
     pub expected: &'static str,
 }
 
@@ -87,7 +87,8 @@ const AUDIT_SALT: u64 = u64::from_be_bytes(*b"an audit");
 const MAX_S: f64 = 86_400.0;
 
 impl Default for LimitOptions {
-    /// Adaptive limits from 2 s to 30 s, 1.5 times the longest correct execution, as in the paper. One response in a thousand is audited.
+    /// Returns adaptive limits from 2 s to 30 s, with 1.5 times the longest correct execution, as in the paper. One response in a thousand
+    /// is audited.
     fn default() -> Self {
         let LimitRule { min, max, slack } = LimitRule::default();
         Self {
@@ -142,7 +143,8 @@ impl LimitOptions {
     }
 }
 
-/// The time limits of the test cases of each dataset row, with the executions that they are derived from.
+/// The time limits of the test cases of each dataset row. In [adaptive mode](LimitMode::Adaptive), they follow the longest correct
+/// execution of each case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptiveLimits {
     rule: LimitRule,
@@ -174,7 +176,7 @@ impl AdaptiveLimits {
         Draw::new(self.seed).of(AUDIT_SALT).of_sample(id).uniform() < self.audit_share
     }
 
-    /// Records a correct execution.
+    /// Records a correct execution of test case `case` of row `row`, which took `took`.
     fn learn(&mut self, row: u64, case: u32, took: Nanos) {
         let anchors = self.anchors.entry(row).or_default();
         let case = case as usize;

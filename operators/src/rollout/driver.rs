@@ -121,7 +121,7 @@ impl RolloutDriver {
         Self { in_flight, ..self }
     }
 
-    /// Reports the responses in flight to `waiting`.
+    /// Sets the handle with which the driver reports the responses that it awaits to the watchdog.
     pub(super) fn with_watchdog(self, waiting: WaitHandle) -> Self {
         Self { waiting, ..self }
     }
@@ -141,7 +141,8 @@ impl RolloutDriver {
         self.steps.keys().next().copied().into_iter().chain(held).min()
     }
 
-    /// Switches the rollout of `worker` to lockstep. Records a failure, which ends the run, if the engine does not support lockstep.
+    /// Switches the rollout of `worker` to lockstep. If the engine does not support lockstep, records a failure, which ends the run when
+    /// the first step opens.
     pub(crate) fn race_in_lockstep(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
@@ -202,7 +203,7 @@ impl RolloutDriver {
             self.engine.load(&policy);
             (policy.version, requested)
         });
-        // Rounds come in the order of steps. Policies of earlier steps are left over from rounds in which other workers got all requests.
+        // Rounds open in the order of steps. A policy of an earlier step is unused if other workers received all requests of its round.
         self.policies = self.policies.split_off(&step);
         self.steps.entry(step).or_insert_with(|| StepInFlight {
             capabilities: capabilities(),

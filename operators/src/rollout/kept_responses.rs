@@ -7,11 +7,11 @@ use std::ops::Range;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
-/// A response that ended.
+/// A response that ended by itself, was paused or was aborted.
 #[derive(Clone)]
 pub(super) struct EndedResponse {
     pub(super) completion: Completion,
-    /// The number of tokens that earlier steps sampled.
+    /// The number of tokens of the response that earlier steps sampled.
     pub(super) resumed: u32,
     /// The policy version of the step that launched the response first.
     pub(super) version: PolicyVersion,
@@ -35,7 +35,7 @@ pub(super) struct KeptResponses {
     samples: KeptById,
     /// The origin of the responses in flight that continue an earlier response.
     continued: BTreeMap<SampleId, ContinuedFrom>,
-    /// Whole responses of the open round that were not paused. A pause moves the response to `samples`.
+    /// The responses of the open round that ended by themselves and were not paused. A pause moves the response to `samples`.
     whole: BTreeMap<SampleId, EndedResponse>,
 }
 
@@ -73,7 +73,7 @@ impl KeptResponses {
         }
     }
 
-    /// Sets the responses that were kept in earlier rounds.
+    /// Sets the responses that are kept for later rounds, when a run is resumed.
     pub(super) fn with(self, samples: KeptById) -> Self {
         Self { samples, ..self }
     }
@@ -138,7 +138,8 @@ impl KeptResponses {
         launch
     }
 
-    /// Records the end of a response that the engine reports. `version` is the policy version from which it was requested.
+    /// Records the end of a response that the engine reports, and returns the response. `version` is the policy version with which the
+    /// response was requested. An abort of a response that is being paused becomes a pause, and the response is kept.
     pub(super) fn end(
         &mut self,
         mut completion: Completion,

@@ -40,7 +40,7 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
         list(column::RESPONSE_IDS, DataType::Int32),
         list(column::LOGPROBS, DataType::Float32),
         list(column::TOKEN_VERSIONS, DataType::UInt64),
-        // `pause` for a partial response; otherwise the reason why it ended.
+        // `pause` for a partial response, and the reason for the end of a whole response.
         plain(column::FINISH_REASON, DataType::Utf8),
         plain(column::RESPONSE_TEXT, DataType::Utf8),
         plain(column::PREEMPTIONS, DataType::UInt32),
@@ -64,7 +64,7 @@ impl KeptRows {
     }
 }
 
-/// A kept response with the values of its row.
+/// The values of the row of a kept response.
 struct KeptRow<'a> {
     id: SampleId,
     version: PolicyVersion,
@@ -135,7 +135,7 @@ pub(super) fn part(samples: &KeptById) -> Part {
     rows(&KEPT, columns)
 }
 
-/// Reads a row. The times are set to 0: they came from the clock of another process, which had another origin.
+/// Reads the kept response in row `row`. The times of the response are set to 0, because they were read from the clock of another process.
 fn read(batch: &Batch, row: usize) -> ((PromptId, u32), KeptResponse) {
     let wide = |name| batch.values::<UInt64Type>(name).value(row);
     let narrow = |name| batch.values::<UInt32Type>(name).value(row);

@@ -98,9 +98,10 @@ impl Rollouts<'_> {
 /// assert_eq!(numbers::<UInt32Type>(&responses, column::RESPONSE_LENGTH), [1, 2, 1, 2]);
 /// ```
 pub trait RolloutExt<'scope> {
-    /// Generates the responses of each step's round with `engine`, which samples with the policy of the step from `policies`.
+    /// Generates the responses of each step's round with `engine`, which samples with the policy of the step from `policies`. `clock` gives
+    /// the times of events. If the engine fails, the run ends with an error.
     ///
-    /// Schedule and rollout form the inner loop of the step: each response is fed back to the schedule at once.
+    /// Schedule and rollout form the inner loop of the step: each response is fed back to the schedule as soon as it ends.
     fn rollout(
         self,
         engine: impl RolloutEngine + 'static,
@@ -267,7 +268,7 @@ fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
     kept.into_iter().filter(|((prompt, _), _)| is_local(*prompt)).collect()
 }
 
-/// The output streams of the operator.
+/// The output streams of the rollout operator.
 struct RolloutOutputs<'scope> {
     responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`]; none unless the rollout races in lockstep.
@@ -308,7 +309,7 @@ fn generate<'scope>(
             policies.for_each(|capability, batch| driver.on_policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.on_placements(&batch));
             for (step, capabilities, batch) in driver.take_ready() {
-                // A part must be written before a request of a later step changes the kept responses.
+                // The part of a snapshot must be written before a request of a later step changes the kept responses.
                 parts.begin_step(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
             }

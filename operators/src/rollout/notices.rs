@@ -10,7 +10,7 @@ use crate::wire::notice;
 /// The unreported progress of one worker's rollout.
 #[derive(Debug)]
 pub(super) struct Notices {
-    /// The worker, as in the `worker` column of notices.
+    /// The index of the worker.
     worker: u32,
     /// The last tick that the schedule announced.
     tick: Tick,
@@ -49,7 +49,7 @@ impl Notices {
         self.received += rows as u64;
     }
 
-    /// Records that a response was dropped, or returned again, at the last announced tick.
+    /// Records that a response was aborted, paused or returned again at the last announced tick.
     pub(super) fn end(&mut self, completion: &Completion) {
         self.ends.push(End {
             tick: self.tick,

@@ -3,7 +3,7 @@
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
-/// An output of the operator.
+/// An output of the rollout operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     /// Batches of [`schema::RESPONSES`](rollpacker_dataflow::schema::RESPONSES).
@@ -21,5 +21,5 @@ impl Port {
     pub(crate) const ALL: [Self; 4] = [Self::Responses, Self::Errors, Self::Metrics, Self::Notices];
 }
 
-/// The capabilities to send at a step, one per [`Port`].
+/// The capabilities of a step, one for each [`Port`].
 pub(crate) type RolloutCapabilities = [Capability<Step>; Port::ALL.len()];

@@ -18,11 +18,14 @@ use crate::wire::rows::{Row, gather};
 
 /// A prompt whose responses were requested from the engine.
 pub(super) struct LaunchedPrompt {
+    /// The request.
     pub(super) row: Row,
+    /// The policy version with which the responses were requested.
     pub(super) version: PolicyVersion,
 }
 
-/// Returns ended responses as a batch of [`schema::RESPONSES`]. The batch takes over the memory of tokens and texts.
+/// Returns ended responses as a batch of [`schema::RESPONSES`]. `prompts` must have the prompts of all responses. The batch takes over the
+/// memory of tokens and texts.
 pub(super) fn response_batch(
     mut ended: Vec<EndedResponse>,
     prompts: &FxHashMap<PromptId, LaunchedPrompt>,

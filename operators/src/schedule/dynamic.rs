@@ -63,7 +63,7 @@ documented! {
     }
 }
 
-/// The dynamic sampling schedule.
+/// The dynamic sampling schedule: a round launches prompts until enough groups have reward variance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dynamic {
     config: Config,
@@ -92,7 +92,7 @@ impl Dynamic {
 }
 
 impl Config {
-    /// Returns the number of prompts that a round launches before the filter rejects groups.
+    /// Returns the number of prompts that a round launches at its start.
     fn launched(&self) -> usize {
         self.gen_prompts.unwrap_or(self.prompts)
     }

@@ -18,7 +18,7 @@ use crate::wire::rows::{Row, gather};
 /// A request to launch responses to a prompt, or to abort or pause one response.
 #[derive(Clone, Copy)]
 struct Request {
-    /// The worker that has the prompt.
+    /// The worker that generates the responses to the prompt.
     worker: u32,
     /// The value of the column `action`; see `wire::action`.
     action: u8,

@@ -56,7 +56,7 @@ pub enum ScheduleError {
         "`selection` is `weighted` with `eta_responses` = {eta_responses}, expected 1: no weight can correct for responses that are aborted as surplus"
     )]
     Weighted {
-        /// The configured value.
+        /// The configured ratio of launched responses to responses of a group.
         eta_responses: f64,
     },
     /// The quotas do not sum to the prompts of a round.
@@ -85,7 +85,8 @@ pub(super) fn at_least(
 }
 
 impl ScheduleError {
-    /// Returns the error for the option `key`, whose value is out of its bounds.
+    /// Returns the error [`Bound`](Self::Bound) for the option `key`. `expected` describes the allowed values, and `found` is the
+    /// configured value.
     #[must_use]
     pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
         let (key, expected) = (key.to_owned(), expected.to_owned());

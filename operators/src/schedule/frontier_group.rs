@@ -59,7 +59,7 @@ pub enum Order {
     SampleMajor,
 }
 
-/// The frontier group schedule.
+/// The frontier group schedule: synchronous rounds with a limit on running responses and a choice of the launch order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FrontierGroup(Synchronous);

@@ -171,7 +171,7 @@ impl Group {
         self.scores.values().any(|score| f64::from_bits(*score).is_nan())
     }
 
-    /// Returns `true` if all rewards are equal.
+    /// Returns `true` if all recorded rewards are equal, or none is recorded.
     pub(super) fn has_zero_variance(&self) -> bool {
         let mut scores = self.scores.values();
         let first = scores.next();
@@ -183,7 +183,7 @@ impl Group {
         self.ended.keys().copied().collect()
     }
 
-    /// Returns the number of tokens of the responses that ended.
+    /// Returns the total number of tokens of the responses that ended whole.
     pub(super) fn tokens(&self) -> u64 {
         self.ended.values().map(|tokens| u64::from(*tokens)).sum()
     }
@@ -222,7 +222,8 @@ impl Group {
         self.pausing.len()
     }
 
-    /// Records that a paused response has ended; its tokens are kept if `is_kept`. Returns `false` if the response was not paused.
+    /// Records that a paused response has ended; its tokens are kept if `is_kept`. Returns `false`, and records nothing, if the response
+    /// does not wait for the answer to a pause.
     pub(super) fn on_paused(&mut self, sample: u32, is_kept: bool) -> bool {
         let answers = self.pausing.remove(&sample);
         if answers && is_kept {

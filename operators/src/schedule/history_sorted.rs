@@ -58,7 +58,7 @@ documented! {
     }
 }
 
-/// The history-sorted schedule.
+/// The history-sorted schedule: synchronous rounds of prompts with similar lengths in earlier epochs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistorySorted {
     config: Config,
@@ -75,7 +75,7 @@ pub struct HistorySorted {
     planned: VecDeque<PlannedRound>,
 }
 
-/// The number of whole responses to a dataset row, and their total number of tokens, in the last epoch in which the row was launched.
+/// The number of whole responses to a dataset row, and their total number of tokens, in `epoch`: the last epoch with such a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Drawn {
     epoch: u32,
@@ -124,7 +124,7 @@ impl HistorySorted {
         }
     }
 
-    /// Sorts the next window and cuts it into rounds.
+    /// Takes the prompts of the next window from the pool, sorts them by expected length, and cuts them into rounds.
     fn plan(&mut self) {
         let Some(epoch) = self.pool.first_epoch() else { return };
         let mut prompts = self.pool.take(epoch, &self.lane, self.window(epoch));
@@ -137,8 +137,8 @@ impl HistorySorted {
         self.planned = rounds.into();
     }
 
-    /// Returns the mean length, in tokens, of the whole responses to the prompt's dataset row in the last epoch that had any; `None` if the
-    /// row has no whole response yet.
+    /// Returns the mean length, in tokens and rounded down, of the whole responses to the prompt's dataset row in the last epoch that had
+    /// any; `None` if the row has no whole response yet.
     fn mean_length(&self, prompt: PromptId) -> Option<u64> {
         let drawn = self.history.get(self.rows.get(&prompt)?)?;
         drawn.tokens.checked_div(drawn.responses)

@@ -1,27 +1,26 @@
 //! Estimates which response lengths a speculative round leaves out, and the weights that correct for it.
 //!
-//! With speculation on prompts alone, a response trained in a short round is the first draw of its prompt, and counts once. A prompt that
-//! was cut off is sampled again in a long round, and the new draws stand for the lost ones. The lost draws are longer, because the prompt
-//! was cut off *because of* them, while the new draws are ordinary draws. A new draw is therefore weighted by the ratio of losses to new
-//! draws at its length:
+//! With speculation on prompts alone, a response trained in a short round is the first draw of its prompt and has weight 1. A prompt that a
+//! short round cuts off is sampled again in a long round, and training uses the new draws instead of the lost ones. The lost draws are
+//! longer on average, because the round cut the prompt off for their length. The new draws have the length distribution of the policy. A
+//! new draw is therefore weighted by the ratio of lost to new draws at its length:
 //!
 //! ```text
 //! weight(b) = P(lost draw in bucket b) / P(new draw in bucket b)
 //! ```
 //!
-//! The weight is the inverse of the draw's inclusion probability, up to the lengths that short rounds include. In each length bucket, the
-//! expected sum over first draws and weighted new draws then equals the sum under the policy, and the mean weight is 1. Lost draws that had
-//! ended have a known length. For lost draws that were aborted at `c` tokens, only P(L in b | L > c) is known, from the estimate of
-//! [`Survival`] with new draws entering late. Both probabilities are estimated from earlier rounds alone, so a group is weighted as soon as
-//! it is complete; in the first long round each response has weight 1.
+//! In each length bucket, the expected sum over first draws and weighted new draws then equals the sum under the policy, and the mean
+//! weight of new draws is 1. Lost draws that had ended have a known length. For lost draws that were aborted at `c` tokens, [`Survival`]
+//! estimates P(L in b | L > c); new draws of deferred prompts enter this estimate late. Only earlier rounds are used, so a group is
+//! weighted as soon as it is complete. In the first long round each response has weight 1.
 //!
-//! A residual bias remains: within a bucket, prompts that are rarely cut off are sampled anew too rarely, and their weights are too small.
-//! On known distributions, the weighted mean length divided by the mean length of the policy is 0.96 to 1.01, against 0.85 to 0.99 without
-//! weights, at a relative effective sample size of 0.91 to 1.
+//! A residual bias remains: within a bucket, prompts that are rarely cut off are sampled again too rarely, and their weights are too small.
+//! On the distributions of `docs/bias.md`, the mean trained length divided by the policy's is 1.00 with weights and 0.88 to 0.99 without,
+//! at a relative effective sample size of 0.93 to 1.
 //!
-//! Weights of single responses do not correct the effect of a cut on differences within a group: the covariance of score and length,
-//! divided by the covariance under the policy, is 0.93 to 1.08, against 0.2 to 0.98 without weights. Weights of whole groups and weighted
-//! baselines were tried and are not better; `docs/bias.md` has the figures.
+//! Weights of single responses correct differences within a group only in part. The covariance of score and length, divided by the
+//! covariance under the policy, is 0.93 to 1.04 with weights and 0.22 to 0.98 without. Weights of whole groups and weighted baselines are
+//! not better; `docs/bias.md` compares them.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +39,7 @@ const PRIOR: f64 = 1.0;
 pub(super) struct Inclusion {
     /// The maximum weight, in units of 2^-16 like all weights here. Integers are read back from a snapshot unchanged.
     max_weight: u32,
-    /// The length distribution of the policy.
+    /// The estimate of the policy's length distribution.
     policy: Survival,
     /// The lost draws that had ended.
     lost: Draws,
@@ -87,8 +86,8 @@ impl Inclusion {
         }
     }
 
-    /// Records a response; `open` is the step of the open round. The responses that are aborted at the end of a round are recorded after
-    /// the round has closed. All other responses of closed rounds are ignored.
+    /// Records a response; `open` is the step of the open round. After a round has closed, late responses to the prompts that it deferred
+    /// are recorded as lost draws. All other responses of closed rounds are ignored.
     pub(super) fn on_response(
         &mut self,
         open: Option<Step>,
@@ -254,7 +253,7 @@ mod tests {
     }
 
     /// Prompts 1 and 2 each lost a draw of 10 tokens and one beyond 100. Sampled again, prompt 1 gave three draws of 10 and one of 1000.
-    /// Long draws are a quarter of the new draws and stand for a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
+    /// Long draws are a quarter of the new draws and a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
     /// have (2 + 1) / (3 + 1). Both are divided by the mean weight.
     #[test]
     fn a_new_draw_is_weighted_by_lost_over_new_draws() {

@@ -64,7 +64,7 @@ impl LongPromptQueue {
         heads.zip(step.0..).any(|(head, waited_until)| waited_until - head.step.0 > age)
     }
 
-    /// Returns the queue as reported when the round of `step` closes.
+    /// Returns the length of the queue and the age of its oldest prompt, as reported when the round of `step` closes.
     pub(super) fn report(&self, step: Step) -> Queue {
         let oldest =
             self.lanes.values().filter_map(|prompts| prompts.front()).map(|head| head.step).min();

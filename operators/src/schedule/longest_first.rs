@@ -52,8 +52,8 @@ documented! {
 }
 
 impl Synchronous {
-    /// Creates the schedule that launches one response to each prompt first, and then responses to the prompt with the longest response so
-    /// far. A prompt without an ended response comes before the other prompts.
+    /// Creates the schedule, which launches one response to each prompt first. Next come responses to prompts of which no response has
+    /// ended, and then responses to the prompt with the longest ended response.
     ///
     /// # Errors
     /// If a count of the configuration is 0.

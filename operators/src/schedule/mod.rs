@@ -106,9 +106,9 @@ pub enum Event {
 pub struct Offer {
     /// The id of the prompt.
     pub prompt: PromptId,
-    /// The epoch in which the prompt was read.
+    /// The epoch in which the prompt was read, counted from 0.
     pub epoch: u32,
-    /// The row of the dataset. It is the same in every epoch and so identifies the prompt across epochs.
+    /// The row of the dataset, counted from 0. The row is the same in every epoch and so identifies the prompt across epochs.
     pub row: u64,
     /// The domain (kind of task) of the prompt; quotas apply per domain.
     pub domain: Arc<str>,
@@ -126,16 +126,17 @@ pub enum Decision {
         /// The reason for this kind of round.
         reason: Reason,
     },
-    /// Launches responses. A sample that was paused resumes from its kept tokens, under a new [`SampleId`] of this step.
+    /// Launches responses to a prompt in the open round. A sample that an earlier round paused resumes from its kept tokens, under a new
+    /// [`SampleId`] with the step of the open round.
     Launch {
         /// The id of the prompt.
         prompt: PromptId,
-        /// The range of the prompt's samples to launch.
+        /// The indices of the samples to launch. The range must not be empty, and no index may be launched twice in a round.
         samples: Range<u32>,
         /// The reason for the launch.
         reason: Reason,
     },
-    /// Aborts a response and discards its tokens.
+    /// Aborts a response in flight and discards its tokens. The [end of the response](Event::Response) is still reported.
     Abort {
         /// The id of the response.
         id: SampleId,
@@ -158,7 +159,7 @@ pub enum Decision {
         prompt: PromptId,
         /// The samples that form the group, ascending.
         samples: Vec<u32>,
-        /// The weight of each response in the loss, in the order of `samples`. If empty, each response has weight 1.
+        /// The weight of each response in the loss, in the order of `samples`; finite and at least 0. If empty, each response has weight 1.
         weights: Vec<f32>,
         /// The reason for the admission.
         reason: Reason,
@@ -189,7 +190,7 @@ pub enum Decision {
     /// The open round cannot be completed as configured, or a [`Checked`] schedule violates its contract. The run ends with this error. No
     /// decision follows.
     Fail {
-        /// The origin of the failure.
+        /// The cause of the failure: [`Origin::User`] for the configuration, [`Origin::Program`] for a violated contract.
         origin: Origin,
         /// The error message. It names the configuration key at fault, if there is one.
         message: String,
@@ -230,9 +231,9 @@ pub enum Reason {
     Fresh,
     /// An earlier round deferred the prompt. As the reason for a round: the round continues with prompts that earlier rounds left.
     Queued,
-    /// The group of the prompt is complete and takes a place in the round.
+    /// The group of the prompt is complete, and the round trains on it.
     Finished,
-    /// All places of the round, or of the prompt's lane, are taken.
+    /// The round, or the part of the round that the prompt belongs to, admits no further group.
     RoundFull,
     /// The prompt has all the responses of its group.
     GroupFull,
@@ -255,7 +256,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the name as written in the column `reason`.
+    /// Returns the name as written in the column `reason` of decisions, with spaces between words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -287,7 +288,7 @@ impl fmt::Display for Reason {
 pub struct Queue {
     /// The number of prompts in the queue.
     pub length: usize,
-    /// The number of rounds that have closed since the oldest prompt was first deferred; 0 if the queue is empty.
+    /// The number of rounds after the round that first deferred the oldest prompt, up to the round that closes; 0 if the queue is empty.
     pub age: u64,
 }
 
@@ -300,8 +301,9 @@ pub struct Queue {
 ///   before any prompt of the next epoch is launched.
 /// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]. One round is open at a time, in the order of steps. Between `Open` and
 ///   [`Decision::Close`] the round launches, aborts, admits and defers. Each prompt that the round launched is admitted, deferred or
-///   rejected in the round. The round admits only whole responses that it launched. Each pause is answered before the round closes: as
-///   paused, or as whole if the response ended before it could be stopped. In both cases, the tokens of the response are kept.
+///   rejected in the round. The round admits only whole responses that it launched. Before the round closes, the end of each paused
+///   response is reported: as paused, or as whole if the response ended before it could be stopped. In both cases, the tokens of the
+///   response are kept. They are lost if the response is reported as aborted, because the engine dropped it.
 /// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores, all
 ///   whole responses are scored, unless it still wants prompts. While prompts remain, a published policy opens a round. A schedule that
 ///   cannot complete its open round as configured [fails](Decision::Fail).
@@ -309,8 +311,8 @@ pub struct Queue {
 ///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
 ///
 /// # Example
-/// The smallest schedule; [`RoundPolicy`](round_policy::RoundPolicy) is the short way to larger ones. [`testkit::check_schedule`] checks
-/// the contract:
+/// A minimal schedule; [`RoundPolicy`](round_policy::RoundPolicy) is the simpler interface for larger ones.
+/// [`testkit::check_schedule`] checks the contract:
 ///
 /// ```
 /// # use std::collections::VecDeque;
@@ -385,12 +387,12 @@ pub trait Schedule {
     /// Processes an event.
     ///
     /// # Contract
-    /// Time never decreases. In races that are decided by tokens, `now` is the tick in nanoseconds: each response gains one token per tick.
+    /// `now` never decreases. In races that are decided by tokens, `now` is the number of the tick: each response gains one token per tick.
     /// The caller drains [`poll`](Self::poll) after each event, or after several events with the same time. An [`Event::Policy`] may arrive
     /// while an earlier round is still open, or before the prompts of its round; the round then opens as soon as it can.
     fn on(&mut self, now: Nanos, event: Event);
 
-    /// Returns the next decision, or `None` if there is none.
+    /// Removes and returns the next decision; `None` if there is none before the next event.
     fn poll(&mut self) -> Option<Decision>;
 
     /// Returns `true` if the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
@@ -411,15 +413,16 @@ pub trait Schedule {
         false
     }
 
-    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each. `None`, the default,
-    /// states that the round launches only what it trains on. The summary of a recipe shows the numbers.
+    /// Returns the maximum number of prompts of a round, without replacements for rejected prompts, and the number of responses launched
+    /// for each. `None`, the default, states that a round launches only the responses that it trains on. Estimates of memory and the banner
+    /// of a run use the numbers.
     fn round_size(&self) -> Option<(usize, u32)> {
         None
     }
 
-    /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed. A run that takes snapshots calls the method at its
-    /// start and rejects such a schedule. Later calls come between two rounds, after all responses of the earlier round were reported. The
-    /// default implementation returns `None`.
+    /// Returns the state for a snapshot, or `None`, the default, if the schedule cannot be resumed. A run that takes snapshots calls the
+    /// method at its start, and ends with an error if the result is `None`. Later calls come between two rounds, after all responses of the
+    /// earlier round were reported.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }

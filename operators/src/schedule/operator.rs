@@ -33,7 +33,7 @@ pub struct Prompts<'scope> {
     pub rows: BatchStream<'scope>,
     /// Errors of the reader.
     pub errors: BatchStream<'scope>,
-    /// The limit on the number of rows that the reader has delivered and the schedule has not launched.
+    /// The limit on the number of rows that the reader has delivered and the schedule has neither launched nor rejected.
     pub budget: Budget,
 }
 
@@ -52,7 +52,7 @@ pub struct Scheduled<'scope> {
 
 /// Runs a schedule on a stream of prompts.
 ///
-/// The schedule decides nothing until the stream of policies opens its first round, so the decisions are a stream of the rollout:
+/// No decision is sent before the first policy opens a round, so the decisions are a stream of the rollout:
 ///
 /// ```
 /// # mod step {
@@ -197,13 +197,13 @@ pub(crate) struct RoundStreams<'scope> {
     pub(crate) errors: BatchStream<'scope>,
 }
 
-/// The inputs of a schedule from rollout and reward of the same step: the inner loop.
+/// The inputs of a schedule that rollout and reward send back within a step.
 pub(crate) struct FeedbackStreams<'scope> {
     /// Batches of [`schema::RESPONSES`]: the ends of responses, for races that are decided by time.
     pub(crate) responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`]: the ends of responses, for races that are decided by tokens.
     pub(crate) notices: BatchStream<'scope>,
-    /// Batches of [`schema::SCORED`].
+    /// Batches of [`schema::SCORED`]: the rewards of responses that ended by themselves.
     pub(crate) scores: BatchStream<'scope>,
 }
 
@@ -347,7 +347,7 @@ struct Reports<'a> {
 }
 
 impl Reports<'_> {
-    /// Returns `true` if all reports of the step before `step` that a snapshot needs have arrived.
+    /// Returns `true` if all reports of the steps before `step` that a snapshot needs have arrived.
     fn have_ended_before(&self, step: Step) -> bool {
         let before = step.0.checked_sub(1).map(Step);
         before.is_none_or(|before| self.ends.iter().all(|input| !input.less_equal(&before)))
@@ -379,8 +379,8 @@ fn advance(
         }
         // With snapshots, the state of a step is saved between its last response and the next round.
         let is_saved = |step: Step| !parts.is_enabled() || reports.have_ended_before(step);
-        // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other workers
-        // have arrived here.
+        // A curriculum judges the prompts of a step by the scores of earlier steps. Even if the policy has arrived, scores of other workers
+        // may still be on their way.
         let is_judged =
             |step: Step| driver.last_judged_by(step).is_none_or(|last| reports.is_scored(last));
         let due = driver.next_due_policy().filter(|step| is_saved(*step) && is_judged(*step));

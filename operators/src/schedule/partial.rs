@@ -66,7 +66,7 @@ documented! {
     }
 }
 
-/// The partial rollout schedule.
+/// The partial rollout schedule: a round pauses its unfinished responses, and the next round resumes them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Partial {
     config: Config,

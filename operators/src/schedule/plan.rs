@@ -1,4 +1,4 @@
-//! The plan of a round, and the prompts that it leaves for later ones.
+//! The plan of a round, and the prompts that rounds leave for later rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reason, RoundKind};
 
-/// The plan of a round.
+/// The prompts of a round, the number of groups to admit, and the rules for launching requests.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kind of the round.
@@ -23,16 +23,16 @@ pub struct Plan {
     pub responses: u32,
     /// The prompts of the round, in any order.
     pub prompts: Vec<PlannedPrompt>,
-    /// The number of groups to admit by lane, at most the number of the lane's prompts. The responses of a lane without places are for
-    /// later rounds.
+    /// The number of groups to admit in each lane, at most the number of prompts in the lane. A lane without an entry admits no group; its
+    /// prompts are deferred when all other lanes are full.
     pub places: BTreeMap<Arc<str>, usize>,
     /// The rules by which the round runs.
     pub rules: RoundRules,
 }
 
 impl Plan {
-    /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts
-    /// whose responses have all ended, or all prompts if there are fewer.
+    /// Returns the plan of a round that launches `responses` responses to each of `prompts`, which belong to `epoch`. The round admits the
+    /// first `places` prompts whose responses have all ended, or all prompts if there are fewer.
     ///
     /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits, and
     /// [full](RoundKind::Full) otherwise. Its reason is [`Reason::EpochEnd`] if there are fewer prompts than `places`, and
@@ -56,16 +56,19 @@ impl Plan {
 /// The rules by which a round runs its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRules {
-    /// The maximum number of responses that run at a time; the others wait in the schedule. Default: no limit.
+    /// The maximum number of responses that run at a time, at least 1; the others wait in the schedule. Default: no limit.
     pub slots: usize,
     /// The order in which waiting requests are launched. Default: [`Order::Prompts`].
     pub order: Order,
     /// The number of complete groups to wait for before the groups with the fewest tokens are admitted. If `None` (the default), each group
-    /// is admitted when it is complete.
+    /// is admitted when it is complete. A number requires that exactly one lane admits groups, and must lie between the
+    /// [places](Plan::places) and the prompts of this lane.
     pub harvest: Option<usize>,
-    /// `true` to pause instead of abort the responses in flight when a lane has no place left. Default: `false`.
+    /// `true` to pause instead of abort the responses in flight when a lane admits no further group, and to keep the ended responses of the
+    /// same groups. Requires that [`RoundPolicy::pauses`](super::round_policy::RoundPolicy::pauses) returns `true`. Default: `false`.
     pub pauses: bool,
-    /// `true` to reject groups without reward variance, and groups with a response that could not be scored. Default: `false`.
+    /// `true` to reject groups without reward variance, and groups with a response that could not be scored. Requires a
+    /// [`RoundPolicy::filter`](super::round_policy::RoundPolicy::filter). Default: `false`.
     pub filters: bool,
 }
 
@@ -76,14 +79,14 @@ impl Default for RoundRules {
     }
 }
 
-/// The order in which requests of equal priority are launched.
+/// The order in which requests of equal priority are launched. Among equals, the prompt that was read first comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Prompt by prompt: all requests of one prompt, then all requests of the next prompt.
     Prompts,
     /// First the requests of the group with the fewest unfinished responses, waiting or in flight.
     Groups,
-    /// The first request of each prompt, then the second request of each prompt.
+    /// The first request of each prompt, then the second request of each prompt, and so on.
     Samples,
     /// The first request of each prompt, then requests of the group with the longest response so far. A group without an ended response
     /// comes before the groups that have one.
@@ -110,7 +113,7 @@ pub struct PlannedPrompt {
     pub priority: u8,
     /// The step that first launched the prompt, or `None` if no step did.
     pub since: Option<Step>,
-    /// The samples that are resumed.
+    /// The samples of earlier rounds whose tokens are kept. A launch resumes them.
     pub kept: KeptSamples,
 }
 

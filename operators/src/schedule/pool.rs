@@ -68,7 +68,7 @@ impl Pool {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }
 
-    /// Returns the number of available prompts of a lane, at most `wanted`. Returns `None` if the lane has fewer than `wanted` prompts and
+    /// Returns the number of prompts of `epoch` that a lane has, at most `wanted`. Returns `None` if the lane has fewer than `wanted` and
     /// further prompts of `epoch` may still be offered.
     #[must_use]
     pub fn available(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
@@ -76,8 +76,8 @@ impl Pool {
         (fresh == wanted || self.has_whole_epoch(epoch)).then_some(fresh)
     }
 
-    /// Removes and returns the first prompt of a lane. If the lane is empty, returns `Prompts` if a prompt of `epoch` may still be offered,
-    /// and `Finish` otherwise.
+    /// Removes and returns the first prompt of `epoch` in a lane. If the lane has none, returns `Prompts` if a prompt of `epoch` may still
+    /// be offered, and `Finish` otherwise.
     pub fn take_one(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
         match self.available(epoch, lane, 1) {
             None => NextAction::Prompts,
@@ -88,7 +88,8 @@ impl Pool {
         }
     }
 
-    /// Removes and returns the first `count` prompts of a lane, or all if there are fewer.
+    /// Removes and returns the first `count` prompts of `epoch` in a lane, or all if there are fewer, in the order in which they were
+    /// offered.
     pub fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
         let Some(lanes) = self.epochs.get_mut(&epoch) else { return Vec::new() };
         let Some(prompts) = lanes.get_mut(lane) else { return Vec::new() };

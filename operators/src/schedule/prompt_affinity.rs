@@ -6,7 +6,7 @@ use rollpacker_dataflow::step::PromptId;
 
 use super::Decision;
 
-/// Assigns prompts to workers by the load of each worker.
+/// The assignment of prompts to workers, by the load of each worker.
 ///
 /// All samples of a prompt stay on one worker, so that the group is assembled and trained on where it is generated. A prompt with kept
 /// tokens goes to the worker that holds the tokens. Any other prompt goes to the worker with the fewest responses in flight; ties are

@@ -29,14 +29,14 @@ pub struct RoundShare {
 }
 
 impl PromptStore {
-    /// Returns the prompts that were offered and not taken.
+    /// Returns the fresh prompts: prompts that were offered and not taken.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }
 
     /// Returns the next action, for rounds that launch `launched` prompts and admit `quota` prompts. The action is `Prompts` while the
-    /// round lacks prompts that may still be offered, and `Finish` if no step or no prompt is left. A round at the end of an epoch may be
-    /// smaller. No round launches more prompts than the rest of the run can admit.
+    /// round lacks prompts that may still be offered. The action is `Finish` if no step is left, or no prompt is left and none may be
+    /// offered. A round at the end of an epoch may be smaller. No round launches more prompts than the rest of the run can admit.
     #[must_use]
     pub fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> NextAction<RoundShare> {
         if rounds.remaining() == 0 {
@@ -63,7 +63,8 @@ impl PromptStore {
         &self.left
     }
 
-    /// Closes a round. The prompts that the round left go into the next round.
+    /// Closes a round. Stores the prompts that the round left, which go into the next round, and decides [`Defer`](Decision::Defer) for
+    /// each of them that the round launched. Then decides [`Close`](Decision::Close).
     pub fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
@@ -86,7 +87,8 @@ pub(super) fn defer_rest(
     })
 }
 
-/// Returns the queue as reported when the round of `step` closes: the prompts in `left` that were launched before.
+/// Returns the number of prompts in `left` that were launched before and the age of the oldest, as reported when the round of `step`
+/// closes.
 pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a LeftoverPrompt>, step: Step) -> Queue {
     let deferred = left.into_iter().filter_map(|left| left.since);
     let (length, oldest) =

@@ -41,7 +41,7 @@ struct LaneCounts {
     prompts: usize,
     /// The number of prompts neither admitted nor rejected.
     undecided: usize,
-    /// The number of rejected prompts that were neither replaced nor given up.
+    /// The number of rejected prompts for which neither a replacement was launched nor the replacement was skipped.
     vacancies: usize,
 }
 
@@ -50,7 +50,7 @@ struct LaneCounts {
 pub struct Vacancy {
     /// The epoch of the round.
     pub epoch: u32,
-    /// The lane that lacks a prompt.
+    /// The lane of the rejected prompt, and of its replacement.
     pub lane: Arc<str>,
     /// The number of prompts of the lane in this round so far, including rejected prompts.
     pub prompts: usize,
@@ -157,7 +157,7 @@ impl OpenRound {
         self.groups.keys().copied()
     }
 
-    /// Returns `true` if every place is taken and the ends of all paused responses are reported.
+    /// Returns `true` if no lane admits a further group and the ends of all paused responses are reported.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0
     }
@@ -166,8 +166,8 @@ impl OpenRound {
         self.lanes.values().all(|lane| lane.places == 0)
     }
 
-    /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
-    /// deferred, and `false` if it was never launched in the round.
+    /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the round
+    /// launched the prompt: the schedule must then decide [`Defer`](Decision::Defer) for the prompt.
     pub fn into_undecided(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
         let is_left = |group: &Group| matches!(group.outcome, None | Some(GroupOutcome::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
@@ -299,8 +299,8 @@ impl OpenRound {
         }
     }
 
-    /// Stops the responses in flight of a lane that has no place left, or of the whole round if no lane has. Marks their groups as
-    /// deferred; the deferrals are reported when the round closes, so that they are in launch order.
+    /// Stops the undecided groups of a lane that admits no further group, or of the whole round if no lane does. Marks the groups as
+    /// deferred; the deferrals are reported when the round closes, so that they are in the order of prompt ids.
     fn stop(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
         let all = self.is_full();
         self.lane(lane).vacancies = 0;
@@ -324,7 +324,8 @@ impl OpenRound {
         }
     }
 
-    /// Returns the vacancy of a rejected prompt that was neither replaced nor given up; `None` if there is none.
+    /// Returns the first vacancy, in the order of lane names, that was neither filled nor [skipped](Self::skip_replacement); `None` if
+    /// there is none.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         let (name, lane) = self.lanes.iter().find(|(_, lane)| lane.vacancies > 0)?;
         Some(Vacancy {

@@ -90,31 +90,32 @@ pub trait RoundPolicy {
     /// Returns the next action, assuming that the policy of the next round is published.
     fn next(&self) -> NextAction<Self::Upcoming>;
 
-    /// Opens the next round.
+    /// Opens the round that `upcoming` describes. Called when [`next`](Self::next) returns [`Round`](NextAction::Round) and the policy of
+    /// the round is published.
     fn open(&mut self, upcoming: Self::Upcoming);
 
-    /// Closes a round that is complete: all its places are taken, and all its paused responses have ended.
+    /// Closes a round that is complete: it admits no further group, and all its paused responses have ended.
     fn close(&mut self, round: OpenRound);
 
-    /// Stores an offered prompt. By default, all prompts go to one lane of the pool.
+    /// Stores an offered prompt. The default puts all prompts into the lane `""` of the pool.
     fn offer(&mut self, Offer { prompt, epoch, .. }: Offer) {
         self.pool().put(epoch, &Default::default(), prompt);
     }
 
-    /// Records that a response of `tokens` tokens ended. The default passes the end to the open round; schedules outside of this crate keep
-    /// the default.
+    /// Records that a response of `tokens` tokens ended. The default passes the end to the open round; schedules outside of this crate must
+    /// keep the default.
     fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         self.rounds().on_response(id, tokens, reason);
     }
 
     /// Records the reward of a response; NaN if the response could not be scored. The default passes the reward to the open round;
-    /// schedules outside of this crate keep the default.
+    /// schedules outside of this crate must keep the default.
     fn on_score(&mut self, id: SampleId, score: f64) {
         self.rounds().on_score(id, score);
     }
 
     /// Returns the filter that rejects groups without reward variance, or `None`, the default, if the schedule does not use rewards. A
-    /// schedule with a filter [wants scores](Schedule::wants_scores).
+    /// schedule with a filter [wants scores](Schedule::wants_scores), and its plans must set [`RoundRules::filters`].
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
     }
@@ -126,20 +127,21 @@ pub trait RoundPolicy {
         0
     }
 
-    /// Returns a prompt to replace a rejected prompt. `Prompts` waits for further prompts. `Finish`, the default, leaves the prompt without
-    /// replacement.
+    /// Removes and returns a prompt of the schedule to replace a rejected prompt, in the lane and of the epoch of `vacancy`. `Prompts`
+    /// waits for further prompts. `Finish`, the default, leaves the rejected prompt without replacement. Not called once the round has
+    /// launched as many prompts as the filter allows.
     fn replacement(&mut self, vacancy: &Vacancy) -> NextAction<PlannedPrompt> {
         let _ = vacancy;
         NextAction::Finish
     }
 
-    /// Returns `true` if the schedule may pause responses. Default: `false`.
+    /// Returns `true` if a plan may set [`RoundRules::pauses`]. Default: `false`.
     fn pauses(&self) -> bool {
         false
     }
 
-    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each. `None`, the default,
-    /// states that the round launches only what it trains on.
+    /// Returns the maximum number of prompts of a round, without replacements for rejected prompts, and the number of responses launched
+    /// for each. `None`, the default, states that a round launches only the responses that it trains on.
     fn round_size(&self) -> Option<(usize, u32)> {
         None
     }

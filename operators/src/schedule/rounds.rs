@@ -11,7 +11,7 @@ use super::plan::{Plan, PlannedPrompt};
 use super::round::{OpenRound, Vacancy};
 use super::{Decision, Queue, RoundKind};
 
-/// The next action of a schedule, assuming that the policy of the next round is published.
+/// The next action of a schedule: between two rounds, assuming that the policy of the next round is published, or for a rejected prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextAction<T> {
     /// Wait: the action depends on further prompts.
@@ -23,7 +23,7 @@ pub enum NextAction<T> {
 }
 
 impl<T> NextAction<T> {
-    /// Maps the round with `f`.
+    /// Applies `f` to the value of [`Round`](Self::Round). Other actions stay the same.
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> NextAction<U> {
         match self {
@@ -61,8 +61,8 @@ impl Rounds {
         }
     }
 
-    /// Continues restored rounds with the number of steps of `fresh`, which may be larger. Discards the end of the earlier run, the steps
-    /// whose policies it published, and the decisions that were not drained.
+    /// Continues restored rounds with the number of steps of `fresh`, which may differ. Discards that the earlier run had finished, the
+    /// steps that were due in it, and its decisions that were not drained.
     pub(super) fn reopen(&mut self, fresh: &Self) {
         self.total_steps = fresh.total_steps;
         self.finished = false;
@@ -129,14 +129,14 @@ impl Rounds {
         self.open.as_ref().filter(|_| !self.finished)?.vacancy()
     }
 
-    /// Replaces a rejected prompt of the open round.
+    /// Launches `planned` in place of a rejected prompt of the open round.
     pub(super) fn replace(&mut self, planned: PlannedPrompt) {
         if let Some(open) = &mut self.open {
             open.replace(planned, &mut self.out);
         }
     }
 
-    /// Leaves a rejected prompt of the open round without replacement.
+    /// Leaves a rejected prompt of `lane` in the open round without replacement.
     pub(super) fn skip_replacement(&mut self, lane: &str) {
         if let Some(open) = &mut self.open {
             open.skip_replacement(lane, &mut self.out);
@@ -160,7 +160,8 @@ impl Rounds {
         self.out.iter_mut()
     }
 
-    /// Opens the upcoming round.
+    /// Opens the upcoming round, and launches the requests of `plan` as far as slots are free. Call this once in
+    /// [`RoundPolicy::open`](super::round_policy::RoundPolicy::open).
     pub fn open(&mut self, plan: Plan) {
         let step = self.upcoming();
         self.due.remove(&step);
@@ -168,8 +169,9 @@ impl Rounds {
         self.open = Some(OpenRound::open(step, plan, &mut self.out));
     }
 
-    /// Removes and returns the open round if all its places are taken and all its paused responses have ended; otherwise, and if no round is
-    /// open, returns `None`. The caller must keep the [undecided prompts](OpenRound::into_undecided) for later rounds, and close the round.
+    /// Removes and returns the open round if it admits no further group and all its paused responses have ended. Otherwise, and if no round
+    /// is open, returns `None`. The caller must keep the [undecided prompts](OpenRound::into_undecided) for later rounds, and close the
+    /// round.
     pub(super) fn take_decided(&mut self) -> Option<OpenRound> {
         self.open.take_if(|open| open.is_decided())
     }
@@ -185,7 +187,7 @@ impl Rounds {
         self.out.push_back(Decision::Finish);
     }
 
-    /// Decides that the run cannot continue.
+    /// Decides that the run ends with the error `message`, which names the configuration key at fault.
     pub(super) fn fail(&mut self, message: String) {
         self.finished = true;
         self.out.push_back(Decision::Fail { origin: Origin::User, message });

@@ -32,7 +32,7 @@ use crate::wire::notice::Notice;
 pub(super) struct SequencedEvent {
     /// The tick of the event and of the decisions that it causes.
     pub(super) tick: Tick,
-    /// The event.
+    /// The event to deliver to the schedule.
     pub(super) event: Event,
     /// `true` for the first of the ends that are released together: rollouts must then be informed that the tick has passed.
     pub(super) tick_passed: bool,
@@ -115,8 +115,8 @@ impl Sequencer {
         self.tick
     }
 
-    /// Accepts prompts and scores. Ends arrive as [notices](Self::on_notice), and policies are delivered by the caller once the sequencer
-    /// is [ready for them](Self::can_deliver_policy).
+    /// Accepts prompts, the end of the prompts, and scores. Ends arrive as [notices](Self::on_notice) instead. The caller delivers policies
+    /// itself, once the sequencer is [ready for them](Self::can_deliver_policy).
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Prompt(_) => {
@@ -150,7 +150,7 @@ impl Sequencer {
         self.workers.entry(worker).or_insert(fresh).sent += rows;
     }
 
-    /// Processes a worker's notice.
+    /// Processes a worker's notice. Ignores a notice of a worker that no request was sent to.
     ///
     /// If a response was stopped in the meantime, a report that it ended whole after the current tick is ignored: the answer to the stop
     /// follows. Without this rule, the outcome would depend on whether the notice overtook the stop.

@@ -91,15 +91,15 @@ pub enum Mode {
     Partial,
 }
 
-/// The sorted schedule.
+/// The sorted schedule: each round of a load of prompts admits the complete groups with the fewest tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sorted {
     config: Config,
     pool: Pool,
     epoch: u32,
-    /// The prompts of the current load that were not admitted.
+    /// The prompts of the current load that were not admitted; empty while a round is open.
     load: Vec<LeftoverPrompt>,
-    /// The prompts of the next load, as far as it is loaded.
+    /// The prompts of the next load, as far as it is loaded; empty while a round is open.
     ahead: Vec<LeftoverPrompt>,
     rounds: Rounds,
 }

@@ -1,11 +1,11 @@
-//! Speculation factors: the ratio of launched to kept responses or prompts.
+//! Speculation factors: ratios of launched to kept prompts or responses.
 
 use super::ScheduleError;
 
-/// The largest speculation factor; a larger one is taken for a typing error.
+/// The largest speculation factor or weight; a larger one is taken for a typing error.
 const MAX: f64 = 1000.0;
 
-/// Returns an error if a speculation factor is not from 1 to [`MAX`].
+/// Returns an error if the speculation factor or maximum weight `found` is not from 1 to [`MAX`].
 pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), ScheduleError> {
     if (1.0..=MAX).contains(&found) {
         Ok(())
@@ -14,8 +14,8 @@ pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), Schedule
     }
 }
 
-/// Returns `ceil(eta * count)` for the decimal or fraction that `eta` stands for, not for its nearest binary fraction. For example, 1.1
-/// times 10 is 11, although the float 1.1 lies above 1.1.
+/// Returns `ceil(eta * count)` for the decimal number or fraction that the user wrote, of which `eta` is only the nearest float. For
+/// example, 1.1 times 10 is 11, although the float 1.1 lies above 1.1.
 ///
 /// Storing `eta` and multiplying each have an error of at most half a unit in the last place, so a product that should be a whole number is
 /// within two units of that number. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number. The

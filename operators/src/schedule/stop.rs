@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use rollpacker_dataflow::step::Step;
 
-/// A handle that ends a run after the rounds that are open or due. With staleness `k`, up to `k` rounds may be due. Clones share one state.
+/// A handle that ends a run after the rounds that are open, or whose policy the schedule has received. With staleness `k`, up to `k` rounds
+/// may follow the open one. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<StopState>);
 
@@ -36,8 +37,8 @@ impl Stop {
         self.set(StopReason::Requested);
     }
 
-    /// Sets a predicate that is called before a round may open, in the order of steps. The run ends once the predicate returns `false`.
-    /// Only the first call of this method has an effect.
+    /// Sets a predicate that is called with a step before its round may open, in the order of steps. Once the predicate returns `false`, no
+    /// further round opens, and the run ends as [`OutOfTime`](StopReason::OutOfTime). Only the first call of this method has an effect.
     pub fn set_deadline_check(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
         drop(self.0.may_begin.set(Box::new(may_begin)));
     }

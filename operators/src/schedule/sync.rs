@@ -1,8 +1,8 @@
 //! Synchronous rounds (verl): a round launches the prompts of one step and waits for all of their responses.
 //!
 //! A round launches `prompts` fresh prompts with `responses` responses each. A prompt is admitted as soon as its responses have ended, so
-//! that rewards and gradients are computed while others still generate. The round closes with its last response. The last round of an epoch
-//! takes the prompts that are left.
+//! that its rewards and gradients are computed while other responses are generated. The round closes with its last response. The last round
+//! of an epoch takes the prompts that are left.
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
@@ -46,7 +46,7 @@ documented! {
     }
 }
 
-/// The synchronous schedule.
+/// The synchronous schedule: a round waits for all of its responses.
 ///
 /// Not named `Sync`, which would shadow the marker trait wherever it is imported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

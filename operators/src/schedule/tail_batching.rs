@@ -30,13 +30,14 @@
 //!   next prompt of the queue, if there is one. If the epoch has no prompt left, or the bound allows none, the round admits fewer groups or
 //!   the run fails.
 //! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a deferred prompt are paused, including those that have
-//!   ended, and the long round resumes them. They span the policies of both rounds, at most `max_queue_age + 2` steps apart. With surplus
-//!   responses, the long round resumes more responses than a group needs and keeps the first responses to end, which prefers short
+//!   ended, and the long round resumes them. They span the policies of both rounds, which are at most `max_queue_age + 1` steps apart. With
+//!   surplus responses, the long round resumes more responses than a group needs and keeps the first responses to end, which prefers short
 //!   responses. With `eta_responses = 1`, the long round keeps all responses.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts only. It weights the responses of long rounds so that
-//!   the trained lengths match the lengths of the policy: responses that are sampled again for a cut-off prompt are weighted by the inverse
-//!   of their inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no
-//!   weight can correct, so `weighted` rejects `eta_responses` above 1.
+//!   the trained lengths match the lengths of the policy. The weight of a response that is sampled again for a deferred prompt is the
+//!   probability of its length among the lost responses, divided by its probability among the responses sampled again. Both are estimated
+//!   during the run. With surplus responses some lengths are never trained on, which no weight can correct, so `weighted` rejects
+//!   `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
 
 use rollpacker_stages::catalog::About;
@@ -103,7 +104,8 @@ documented! {
         /// Cannot be combined with `selection = "weighted"`. Default: `false`.
         #[serde(default)]
         pub keep_partial: bool,
-        /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.
+        /// The weights of responses in the loss: 1 each, or corrected for the preference of short rounds for short responses. Default:
+        /// `fastest`.
         #[serde(default)]
         pub selection: Selection,
         /// The maximum weight of a response with `selection = "weighted"`, from 1 to 1000. The maximum bounds the variance, but leaves some
@@ -133,15 +135,15 @@ impl Config {
     }
 }
 
-/// The weights in the loss of responses that are selected for finishing first.
+/// The weights of responses in the loss. Short rounds keep the responses that end first, which are shorter than the policy's responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
     /// Weight 1 each, as in the paper. The trained responses are then shorter than the responses of the policy.
     #[default]
     Fastest,
-    /// Weights by inverse inclusion probability; requires `eta_responses = 1`. Corrects the trained lengths within 1 %, and the
-    /// group-relative gradient within 7 %, on known distributions (`docs/bias.md`).
+    /// Weights responses of long rounds by their lengths, as the [module](self) describes; requires `eta_responses = 1`. Corrects the mean
+    /// trained length within 1 %, and the group-relative gradient within 7 %, on known distributions (`docs/bias.md`).
     Weighted,
 }
 
@@ -152,7 +154,7 @@ fn max_weight() -> f64 {
     MAX_WEIGHT
 }
 
-/// The tail batching schedule.
+/// The tail batching schedule: speculative short rounds, and long rounds for the prompts that the short rounds defer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TailBatching {
     lanes: BTreeMap<Arc<str>, LaneQuota>,
@@ -169,7 +171,7 @@ pub struct TailBatching {
     inclusion: Option<Inclusion>,
 }
 
-/// The numbers of prompts of a lane in a round.
+/// The numbers of prompts that a round admits and launches in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LaneQuota {
     /// The number admitted in each round.
@@ -326,7 +328,7 @@ impl RoundPolicy for TailBatching {
         self.keep_partial
     }
 
-    /// Returns the number of prompts that a short round launches over all domains, and the number of responses to each.
+    /// Returns the maximum number of prompts that a short round launches over all domains, and the number of responses to each.
     fn round_size(&self) -> Option<(usize, u32)> {
         Some((self.lanes.values().map(|lane| lane.short).sum(), self.short_responses))
     }
@@ -339,7 +341,7 @@ impl RoundPolicy for TailBatching {
         self.lanes.get(lane).map_or(0, |lane| lane.quota)
     }
 
-    /// Returns a prompt for a vacancy. A long round uses its queue before it takes a fresh prompt.
+    /// Returns a prompt for a vacancy. In a long round, the deferred prompts of the lane come before fresh prompts.
     fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> NextAction<PlannedPrompt> {
         let is_long = self.rounds.kind() == Some(RoundKind::Long);
         match self.queue.take(lane, usize::from(is_long)).pop() {

@@ -11,8 +11,8 @@ use super::round::Vacancy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroVarianceFilter {
-    /// The maximum number of prompts that a round may launch, as a multiple of the number of groups that it admits, in each lane. At least 1,
-    /// and large enough for the prompts that the round launches at once. (verl: `algorithm.filter_groups.max_num_gen_batches`)
+    /// The maximum number of prompts that a round may launch, as a multiple of the number of groups that it admits, in each lane. At least
+    /// 1, and large enough for the prompts that the round launches at once. (verl: `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
     /// The action of a round that has launched its maximum number of prompts and has too few groups with reward variance.
     pub on_exhausted: OnExhausted,
@@ -24,7 +24,7 @@ pub struct ZeroVarianceFilter {
 pub enum OnExhausted {
     /// End the run with an error.
     Fail,
-    /// Train on the groups that exist.
+    /// Train on the groups that exist, possibly none.
     SmallerStep,
 }
 
@@ -34,7 +34,8 @@ impl ZeroVarianceFilter {
         prompts < self.max_generated_batches.saturating_mul(quota)
     }
 
-    /// Returns the error message if the bound leaves a lane with too few groups and `on_exhausted` is `fail`; `None` otherwise.
+    /// Returns the error message if the lane of `vacancy`, which may launch no further prompt, has too few groups and `on_exhausted` is
+    /// `fail`; `None` otherwise.
     pub(super) fn failure(&self, vacancy: &Vacancy) -> Option<String> {
         let fails = vacancy.is_needed && self.on_exhausted == OnExhausted::Fail;
         fails.then(|| {
@@ -51,7 +52,8 @@ impl ZeroVarianceFilter {
         })
     }
 
-    /// Rejects a bound below the number of prompts that a round launches at once, and groups too small to vary.
+    /// Returns an error if `max_generated_batches` does not allow the `launched` prompts that a lane of `quota` groups launches at the
+    /// start of a round, or if groups of `responses` responses are too small to vary.
     pub(super) fn check(
         &self,
         responses: u32,

@@ -17,7 +17,7 @@ pub(crate) const REJECT: &str = "reject";
 /// `decision` of a round that closes.
 pub(crate) const CLOSE: &str = "close";
 
-/// The kind of a round.
+/// The kind of a round, which determines the responses that the round waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundKind {
@@ -30,7 +30,7 @@ pub enum RoundKind {
 }
 
 impl RoundKind {
-    /// Returns the name as written in the column `round`.
+    /// Returns the name as written in the column `round` of decisions.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

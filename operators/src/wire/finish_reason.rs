@@ -3,6 +3,9 @@
 use rollpacker_stages::rollout::FinishReason;
 
 /// Parses a value of the column `finish_reason`.
+///
+/// # Panics
+/// If the value is not a finish reason.
 pub(crate) fn finish_reason(written: &str) -> FinishReason {
     written.parse().expect("invariant: the rollout writes finish reasons only")
 }

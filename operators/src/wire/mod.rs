@@ -1,4 +1,4 @@
-//! Row encodings that several operators share: rows and columns of batches, and the values of columns that one operator writes and others
+//! Encodings of streams that several operators share: rows and columns of batches, and column values that one operator writes and others
 //! read.
 //!
 //! Architecture invariant: this module uses no other module of the crate.

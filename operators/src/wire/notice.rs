@@ -11,16 +11,16 @@ use rollpacker_stages::rollout::lockstep::End;
 
 use super::finish_reason::finish_reason;
 
-/// A worker's report on its rollout.
+/// The progress of one worker's rollout in a race that is decided by tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The index of the worker.
     pub(crate) worker: usize,
     /// The number of request rows that the worker has processed since the start of the run.
     pub(crate) received: u64,
-    /// A lower bound: every response still running on the worker ends later than this tick.
+    /// A lower bound for the responses that are still running on the worker: each of them ends later than this tick.
     pub(crate) floor: Tick,
-    /// Responses that ended or were dropped since the last notice, in any order.
+    /// The responses that ended, were paused or were aborted since the last notice, in any order.
     pub(crate) ends: Vec<End>,
 }
 

@@ -34,8 +34,8 @@ use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// An engine in which sample `s` of prompt `p` takes the number of seconds that `seconds` returns, also if it resumes with tokens. It
-/// samples as many tokens.
+/// An engine that samples one token per second. A response takes the number of seconds that `seconds` returns, in addition to the tokens
+/// with which it is resumed.
 pub struct Timed {
     clock: VirtualClock,
     seconds: Box<dyn Fn(SampleId) -> u64>,

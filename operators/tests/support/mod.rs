@@ -51,7 +51,7 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-/// Tail batching with surplus prompts and responses, and all other options at their defaults.
+/// Returns the options of tail batching with surplus prompts and responses, and with defaults for all other options.
 pub fn tail(
     prompts: usize,
     responses: u32,
@@ -88,7 +88,7 @@ pub struct ShortestFirst {
     version: PolicyVersion,
     /// The length of a response; if `None`, [`length`].
     pub lengths: Option<fn(SampleId) -> u32>,
-    /// The number of tokens of each response in flight.
+    /// The current tick: the number of tokens of the response that ended last, or 0 at the start of a round.
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
     /// For each response in flight: its length, the policy that it is requested from, and the tokens with which it was resumed.
@@ -201,7 +201,7 @@ impl RolloutEngine for ShortestFirst {
     }
 }
 
-/// The data that a step trained on.
+/// The amounts of data that a step trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trained {
     pub sequences: usize,

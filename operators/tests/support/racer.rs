@@ -19,8 +19,9 @@ struct Running {
     first: Step,
     partial: Partial,
     version: PolicyVersion,
-    /// The number of tokens computed so far, and at the end.
+    /// The number of tokens so far, including those of `partial`.
     tokens: u32,
+    /// The number of tokens at the end.
     length: u32,
 }
 
@@ -34,7 +35,7 @@ impl Running {
     }
 }
 
-/// An engine in which each poll lets random instances sample some tokens and returns some of the ended responses, in any order.
+/// An engine in which a poll lets a random instance sample some tokens, and returns at most one of the ended responses, in any order.
 pub struct Racer {
     instances: usize,
     dice: u64,
@@ -68,7 +69,7 @@ impl Racer {
         usize::try_from(self.dice >> 33).expect("31 bits") % sides
     }
 
-    /// Lets one instance sample some tokens for all but one of its responses.
+    /// Lets a random instance sample some tokens for its responses, except for at most one of them.
     fn decode(&mut self) {
         let (instance, tokens) = (self.roll(self.instances), 1 + self.roll(6));
         let idle = self.roll(8);

@@ -52,7 +52,7 @@ impl Log {
     }
 }
 
-/// A schedule that logs decisions that end a prompt or response.
+/// A schedule that logs its decisions, except those that open a round or finish the run, and the scores that it receives.
 pub struct Logged<S>(pub S, pub Log);
 
 impl<S: Schedule> Schedule for Logged<S> {
@@ -213,7 +213,7 @@ impl GroupReward for Watched {
     }
 }
 
-/// A run whose rewards are recorded.
+/// A run in virtual time whose rewards are logged.
 pub struct Rewarded {
     pub log: Log,
     pub schedule: Box<dyn Schedule>,

@@ -20,7 +20,7 @@ use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
 use crate::terminal;
 
-/// Default measurement budget of an engine, in seconds.
+/// The default of `--budget` for an engine, in seconds. A simulated cluster has no default budget.
 const BUDGET: f64 = 240.0;
 
 /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
@@ -85,7 +85,7 @@ impl ProfileArgs {
     }
 }
 
-/// The validated subject of a measurement.
+/// The engine or the simulated cluster to measure, from a valid recipe or job.
 enum ProfileSubject {
     Simulated(Box<Job>),
     #[cfg(feature = "torch")]

@@ -19,7 +19,7 @@ use crate::recipe::{Recipe, RecipeError};
 use crate::session::{check_context, check_device, engine_config};
 use crate::simulate::profile::Profiled;
 
-/// A torch engine ready to be measured.
+/// A started torch engine, and the points at which to measure it.
 pub(super) struct TorchSubject {
     inputs: Inputs,
     engine: TorchMeasure,

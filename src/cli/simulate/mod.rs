@@ -135,7 +135,7 @@ pub(crate) fn run(args: SimulateArgs, app: &App) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The results of a job.
+/// The results of a job, as they are printed.
 #[derive(Serialize)]
 struct JobResult {
     job: String,
@@ -159,7 +159,7 @@ impl JobResult {
     }
 }
 
-/// Formats one object for one job, and a list for several.
+/// Formats results as JSON: one object for one job, and a list of objects for several.
 fn json(jobs: &[JobResult]) -> serde_json::Result<String> {
     match jobs {
         [job] => serde_json::to_string_pretty(job),
@@ -298,7 +298,7 @@ fn with_flag(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
     move |error| anyhow!("{flag} {error}")
 }
 
-/// Parses a number of threads.
+/// Parses a number of threads from 1 to [`limits::MAX_THREADS`].
 fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
     let count =
         text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= limits::MAX_THREADS);
@@ -311,7 +311,7 @@ fn threads(wanted: Option<NonZero<usize>>) -> NonZero<usize> {
     wanted.or(std::thread::available_parallelism().ok()).unwrap_or(one)
 }
 
-/// Returns a progress bar over the runs. It is visible on a terminal if there are several runs.
+/// Returns a progress bar over the runs. It is visible only if standard error is a terminal and there are several runs.
 fn progress(runs: u64) -> ProgressBar {
     let shown = runs > 1 && std::io::stderr().is_terminal();
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -40,7 +40,7 @@ pub(crate) struct PaperArgs {
     overrides: Vec<String>,
 }
 
-/// Parses a number of seeds.
+/// Parses a number of seeds from 1 to [`MAX_SEEDS`].
 fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
     let count = text.parse::<NonZero<u64>>().ok().filter(|count| count.get() <= MAX_SEEDS);
     count.ok_or_else(|| format!("expected 1 to {MAX_SEEDS}"))

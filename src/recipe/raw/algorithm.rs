@@ -48,8 +48,8 @@ section! {
         /// The fixed coefficient, or the initial value of an adaptive coefficient. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
-        /// Number of responses over which an adaptive coefficient changes. From 1 to 1e12; default 10,000. (verl:
-        /// `algorithm.kl_ctrl.horizon`)
+        /// Number of responses over which a relative error of 1 would double an adaptive coefficient. Must be more than a fifth of the
+        /// responses of a step. From 1 to 1e12; default 10,000. (verl: `algorithm.kl_ctrl.horizon`)
         horizon: f64 [responses] = 10_000.0,
         /// Target divergence of an adaptive coefficient, nats per token. From 1e-9 to 1e6; default 0.1. (verl:
         /// `algorithm.kl_ctrl.target_kl`)

@@ -29,7 +29,7 @@ pub(crate) struct Translation {
     pub(crate) overrides: Vec<String>,
     /// The keys of verl that were translated to a key of another name, each with that key.
     pub(crate) renamed: Vec<(String, String)>,
-    /// The keys of verl that are left out because they have no effect here, or because their values are what happens here anyway.
+    /// The keys of verl that are left out because they have no effect here, or because their values match this program's behavior.
     pub(crate) ignored: Vec<String>,
     /// The keys that have no effect with the other settings, each with the setting that it needs.
     pub(crate) unused: Vec<String>,
@@ -47,7 +47,8 @@ pub(crate) struct Translation {
 /// follow verl, and keys that verl would not use are left out. Otherwise the keys of both programs stay as they are, too. `${key}` in a
 /// value is replaced by the value of `key` in the overrides, by its value in the file, or by its default, in this order.
 ///
-/// The [errors](Translation::errors) of the translation are the errors of overrides that cannot be read or are refused.
+/// The [errors](Translation::errors) of the translation are the errors of overrides that cannot be read, are refused, or refer to a key
+/// without a value.
 pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) -> Translation {
     let (mut written, mut errors) = (Vec::new(), Vec::new());
     for text in overrides {
@@ -112,7 +113,7 @@ const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
 
 /// The logger that writes TensorBoard's event files.
 const EVENT_FILE: &str = "tensorboard";
-/// The options of the reward that calls verl's `custom_reward_function`.
+/// The section with the options of the reward that calls verl's `custom_reward_function`.
 const PYTHON: &str = "reward.options.python";
 
 struct Translator<'a> {

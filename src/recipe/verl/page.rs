@@ -12,7 +12,7 @@ use crate::recipe::table::override_key;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
 
-/// The two command lines of the page set the same, except for what the page explains.
+/// Checks that the two command lines of the page set the same values, except for the keys that the page explains.
 #[test]
 fn the_command_lines_of_the_page_mean_the_same() {
     let page = std::fs::read_to_string(PAGE).expect("the page is there");

@@ -12,7 +12,7 @@ pub struct Assumption {
     pub settings: Vec<String>,
 }
 
-/// Returns the alternative assumptions for a job: facts that the papers do not state, and costs that other systems need not share.
+/// Returns the alternative assumptions for a job: facts that the papers do not state, and costs that other systems may not have.
 #[must_use]
 pub fn all(job: &Job) -> Vec<Assumption> {
     let one = |name, setting: &str| Assumption { name, settings: vec![setting.to_owned()] };

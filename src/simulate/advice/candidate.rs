@@ -31,8 +31,9 @@ const BIAS_RESOLUTION: f64 = 0.01;
 /// The discarded share is rounded to a multiple of this before it is compared.
 const WASTE_RESOLUTION: f64 = 0.05;
 
-/// The costs of a configuration other than time, the most important first: the error of the mean length, the share of discarded tokens, and
-/// the number of settings (0 for plain `sync`). The derived order compares them in this order.
+/// The costs of a configuration other than time, the most important first: the error of the mean length and the share of discarded tokens,
+/// as rounded multiples of `BIAS_RESOLUTION` and `WASTE_RESOLUTION`, and the number of settings (0 for plain `sync`). The derived order
+/// compares them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CandidateCost {
     pub(super) bias: u32,

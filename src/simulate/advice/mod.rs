@@ -45,13 +45,13 @@ pub struct ChoiceAtEnd {
 /// The choice under another assumption, among the configurations that were simulated again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AssumptionCheck {
-    /// The assumption, by name.
+    /// The name of the assumption, as in the sentences of the advice.
     pub assumption: String,
-    /// The settings that make the assumption.
+    /// The settings that make the assumption, `key=value` each.
     pub settings: Vec<String>,
     /// The configuration to choose; `None` if none is on-policy with low bias.
     pub choice: Option<String>,
-    /// `true` if this choice differs from the one under the job's own assumptions.
+    /// `true` if this choice differs from the choice that the first seed gives under the job's own assumptions.
     pub changes: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct OpenCorrelation<'a> {
 
 /// The decision for one job, before other assumptions are tried.
 pub(super) struct Decision<'a> {
-    /// The job.
+    /// The name of the job, as in [`Advice::job`].
     pub(super) job: String,
     candidates: Vec<Candidate<'a>>,
     chosen: Option<ChosenCandidate<'a>>,

@@ -37,7 +37,8 @@ fn choice(decision: &Decision<'_>) -> String {
     }
 }
 
-/// Lists the configurations that the simulator cannot separate, and explains why the choice is preferred.
+/// Lists the configurations that the simulator cannot separate from the fastest one, and explains why the choice is preferred. Returns
+/// `None` if the choice is the only one.
 fn overlap(chosen: &ChosenCandidate<'_>) -> Option<String> {
     let ChosenCandidate { choice, equivalent } = chosen;
     if equivalent.is_empty() {
@@ -131,7 +132,8 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     })
 }
 
-/// Lists the assumptions that change the choice, and the assumptions that do not.
+/// Lists the assumptions that change the choice, and the assumptions that do not. Returns `None` without a choice or without checked
+/// assumptions.
 fn changes(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> Option<String> {
     decision.choice()?;
     let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);

@@ -71,7 +71,7 @@ impl Job {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// If its options are out of bounds.
+    /// In the same cases as [`ScheduleSection::build`].
     pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.raw.schedule.build(ScheduleSize {
             prompts: self.raw.data.train_batch_size,
@@ -158,7 +158,7 @@ impl Job {
         u64::from(self.longest_prompt) + u64::from(self.raw.data.max_response_length)
     }
 
-    /// Returns the maximum number of responses that the engine runs at once; a full KV cache may lower it.
+    /// Returns the maximum number of responses that the initial instances run at once; a full KV cache may lower it.
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;
         (self.rollout_gpus() / rollout.tensor_parallel).saturating_mul(rollout.max_num_seqs)
@@ -200,7 +200,8 @@ impl Job {
         self.raw.data.prompts.unwrap_or(rounds.saturating_mul(round))
     }
 
-    /// Returns the number of GPUs that generate at the beginning of a round.
+    /// Returns the number of GPUs that generate at the beginning of a run: all GPUs, unless the placement is separate. A placement of the
+    /// program may choose fewer.
     #[must_use]
     pub fn rollout_gpus(&self) -> u32 {
         match self.placement {

@@ -59,7 +59,7 @@ impl Item {
         format!("{}, {}", self.source, self.name)
     }
 
-    /// Adds a time, speed-up, throughput or length.
+    /// Adds a number whose error is relative: a time, speed-up, throughput or length.
     pub(super) fn relative(
         &mut self,
         cell: impl Into<String>,
@@ -70,7 +70,7 @@ impl Item {
         self.add(cell.into(), paper, ErrorMeasure::Relative, provenance, Box::new(ours));
     }
 
-    /// Adds a share, a ratio to a variant, or a correlation.
+    /// Adds a number whose error is in points: a share, a ratio to a variant, or a correlation.
     pub(super) fn points(
         &mut self,
         cell: impl Into<String>,

@@ -3,11 +3,11 @@
 /// A job in `configs/sim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Base {
-    /// The path of the file.
+    /// The path of the job file, relative to the repository.
     pub(super) path: &'static str,
-    /// The contents of the file.
+    /// The contents of the job file.
     pub(super) text: &'static str,
-    /// The name of the job in cells.
+    /// The name of the job in the names of cells.
     pub(super) label: &'static str,
 }
 

@@ -37,7 +37,7 @@ pub use plan::PlanSize;
 /// The source of RollPacker's numbers.
 const ROLLPACKER: &str = "RollPacker (NSDI '26)";
 
-/// The items, in the order of their papers.
+/// The items in the order of the output, grouped by paper.
 const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
     table1::items,
     table2::items,
@@ -116,7 +116,8 @@ impl Reproduction {
         Ok(cells)
     }
 
-    /// Returns the title of each item, its setting in the paper, and the commands that run its jobs individually.
+    /// Returns the title of each item, its setting in the paper, and the commands that run its jobs individually. The commands ignore
+    /// [`PlanSize::steps`].
     #[must_use]
     pub fn commands(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let of = |item: &Item| item.jobs.iter().map(|&job| self.plan.command(job)).collect();

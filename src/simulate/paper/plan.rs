@@ -14,7 +14,7 @@ use super::jobs::Base;
 use super::runs::{JobId, PaperRuns};
 use crate::recipe::from_table;
 
-/// The jobs to run.
+/// The jobs to run, and the seeds, steps and overrides that they share.
 pub(super) struct Plan {
     size: PlanSize,
     /// Settings of every job, applied after its own.
@@ -27,9 +27,9 @@ pub(super) struct Plan {
 /// The number of seeds and steps of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanSize {
-    /// The number of seeds.
+    /// The number of seeds of each job.
     pub seeds: NonZero<u64>,
-    /// The maximum number of steps; `None` for as many as the job has.
+    /// The maximum number of measured steps; `None` for as many as the job has.
     pub steps: Option<NonZero<u64>>,
 }
 
@@ -77,7 +77,7 @@ impl Plan {
         jobs.for_each(|JobId(job)| self.wanted[job].kept = true);
     }
 
-    /// Returns the command that runs a job by itself.
+    /// Returns the command that runs a job by itself, with all steps of the job.
     pub(super) fn command(&self, JobId(job): JobId) -> String {
         let PlannedJob { base, settings, .. } = &self.wanted[job];
         let quoted = |setting: &String| match setting.contains(['[', '{', '"', ' ']) {

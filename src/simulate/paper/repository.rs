@@ -1,6 +1,6 @@
 //! Runs in the repository of RollPacker's authors, with Qwen2.5-7B on 8 GPUs.
 //!
-//! - All stages: A100-40G, mathematical tasks, 4k tokens, 64 prompts x 4 responses.
+//! - All stages: screenshots of a run on A100-40G, mathematical tasks, 4k tokens, 64 prompts x 4 responses.
 //! - Code rewards: [A800], 8k tokens, 44 prompts x 8 responses, adaptive and fixed time limits.
 //!
 //! The model was not fitted to these runs, and the job does not have the controller costs of the evaluation's jobs.
@@ -22,7 +22,7 @@ const ROLLOUT_S: [f64; 2] = [20.3, 42.5];
 const SHORT_LONGEST: f64 = 1382.0;
 
 /// Seconds of a step without tail batching, with a stream trainer that begins when a share of 0.4 of the responses is complete; mean of
-/// five.
+/// five steps.
 const STREAMED_S: f64 = 64.7;
 
 /// Seconds until the last code reward by time limit: means over 16 short and 4 long rounds of the plot.

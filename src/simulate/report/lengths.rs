@@ -13,7 +13,8 @@ use super::chart::{BLUE, TEXT, WIDTH, draw};
 const POINTS: u32 = 120;
 
 /// Returns an SVG chart of two cumulative distributions of lengths: of the responses that a configuration trained on, and of all responses
-/// of its baseline. Returns `None` if one of them is empty.
+/// of its baseline. The axis covers the trained lengths only, so the curve of the baseline may end below 1. Returns `None` if one of them
+/// is empty.
 ///
 /// # Errors
 /// If the chart cannot be drawn.

@@ -15,7 +15,7 @@ use super::configuration::ConfigurationRuns;
 use super::study::Study;
 use super::table;
 
-/// The data of a report.
+/// The title and the results that a report shows.
 #[derive(Clone, Copy, Debug)]
 pub struct HtmlReport<'a> {
     /// The title of the page.

@@ -146,7 +146,7 @@ impl Sweep {
         self.points.iter_mut().map(|point| &mut point.job)
     }
 
-    /// Returns notes on the traces that the jobs use, each once.
+    /// Returns the summaries of the traces that the jobs use, each once.
     #[must_use]
     pub fn traces(&self) -> Vec<TraceSummary> {
         let mut traces = Vec::new();
@@ -171,7 +171,7 @@ impl Sweep {
     }
 
     /// Runs each job with each of its seeds, on `threads` threads. `run` performs one run with one seed; `done` is called after each run.
-    /// The result does not depend on the number of threads.
+    /// All runs are performed even if one fails. The result does not depend on the number of threads.
     ///
     /// # Errors
     /// If a run fails. The error is the error of the first failed run in the order of the configurations, and names the configuration and
@@ -272,7 +272,7 @@ impl ResolvedPoint {
     }
 }
 
-/// The jobs to run, in which a baseline occurs only once.
+/// The jobs to run, in which equal `sync` jobs occur only once.
 #[derive(Default)]
 struct ResolvedPoints(Vec<ResolvedPoint>);
 
@@ -285,8 +285,8 @@ impl ResolvedPoints {
         Ok(ResolvedPoint { grid_point, canonical: job.canonical(), job })
     }
 
-    /// Adds a job. A baseline that is the same run as a known baseline is merged into the known baseline, which keeps only the labels and
-    /// settings that both have.
+    /// Adds a job. A `sync` job that is the same run as a known job is merged into the known job, which keeps only the labels and settings
+    /// that both have.
     fn merge(&mut self, entry: ResolvedPoint) {
         let is_baseline = entry.job.raw.schedule.name == "sync";
         match self.position(&entry).filter(|_| is_baseline) {

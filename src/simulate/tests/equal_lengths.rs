@@ -82,7 +82,7 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
     }
 }
 
-/// Rounds that launch more have more to decode and gain nothing.
+/// With equal lengths, rounds that launch more responses decode more tokens and end no earlier.
 #[test]
 fn speculation_saves_no_time() {
     for factors in [["1.25", "1"], ["1", "1.25"], ["1.5", "1.5"]] {

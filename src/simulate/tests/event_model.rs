@@ -281,7 +281,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Returns the same outcome of a step of the pipeline.
+/// Returns the outcome of a round in the pipeline, for comparison with the model.
 fn observed(report: &StepReport) -> Predicted {
     let finished = report
         .responses
@@ -333,7 +333,7 @@ fn pick<T: Copy>(seed: u64, key: u64, values: &[T]) -> T {
 
 /// Returns the settings of a small job, drawn by `seed`. Some jobs fill their KV caches and preempt; some have more responses than slots.
 fn drawn(seed: u64, schedule: &str) -> Vec<String> {
-    // A KV cache of some 4000 tokens, of 8000, and of more than there are.
+    // KV caches of about 4000 tokens, of about 8000 tokens, and of more tokens than a round has.
     let memory = pick(seed, 0, &[0.099, 0.105, 0.6]);
     let mut settings = owned(&[
         &format!("schedule.name={schedule}"),

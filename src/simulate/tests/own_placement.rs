@@ -1,4 +1,4 @@
-//! A placement of the program decides in a simulated job as the built-in ones do.
+//! Placements that the program adds to simulated jobs: they have the same effect as equal built-in placements.
 
 use rollpacker_operators::placement::{Colocated, Separate};
 use rollpacker_stages::catalog::{CatalogError, NoOptions};

@@ -9,7 +9,7 @@ import * as round from "./round.js";
 import * as runs from "./runs.js";
 import * as tokens from "./tokens.js";
 
-/** Pages by name. Those with a title have a tab. */
+/** The pages by name. A page with a `title` has a tab; `tab` is the name of the tab that other pages mark. */
 const PAGES = {
   runs: { title: "Runs", show: runs.showAll },
   run: { title: "Summary", show: runs.showOne },
@@ -36,7 +36,7 @@ const main = document.getElementById("main");
 const help = document.getElementById("help");
 const picker = document.getElementById("run");
 
-/** All that pages share. `runs` is the table of runs, newest state. */
+/** The state that all pages share: `runs`, the table of runs as the server sent it last, and `run`, the name of the shown run. */
 const shared = { runs: [], run: null };
 let page = null;
 let latestRender = 0;
@@ -46,7 +46,7 @@ function route() {
   return { name: PAGES[name] ? name : "", params: new URLSearchParams(query) };
 }
 
-/** Returns the run of the address, or the one that was shown last, or the first. */
+/** Returns the name of the run in the address, or of the run that was shown last, or of the first run; undefined without runs. */
 function chosenRun(params) {
   const names = shared.runs.map((run) => run.name);
   const asked = params.get("run");
@@ -90,7 +90,7 @@ function drawFrame(name) {
     );
   document.querySelector("nav").replaceChildren(...links);
   document.title = `${shared.run ?? "no run"} · rollpacker view`;
-  // An open list must not be replaced at each step of a run.
+  // Replacing the options closes an open list, so they are replaced only if the names have changed.
   const names = shared.runs.map((run) => run.name);
   if (names.join("\n") !== [...picker.options].map((option) => option.value).join("\n")) {
     picker.replaceChildren(...names.map((own) => h("option", { value: own }, own)));

@@ -4,7 +4,7 @@ import { formatNumber, h, themeColor } from "./dom.js";
 
 /* global uPlot */
 
-/** Returns the axes of the theme. */
+/** Returns uPlot's options for both axes, in the colours of the theme. `labels.x` is the label of the x axis. */
 function axes(labels = {}) {
   const common = { stroke: themeColor("quiet"), font: "11px system-ui, sans-serif", grid: { stroke: themeColor("line"), width: 1 }, ticks: { show: false } };
   const widest = (_, values) => Math.max(28, ...(values ?? []).map((text) => String(text).length * 6.5 + 10));
@@ -14,7 +14,7 @@ function axes(labels = {}) {
   ];
 }
 
-/** Formats a tick. Neighboring ticks of large numbers differ, so that five digits are kept. */
+/** Formats a tick with five significant digits, because neighboring ticks of large numbers differ only in their last digits. */
 function axisText(value) {
   const size = Math.abs(value);
   if (value === 0) return "0";
@@ -22,7 +22,7 @@ function axisText(value) {
   return String(Number(value.toPrecision(5)));
 }
 
-/** Keeps a chart as wide as its container, and frees it when it is removed. */
+/** Keeps a chart as wide as its container. Returns a function that frees the chart. */
 function fitToContainer(container, chart, height) {
   const observer = new ResizeObserver(() => {
     if (container.clientWidth > 0) chart.setSize({ width: container.clientWidth, height: height() });
@@ -35,17 +35,17 @@ function fitToContainer(container, chart, height) {
 }
 
 /**
- * Creates a chart of curves.
+ * Creates a chart of curves. Returns `set(curves)`, which replaces the data, and `close()`, which frees the chart.
  *
- * `options`: `height`, `colors` by curve, `domain` as a function that returns the first and the last step, `onZoom(from, to)`,
- * `onCursor(step, values)` with null where there is no cursor.
+ * `options`: `height()` in pixels; `colors`, one per curve; `domain()`, which returns the first and the last step; `onZoom(from, to)`;
+ * `onCursor(step, values)`, whose `step` is null when the cursor leaves the chart.
  */
 export function curveChart(container, options) {
   const count = options.colors.length;
   const isSingle = count === 1;
   const series = [{}];
   options.colors.forEach((color) => series.push({ stroke: color, width: 1.6, spanGaps: true, points: { size: 4 } }));
-  // The smallest and the largest value behind a point are shown for one run only: the bands of several would hide each other.
+  // The band between the minimum and the maximum of a point is shown for one run only: several bands would hide each other.
   const bands = isSingle ? [{ series: [3, 2], fill: `${options.colors[0]}33` }] : [];
   if (isSingle) series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
   const hooks = {
@@ -103,7 +103,7 @@ function alignedSeries(curves, isSingle) {
 }
 
 /**
- * Draws histograms with shared bins over each other, as steps.
+ * Draws histograms with shared bins over each other, as steps. Layers without counts are left out. Returns a function that frees the chart.
  *
  * `bins` has `low`, `high` and `count`; `layers` have a `name`, a `color` and `counts`. With `share`, each layer is divided by its sum.
  */
@@ -145,7 +145,7 @@ export function histogram(container, bins, layers, { share = false, height = 150
   return fitToContainer(container, chart, () => height);
 }
 
-/** Returns the counts of values by bin. */
+/** Returns the counts of values by bin. A value outside of the bins counts in the nearest bin. */
 export function binCounts(bins, values) {
   const counts = new Array(bins.count).fill(0);
   for (const value of values) {
@@ -155,14 +155,14 @@ export function binCounts(bins, values) {
   return counts;
 }
 
-/** Returns bins that cover values. */
+/** Returns `count` bins of equal width that cover 0 and all values. */
 export function binsOf(values, count = 30) {
   const low = Math.min(0, ...values);
   const high = Math.max(low, ...values);
   return { low, high: high > low ? high : low + 1, count };
 }
 
-/** Returns a legend of names and colours. */
+/** Returns a legend: the `name` and the `color` of each layer, with `title` as its tooltip. */
 export function legend(layers) {
   return h("p", { class: "legend" }, layers.map(({ name, color, title }) =>
     h("span", { title }, h("i", { style: { background: color } }), name)));

@@ -3,7 +3,7 @@
 import { curveChart } from "./charts.js";
 import { address, breakable, debounced, formatNumber, get, h, replaceContent, updateAddress, runPath, seriesColor } from "./dom.js";
 
-/** The metrics that tell most, shown first. */
+/** The most important metrics, which the first group shows. */
 const KEY_METRICS = [
   "critic/score/mean", "val/score", "response_length/mean", "reward/frac_zero_std", "actor/entropy", "actor/grad_norm",
   "rollout_corr/k3_kl", "perf/time_per_step",
@@ -55,7 +55,7 @@ class CurvesPage {
     this.buildGroups();
   }
 
-  /** Reads which metrics the runs have. */
+  /** Reads the metrics of the runs, the versions of their data, and their maximum number of steps. */
   async loadMetrics() {
     const details = await Promise.all(this.state.runs.map((run) => get(runPath(run))));
     this.metrics = new Map(details.flatMap((run) => run.metrics).map((metric) => [metric.name, metric]));
@@ -88,7 +88,7 @@ class CurvesPage {
     return h("div", { class: "bar" }, search, h("label", { class: "smoothing" }, "Smoothing", slider, amount), this.range);
   }
 
-  /** Returns the runs that are laid over each other, and a choice of further ones. */
+  /** Returns the list of the shown runs, and a choice of further runs; null if there is only one run. */
   runChips() {
     const { runs } = this.state;
     const others = this.shared.runs.map((run) => run.name).filter((name) => !runs.includes(name));
@@ -106,7 +106,7 @@ class CurvesPage {
     location.hash = address("curves", { run: runs.filter(Boolean), q: search, smoothing: smoothing || null, focus });
   }
 
-  /** Builds the groups anew. Charts appear when they are scrolled to. */
+  /** Builds the groups of cards again. A chart is drawn when its card comes into view. */
   buildGroups() {
     this.dropCards();
     const names = this.matchingMetrics();
@@ -186,7 +186,7 @@ class CurvesPage {
     this.fetchSoon();
   }
 
-  /** Fetches the curves of all cards that wait, with one call. */
+  /** Fetches the curves of all pending cards with one request. */
   async fetch() {
     const cards = [...this.pendingCards];
     this.pendingCards.clear();
@@ -242,7 +242,7 @@ class CurvesPage {
     this.range.textContent = `steps ${from ?? 0} to ${to ?? this.steps}  ×`;
   }
 
-  /** Fetches the charts in view again; others when they are scrolled to. */
+  /** Fetches the curves in view again; other curves are fetched when they come into view. */
   refresh() {
     for (const card of this.cards.values()) {
       card.stale = true;
@@ -250,7 +250,7 @@ class CurvesPage {
     }
   }
 
-  /** Takes up new lines of the runs. */
+  /** Reads the metrics and the curves again if a run has new lines. */
   async refreshIfChanged() {
     if (this.versions === this.versionsOf(this.shared.runs)) return;
     const before = this.metrics.size;

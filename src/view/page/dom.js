@@ -1,6 +1,9 @@
-// Elements, numbers, addresses and requests. Text only ever becomes text nodes, so that no response can become part of the page.
+// Elements, numbers, addresses and requests. Text is only added as text nodes, so that no text of a model becomes HTML.
 
-/** Creates an element. Functions become listeners, `class` and `style` as usual, other properties attributes. */
+/**
+ * Creates an element. A function is a listener of the event with its name, `style` is an object of CSS properties, `value` is set as a
+ * property, and all other entries are attributes. Entries that are null, undefined or false are left out, as are such children.
+ */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(props)) {
@@ -23,12 +26,12 @@ function renderable(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Returns a name that may be broken after its dots, slashes and underscores. */
+/** Returns the parts of a name, with a possible line break after each dot, slash and underscore. */
 export function breakable(name) {
   return name.split(/(?<=[._/])/).flatMap((part) => [part, document.createElement("wbr")]);
 }
 
-/** Fetches JSON. An error has the text of the server. */
+/** Fetches JSON. Throws an error with the server's message if the request fails. */
 export async function get(path, pairs = []) {
   const query = new URLSearchParams(pairs).toString();
   const response = await fetch(query ? `${path}?${query}` : path);
@@ -37,12 +40,12 @@ export async function get(path, pairs = []) {
   return body;
 }
 
-/** Returns the path of a call about a run. */
+/** Returns the path of a request about a run, with further path segments. */
 export function runPath(run, ...rest) {
   return ["/api/runs", encodeURIComponent(run), ...rest].join("/");
 }
 
-/** Returns the hash of a page. Values that are null are left out; lists are repeated. */
+/** Returns the URL fragment of a page. Values that are null, undefined or empty are left out; a list gives one parameter per item. */
 export function address(page, params = {}) {
   const pairs = new URLSearchParams();
   for (const [key, value] of Object.entries(params)) {
@@ -68,7 +71,7 @@ export function updateAddress(changes) {
   history.replaceState(null, "", text ? `#/${page}?${text}` : `#/${page}`);
 }
 
-/** Formats a number with four significant digits. */
+/** Formats a number: integers below 1e7 in full, other numbers with about four significant digits, and a dash for no number. */
 export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
@@ -78,7 +81,7 @@ export function formatNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** Formats seconds. */
+/** Formats a duration in seconds with the unit that suits its size, from microseconds to days. */
 export function formatSeconds(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -90,17 +93,17 @@ export function formatSeconds(value) {
   return `${(value / 86400).toFixed(1)} days`;
 }
 
-/** Returns a colour of the theme. */
+/** Returns the colour `name` of the theme, as CSS text. */
 export function themeColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Returns the colour of the run or series with a number. */
+/** Returns the colour of the run or series `index`, from 0. The colours repeat after eight. */
 export function seriesColor(index) {
   return themeColor(`series-${index % 8}`);
 }
 
-/** Calls `action` once the calls have paused. */
+/** Returns a function that calls `action` `pause` milliseconds after its own last call. */
 export function debounced(action, pause = 150) {
   let timer;
   return (...args) => {
@@ -109,16 +112,17 @@ export function debounced(action, pause = 150) {
   };
 }
 
-/** Shows that something failed. */
+/** Returns an element with the message of an error. */
 export function errorElement(error) {
   return h("p", { class: "error", role: "alert" }, error.message ?? String(error));
 }
 
-/** Returns all steps of ranges with both ends: the last one, and the neighbor of a step in a direction. */
+/** Returns the last step of ascending ranges, which include both ends; null without ranges. */
 export function lastStep(ranges) {
   return ranges.length ? ranges[ranges.length - 1][1] : null;
 }
 
+/** Returns the step of `ranges` that is nearest after `step`, or nearest before it if `direction` is negative; null if there is none. */
 export function neighborStep(ranges, step, direction) {
   const ordered = direction > 0 ? ranges : [...ranges].reverse();
   for (const [low, high] of ordered) {

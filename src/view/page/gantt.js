@@ -2,7 +2,7 @@
 
 import { h, formatSeconds, themeColor } from "./dom.js";
 
-/** What becomes of a response, with its colour in the theme. */
+/** The outcomes of responses: the name in the legend, and the colour in the theme. Responses with the outcome `kept` are not drawn. */
 export const OUTCOMES = {
   trained: { name: "trained", color: "trained" },
   aborted: { name: "aborted (its group is trained)", color: "aborted" },
@@ -15,7 +15,10 @@ const TOP = 30;
 const BOTTOM = 26;
 const MAX_HEIGHT = 900;
 
-/** Returns lanes: by instance, as many as ran at once, or one per response in the order of prompts. */
+/**
+ * Returns the lanes of the chart. With the order `prompt`, each response has a lane. Otherwise each instance has as many lanes as it ran
+ * responses at once.
+ */
 function lanes(responses, order) {
   if (order === "prompt") {
     const sorted = [...responses].sort((one, other) => one.prompt - other.prompt || one.sample - other.sample);

@@ -47,7 +47,7 @@ export async function show(root, params, shared) {
   return { keys: { j: open(at + 1), k: open(at - 1), u: up }, onShown: () => cards.querySelector(".marked")?.scrollIntoView({ block: "nearest" }) };
 }
 
-/** Returns the colour class of a score, by its sign. */
+/** Returns the CSS class of a score: `good` above 0, `bad` otherwise, and `none` for null. */
 export function scoreClass(score) {
   return score === null ? "none" : score > 0 ? "good" : "bad";
 }

@@ -3,7 +3,7 @@
 import { curveChart, histogram, legend } from "./charts.js";
 import { address, debounced, formatNumber, get, h, replaceContent, updateAddress, runPath, seriesColor, themeColor } from "./dom.js";
 
-/** Curves that belong together, each in one chart. */
+/** The charts of curves. The metrics of an entry share a chart. */
 const CURVES = [
   { title: "Mean length: trained, and of the policy", metrics: ["response_length/mean", "bias/policy_mean"] },
   { title: "Trained length divided by the policy's", metrics: ["bias/mean_ratio", "bias/p90_ratio", "bias/p99_ratio"] },
@@ -115,7 +115,7 @@ export async function show(root, params, shared) {
   return { close, onShown: () => load().catch((error) => histograms.replaceChildren(h("p", { class: "error" }, error.message))), update: debounced(() => (state.to === "" ? load().catch(() => {}) : null), 3000) };
 }
 
-/** Links to the run's own estimates of which lengths are trained too rarely. */
+/** Returns a link to the run's own estimates of how often it trains on each length; null if it has none. */
 function inclusionNote(run, known, name) {
   const bands = [...known].filter((metric) => metric.startsWith("bias/inclusion/"));
   if (!bands.length) return null;

@@ -101,7 +101,7 @@ export async function show(root, params, shared) {
       state.color === "outcome" ? legend([...outcomes.map(named), ...rewards]) : h("p", { class: "legend" }, "low score ", h("i", { class: "scale" }), " high score"));
   }
 
-  /** Returns the outcome that the untrained prompts of the round share. */
+  /** Returns the outcome that all untrained prompts of the round share; `not trained` if there are none. */
   function untrained() {
     return round.prompts.find((prompt) => prompt.outcome !== "trained")?.outcome ?? "not trained";
   }

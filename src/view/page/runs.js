@@ -7,7 +7,10 @@ export function secondsSinceWrite(run) {
   return Math.max(0, Date.now() / 1000 - run.written);
 }
 
-/** Returns the state of a run. A run that was killed leaves no sign, except that it does not write any more. */
+/**
+ * Returns the state of a run: `ended`, `live`, or `quiet` if it has not written for a minute and for five steps. A killed run is `quiet`,
+ * because it writes no summary.
+ */
 export function stateOf(run) {
   if (run.ended) return { name: "ended", text: run.ended.replaceAll("_", " ") };
   const step = run.last["perf/time_per_step"] ?? 0;
@@ -140,7 +143,7 @@ function pairs(values) {
   return h("table", { class: "pairs" }, rows);
 }
 
-/** Returns nested values under dotted names. */
+/** Returns the values of nested objects and lists by dotted names. */
 function flatten(values, prefix = "") {
   return Object.entries(values).reduce((all, [key, value]) => {
     const nested = value !== null && typeof value === "object";

@@ -3,7 +3,7 @@
 import { address, formatNumber, get, h, replaceContent, updateAddress, runPath, themeColor } from "./dom.js";
 import { responseBadges } from "./group.js";
 
-/** What tokens can be coloured by: the list in the answer, and how a value becomes a colour. */
+/** The values by which tokens can be coloured: the list in the server's answer, the colour of a value, and the text of the legend. */
 const COLORINGS = {
   logprob: { title: "log-probability", list: "logprobs", color: (value) => withOpacity("bad", Math.min(1, -value / 5)), text: "the stronger, the less probable; full at −5 nats" },
   advantage: { title: "advantage", list: "advantages", color: diverging, text: "green above 0, red below" },

@@ -7,7 +7,7 @@ use super::{RewardError, Score};
 
 /// The fields that may hold the score, in order of preference.
 const VALUES: [&str; 4] = ["rewards", "reward", "scores", "score"];
-/// Objects whose entries count as entries of the answer itself.
+/// The fields whose objects are flattened: their entries count as entries of the answer.
 const NESTED: [&str; 3] = ["extra_logs", "components", "labels"];
 
 /// Parses the answer for one sample.
@@ -34,11 +34,12 @@ pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, Reward
 }
 
 /// Parses the answers for `count` samples: an array of answers, an object whose arrays have one entry for each sample, or an object with
-/// the field `error`, which applies to all samples. For one sample, any answer for a single sample is also accepted.
+/// the field `error`. Other entries of an object apply to all samples, except numbers, which are left out if there are several samples. For
+/// one sample, any answer for a single sample is also accepted.
 ///
 /// # Errors
-/// If the answer has none of these forms, or is an array of another length. If only the answer for a sample is invalid, the result of this
-/// sample is an error.
+/// If there are several samples, and the answer has none of these forms or is an array of another length. If only the answer for a sample
+/// is invalid, the result of this sample is an error.
 #[cfg(feature = "http")]
 pub(super) fn scores(
     answer: &Value,

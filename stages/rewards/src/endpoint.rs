@@ -26,10 +26,12 @@ const MAX_ANSWER: usize = 16 << 20;
 const MAX_QUOTE: usize = 500;
 
 impl Endpoint {
-    /// Creates a client for a URL. The key is read from the environment variable `api_key_env`, if given.
+    /// Creates a client for a URL. The API key is read from the environment variable `api_key_env`, if given, and is sent as a bearer
+    /// token.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
+    /// If the URL is invalid or has redacted credentials, `api_key_env` is not a valid name, the variable is not set or its value cannot be
+    /// sent in a header, or the HTTP client cannot start.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
         let address = Address::new(url, api_key_env, |client| client.timeout(MAX_CALL));
         address.map(Self).map_err(catalog_error)
@@ -39,8 +41,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the server cannot be reached, closes the connection, or answers with status 408, 429 or 5xx, the error is retryable. If the
-    /// server does not answer within 600 seconds, the error is a timeout. If the answer has any other error status, exceeds 16 MiB or is
-    /// not JSON, the error is fatal. Errors of a status quote the server's error message.
+    /// server does not answer within 600 seconds, the error is a timeout. If the answer has any other status than 2xx, exceeds 16 MiB or is
+    /// not JSON, the error is fatal; redirects are not followed. The error of a status quotes the server's message. If that error is
+    /// retryable, it has the wait that the header `Retry-After` requests.
     pub async fn post(&self, body: &Value) -> Result<Value, RewardError> {
         let Address { client, url, secrets } = &self.0;
         let request = client.post(url.clone()).header(CONTENT_TYPE, "application/json");
@@ -94,7 +97,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the beginning of a text without secrets.
+    /// Redacts the secrets in a text and returns its first [`MAX_QUOTE`] characters, trimmed.
     fn quote(&self, text: &str) -> String {
         self.0.quote(text, MAX_QUOTE)
     }

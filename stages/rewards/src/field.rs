@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{RewardError, Sample};
 
-/// A field of a sample.
+/// A part of a sample that a request to an external scorer can contain. Recipes use the names in snake case, such as `ground_truth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
@@ -15,9 +15,9 @@ pub enum Field {
     DataSource,
     /// The prompt as an array of `{role, content}`.
     Messages,
-    /// The contents of the messages, joined by line breaks.
+    /// The contents of the prompt's messages, joined by line breaks. A content that is not text is written as JSON.
     Prompt,
-    /// The prompt followed by the response, as one text.
+    /// The text of [`Prompt`](Self::Prompt), directly followed by the response.
     Query,
     /// The response.
     Response,
@@ -25,7 +25,7 @@ pub enum Field {
     ResponseIds,
     /// The reference answer, as text, or null.
     GroundTruth,
-    /// The extra fields of the dataset row, as an object.
+    /// The extra fields of the dataset row, as an object; empty if there are none.
     ExtraInfo,
     /// The reason why the response ended, such as `stop` or `length`.
     FinishReason,
@@ -34,12 +34,12 @@ pub enum Field {
 /// The fields to send, by the names that the scorer expects.
 pub type Fields = BTreeMap<String, Field>;
 
-/// Collects fields by their names.
+/// Collects pairs of a name and a field into [`Fields`].
 pub(super) fn fields<const N: usize>(fields: [(&str, Field); N]) -> Fields {
     fields.map(|(name, field)| (name.to_owned(), field)).into()
 }
 
-/// Returns the fields of a sample as a JSON object.
+/// Returns the values of `fields` for a sample as a JSON object. Returns an error if [`Field::of`] does for one of them.
 pub(super) fn object(fields: &Fields, sample: &Sample) -> Result<Map<String, Value>, RewardError> {
     fields.iter().map(|(name, field)| Ok((name.clone(), field.of(sample)?))).collect()
 }

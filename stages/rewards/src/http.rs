@@ -22,7 +22,7 @@ enum Kind {
     Batch(Batched<Remote>),
 }
 
-/// The form of a request.
+/// The format of requests: the number of samples per request, and the default names of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpForm {
@@ -85,7 +85,7 @@ impl HttpReward {
     /// Creates a reward for a server.
     ///
     /// # Errors
-    /// If an option is out of range, the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
+    /// If an option is out of range, or [`Endpoint::new`] returns an error.
     pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
         if !(0.0..=MAX_WAIT).contains(&options.max_wait_s) {
             let expected = format!("from 0 to {MAX_WAIT} seconds");
@@ -132,7 +132,7 @@ impl Reward for HttpReward {
     }
 }
 
-/// A server with the fields to send and the field that holds the score.
+/// A server, with the fields to send and the field of its answer that holds the score; `None` for the default fields of [`answer::score`].
 struct Remote {
     endpoint: Endpoint,
     fields: Fields,
@@ -146,7 +146,8 @@ impl Remote {
         scores.pop().expect("invariant: one score for one sample")
     }
 
-    /// Returns the fields of all calls as lists.
+    /// Returns an object with a list for each field: its values for all calls, in their order. Returns an error if a field of any call is
+    /// unreadable.
     fn lists(&self, calls: &[Call]) -> Result<Value, RewardError> {
         let list = |field: &Field| -> Result<Value, RewardError> {
             calls.iter().map(|call| field.of(&call.sample)).collect()

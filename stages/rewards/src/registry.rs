@@ -163,7 +163,7 @@ impl Registry {
         self
     }
 
-    /// Adds a reward that `make` constructs from its options. Replaces a reward of the same name.
+    /// Adds a reward that `make` constructs from its options, without documentation. Replaces a reward of the same name.
     #[must_use]
     pub fn with<O: DeserializeOwned, R: Reward>(
         mut self,
@@ -174,7 +174,7 @@ impl Registry {
         self
     }
 
-    /// Adds a reward for groups. Replaces a reward of the same name.
+    /// Adds a reward for groups that `make` constructs from its options, without documentation. Replaces a reward of the same name.
     #[must_use]
     pub fn with_group<O: DeserializeOwned, R: GroupReward>(
         mut self,
@@ -196,7 +196,7 @@ impl Registry {
         self.rewards.names()
     }
 
-    /// Returns the rewards in the order of their names.
+    /// Returns the rewards with their documentation and the names of their options, in alphabetical order.
     pub fn list(&self) -> impl Iterator<Item = ListedEntry<'_>> {
         self.rewards.list()
     }
@@ -224,7 +224,7 @@ impl Registry {
     }
 }
 
-/// Returns the error for an entry that needs a feature with which the program was not built.
+/// Returns the error for the entry `name`, which needs a feature that the program was built without.
 #[cfg(not(all(feature = "code", feature = "http")))]
 pub(crate) fn missing_feature<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
     let reason =

@@ -18,13 +18,13 @@ pub(super) struct Request {
     pub(super) body: Value,
 }
 
-/// The action of the server.
+/// The reply of the server to a request.
 pub(super) enum Reply {
     /// Sends a status, further headers, and a body.
     Text(u16, &'static str, String),
     /// Sends the text as it is and closes the connection.
     Raw(&'static str),
-    /// Does not answer.
+    /// Sends nothing, and waits until the client closes the connection.
     Hang,
 }
 
@@ -84,12 +84,12 @@ impl Server {
         self.seen.connections.load(Ordering::Relaxed)
     }
 
-    /// Waits until a request arrives.
+    /// Waits until a request arrives. Each request ends one wait, also if it arrived before the wait.
     pub(super) async fn arrived(&self) {
         self.seen.arrived.acquire().await.expect("is open").forget();
     }
 
-    /// Waits until a client closes the connection before it is answered.
+    /// Waits until a client closes the connection of a request that got [`Reply::Hang`].
     pub(super) async fn disconnected(&self) {
         self.seen.disconnected.acquire().await.expect("is open").forget();
     }

@@ -6,8 +6,8 @@ use super::weighted_sum::add;
 use super::{Context, ErrorKind, GroupReward, RewardError, Sample, Score, SharedGroupReward};
 
 /// The weighted sum of group rewards, which are computed concurrently. Group rewards that are [not applicable](ErrorKind::NotApplicable)
-/// are left out. If no group reward is applicable, the sum is not applicable either. Any other error of a group reward is the error of the
-/// sum.
+/// are left out. If no group reward is applicable, the sum is not applicable either. If group rewards fail with other errors, the sum fails
+/// with the first of these errors in the order of the terms.
 #[derive(Clone, Default)]
 pub struct WeightedGroupSum {
     terms: Vec<(String, f64, SharedGroupReward)>,

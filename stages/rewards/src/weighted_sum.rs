@@ -5,7 +5,8 @@ use futures::future::join_all;
 use super::{Context, ErrorKind, Reward, RewardError, Sample, Score, SharedReward};
 
 /// The weighted sum of rewards, which are computed concurrently. Rewards that are [not applicable](ErrorKind::NotApplicable) are left out.
-/// If no reward is applicable, the sum is not applicable either. Any other error of a reward is the error of the sum.
+/// If no reward is applicable, the sum is not applicable either. If rewards fail with other errors, the sum fails with the first of these
+/// errors in the order of the terms.
 #[derive(Clone, Default)]
 pub struct WeightedSum {
     terms: Vec<(String, f64, SharedReward)>,

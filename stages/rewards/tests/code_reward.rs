@@ -182,7 +182,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
     );
 }
 
-/// Hacks of the score are scored as wrong: none of them adds.
+/// Solutions that game the score instead of adding are scored as wrong.
 #[test]
 fn hacks_of_the_score_are_wrong() {
     let hacks = [
@@ -217,7 +217,7 @@ fn hacks_of_the_score_are_wrong() {
     check(&fenced("def add(a, b):\n    return a + b"), ADD, (1.0, "passed"));
 }
 
-/// The hacks write to the link themselves: pickles that would have effects if they were loaded as pickles.
+/// The solutions write forged messages to the link: pickles that would have effects if they were loaded as pickles.
 #[test]
 fn a_forged_message_does_nothing() {
     let forge = |payload: &str| {

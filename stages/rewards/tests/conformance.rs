@@ -7,7 +7,7 @@ use rollpacker_stages::reward::{Options, Sample};
 use rollpacker_stages::testkit::{RewardWorld, check_reward};
 use serde_json::{Value, json};
 
-/// Rewards of groups, and those that need a server, a program or a sandbox. They have tests of their own.
+/// The rewards that score groups or need a server, a program or a sandbox. They have tests of their own.
 const OTHERS: [&str; 6] = ["code", "http", "judge", "length", "process", "python"];
 
 /// Returns the required options of a reward.

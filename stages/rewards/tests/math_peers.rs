@@ -1,4 +1,4 @@
-//! The math rewards compared with the test suites of peers; needs their files in the folder `ROLLPACKER_SHARED`.
+//! The math rewards on the test suites of other projects, whose files are in the folder `ROLLPACKER_SHARED`.
 
 #![allow(missing_docs, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "prints the skipped tests and the rows that differ")]
@@ -102,7 +102,7 @@ fn graded(row: &Value) -> Option<Value> {
     }
 }
 
-/// Returns the value with all numbers as floats: the peers return both 0 and 0.0.
+/// Returns the value with all numbers as floats, because the other projects return both 0 and 0.0.
 fn floats(value: &Value) -> Value {
     match value {
         Value::Number(number) => Value::from(number.as_f64()),

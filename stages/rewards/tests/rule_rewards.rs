@@ -1,4 +1,4 @@
-//! Rule rewards on peers' data: results of their graders, in the folder `ROLLPACKER_SHARED`.
+//! Rule rewards compared with the graders of other projects, whose results are in the folder `ROLLPACKER_SHARED`.
 
 #![allow(clippy::print_stderr, reason = "a skipped test prints a message")]
 

@@ -1,11 +1,11 @@
-//! Random answers do not panic in the graders of verl.
+//! The graders of verl do not panic on random answers.
 
 #![allow(missing_docs, reason = "tests")]
 
 use proptest::prelude::*;
 use rollpacker_rewards::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 
-/// Pieces from which answers are composed.
+/// Pieces from which the random answers are composed.
 const PIECES: &[&str] = &[
     "\\frac",
     "\\sqrt",

@@ -45,7 +45,7 @@ fn medium_deterministic(bencher: Bencher<'_, '_>, rows: u32) {
     decode(bencher, medium(), rows, true);
 }
 
-/// The model of the built-in task.
+/// A model with the shape of the built-in task's model.
 fn small() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,

@@ -59,7 +59,7 @@ fn config() -> ModelConfig {
     }
 }
 
-/// The place from which a pass reads the weights.
+/// The source from which a pass reads the weights.
 #[derive(Clone, Copy)]
 enum From {
     Memory,

@@ -1,4 +1,4 @@
-//! Tests of the policy alone: its limits after given executions.
+//! Tests of adaptive limits without a graph: the limits after given executions.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ fn id(sample: u32) -> SampleId {
     SampleId { step: Step(0), prompt: PromptId(0), sample }
 }
 
-/// An execution of `case`, correct or not, that took `seconds`.
+/// Returns an execution of `case`, correct or not, that took `seconds`.
 fn ran(case: u32, seconds: f64, correct: bool) -> Execution {
     let limit = LimitRule::default().max;
     Execution { case, took: Nanos::from_secs_f64(seconds), limit, correct, audited: false }
@@ -147,7 +147,7 @@ fn a_snapshot_round_trips() {
     assert_eq!(serde_json::from_str::<AdaptiveLimits>(&written).expect("what was written"), policy);
 }
 
-/// Executions of a few rows and cases.
+/// Returns a strategy for executions of a few rows and cases.
 fn executions() -> impl Strategy<Value = Vec<(u64, Execution)>> {
     let one = (0u64..3, 0u32..4, 0u32..40, any::<bool>());
     let of =

@@ -32,14 +32,15 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Checks a schedule that holds no prompts yet.
+    /// Checks a new schedule, which was offered no prompts yet.
     #[must_use]
     pub fn new(schedule: Box<dyn Schedule>) -> Self {
         Self::with_held(schedule, [])
     }
 
-    /// Checks a schedule that was restored from a snapshot. `held` has the prompts that the schedule holds, each with `true` if the prompt
-    /// was launched before.
+    /// Checks a schedule that was restored from a snapshot. `held` has the prompts that were offered and are neither admitted nor rejected,
+    /// each with `true` if the prompt was launched before. Restore the schedule before this call: [`restore`](Schedule::restore) of the
+    /// checked schedule does not change the prompts that the check considers as held.
     #[must_use]
     pub fn with_held(
         schedule: Box<dyn Schedule>,

@@ -1,4 +1,4 @@
-//! Each violation of the contract is an error with a name.
+//! Tests that the message of a failure names the violated rule.
 
 use std::ops::Range;
 

@@ -16,7 +16,7 @@ pub enum Violation {
     /// A round opens while another is open.
     #[error("it opens step {} before it closes step {}", .step.ordinal(), .open.ordinal())]
     SecondRound {
-        /// The step that it opens.
+        /// The step whose round opens too early.
         step: Step,
         /// The step of the open round.
         open: Step,
@@ -64,7 +64,7 @@ pub enum Violation {
     NoSamples {
         /// The id of the prompt.
         prompt: PromptId,
-        /// The samples.
+        /// The empty range of the launch.
         samples: Range<u32>,
     },
     /// A sample is launched a second time in a round.

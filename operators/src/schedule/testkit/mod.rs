@@ -36,13 +36,16 @@ const DETERMINISTIC: &str = "decisions depend only on the events";
 const OFFERS: &str = "offering more prompts than `wants_prompts` asks for changes no decision";
 const SAVES: &str = "a restored schedule decides as the one that was saved";
 
-/// Checks a schedule against its [contract](Schedule) in a scripted world. `start` makes a schedule in its initial state.
+/// Checks a schedule against its [contract](Schedule) in a scripted world. Each call of `start` makes a schedule in its initial state.
 ///
 /// The schedule runs four times: with every decision [checked](Checked), a second time for comparison, with more prompts than it asks
 /// for, and restored from its saved state between rounds. A schedule that cannot be saved is not restored.
 ///
 /// # Errors
 /// If a rule of the contract does not hold. The error has the first such rule, with what was found instead.
+///
+/// # Panics
+/// If the schedule keeps the contract in the first run, and violates it in a later run in a way in which [`World::run`] panics.
 pub fn check_schedule<S: Schedule + 'static>(
     mut start: impl FnMut() -> S,
     world: &World,

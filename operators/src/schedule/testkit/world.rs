@@ -22,8 +22,8 @@ pub enum Entry {
 
 /// A scripted world around a schedule, in virtual time.
 ///
-/// The seed determines all events: one response in seven takes about nine times as long as the others, half of the aborts and pauses come
-/// too late, policies are published with random delays, and rewards arrive after their responses.
+/// The seed and the decisions of the schedule determine all events: one response in seven takes about nine times as long as the others,
+/// half of the aborts and pauses come too late, policies are published with random delays, and rewards arrive after their responses.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The prompts of the run in the order of their ids.
@@ -62,7 +62,8 @@ impl World {
     /// Runs until no event is left, and returns the log.
     ///
     /// # Errors
-    /// If the run has more than 100,000 events and decisions, so that it does not seem to end.
+    /// If the run has more than 100,000 events and decisions, so that it does not seem to end. A schedule whose `poll` never returns `None`
+    /// is not detected.
     ///
     /// # Panics
     /// If the schedule launches a response before its first round or while the response is running, or stops a response that is not

@@ -127,7 +127,7 @@ prop_compose! {
     }
 }
 
-/// The numbers of all kinds, as `cases` uses them.
+/// The numbers by which `cases` selects a schedule; 5 is tail batching with a filter, and 6 without.
 const ALL: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 prop_compose! {
@@ -206,7 +206,7 @@ prop_compose! {
     }
 }
 
-/// Checks that the next request belongs to the group with the fewest responses left to end, or has the lowest sample number.
+/// Checks that each launched request belongs to the group that is next in the order of `config`.
 fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
     for round in each_round(log) {
         let mut planned = admitted(round);
@@ -229,7 +229,7 @@ fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
     }
 }
 
-/// Checks that the next request is a probe, or of a group that no other group is longer than.
+/// Checks that each launched request is a probe if one waits. Otherwise, its group has no ended response or the longest estimate.
 fn longest_first(config: &longest_first::Config, log: &[Entry]) {
     for round in each_round(log) {
         let planned = admitted(round);
@@ -268,7 +268,7 @@ fn longest_of(round: &[Entry], prompt: PromptId) -> Option<u32> {
     round.iter().filter_map(tokens).max()
 }
 
-/// Returns the number of requests of `prompt` so far, without replacements of lost ones.
+/// Returns the number of launched responses to `prompt`, without replacements of lost responses.
 fn fresh(round: &[Entry], prompt: PromptId) -> u32 {
     let samples = |entry: &Entry| match entry {
         Entry::Decision(Decision::Launch { prompt: it, samples, reason })
@@ -316,7 +316,7 @@ fn loads_in_order(config: &sorted::Config, case: &Case, log: &[Entry]) {
     }
 }
 
-/// Returns the groups of the load that were complete when the last one of the round was admitted, with the tokens of each.
+/// Returns the groups of the current load that were complete when the round admitted its last group, and the number of tokens by prompt.
 fn harvested(
     config: &sorted::Config,
     round: &[Entry],
@@ -341,7 +341,7 @@ fn harvested(
     (complete, tokens)
 }
 
-/// The laws. Each was seen to fail on mutants; some of them are named.
+/// Property tests. Each of them has failed on deliberately broken code.
 mod law {
     use super::*;
 
@@ -377,8 +377,7 @@ mod law {
             }
         }
 
-        /// Decisions are checked one by one, repeated, made with prompts in abundance, and made by a schedule that is restored between
-        /// rounds.
+        /// `check_schedule` fails only for runs that a filter ends with an error.
         #[test]
         fn the_testkit_passes(case in cases(&ALL)) {
             let result = check_schedule(|| case.schedule(), &case.world);

@@ -23,7 +23,7 @@ pub(super) struct Contract {
     /// The number of groups that a round admits.
     pub(super) places: usize,
     pub(super) responses: u32,
-    /// The number of responses launched for a prompt.
+    /// The number of responses launched for a prompt, without replacements of lost responses.
     pub(super) samples: u32,
     /// The maximum number of prompts that a round may launch.
     pub(super) max: usize,
@@ -32,7 +32,7 @@ pub(super) struct Contract {
     pub(super) filters: bool,
     /// `true` if the run fails when a round lacks groups and may launch no further prompt.
     pub(super) fails: bool,
-    /// `true` if stopped responses are resumed later.
+    /// `true` if the responses in flight at the end of a round are paused, not aborted.
     pub(super) pauses: bool,
     /// The maximum number of rounds from the first launch of a prompt to its admission, both included.
     pub(super) max_rounds: u64,
@@ -129,7 +129,7 @@ impl Contract {
         assert!(kept(past, prompt).is_empty(), "samples of {prompt} were kept and not used");
     }
 
-    /// Returns all rewards of a complete group.
+    /// Returns the rewards of a group, and checks that all of its responses are scored.
     fn judged(&self, round: &[Entry], prompt: PromptId) -> Vec<f64> {
         let scores = scores(round, prompt);
         assert_eq!(scores.len(), self.responses as usize, "{prompt} was judged too early");
@@ -277,7 +277,7 @@ fn is_last(decision: &Decision) -> bool {
     matches!(decision, Decision::Finish | Decision::Fail { .. })
 }
 
-/// Returns `true` if the decision defers `prompt`. A prompt that is launched again must have been deferred in between.
+/// Returns `true` if the decision defers `prompt`.
 fn is_defer(decision: &Decision, prompt: PromptId) -> bool {
     matches!(decision, Decision::Defer { prompt: it, .. } if *it == prompt)
 }

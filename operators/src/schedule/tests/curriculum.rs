@@ -14,7 +14,7 @@ use crate::schedule::prompt_gate::{GateOutput, PromptGate};
 use crate::schedule::testkit::{World, mix};
 use crate::schedule::{Builtin, Decision, Event, Offer, Reason, Schedule};
 
-/// A schedule behind a curriculum, connected as the driver connects them. The score of a response is drawn from its id.
+/// A schedule behind a curriculum, connected as the driver connects them. The score of a response follows from its id and dataset row.
 struct Gated {
     schedule: Builtin,
     gate: PromptGate,

@@ -58,7 +58,7 @@ impl Case {
 
 const DOMAINS: [&str; 3] = ["code", "math", "poetry"];
 
-/// Quotas of the first domains; no quotas; or the quota of one domain.
+/// No quotas, or quotas of the first one to three domains.
 fn quotas() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![3 => Just(Vec::new()), 4 => prop::collection::vec(1..4_usize, 1..=3)]
 }
@@ -115,7 +115,7 @@ pub(super) fn restored(schedule: Builtin) -> Builtin {
     restored
 }
 
-/// The laws. Each was seen to fail on mutants; some of them are named.
+/// Property tests. `Mutants` lists errors in the code on which the test has failed.
 mod law {
     use super::*;
 

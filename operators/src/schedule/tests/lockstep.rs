@@ -115,7 +115,7 @@ struct Play {
     workers: Vec<Worker>,
     /// The number of tokens of each response that resumes later, and `true` if the response had ended.
     kept: BTreeMap<(PromptId, u32), (u32, bool)>,
-    /// The number of tokens of each response that was handed to its reward.
+    /// The number of tokens of each response that was sent to its reward.
     whole: BTreeMap<SampleId, u32>,
     stopping: BTreeMap<SampleId, FinishReason>,
     /// The number of tokens of each response whose end was released.
@@ -277,7 +277,7 @@ impl Play {
         match command {
             Command::Advance(tick) => {
                 site.tick = tick;
-                // Responses that have ended are handed out; those to be scored, in any order.
+                // Responses that have ended are sent to their rewards.
                 let is_out =
                     |_: &SampleId, it: &mut Running| it.tokens == it.length && it.tick() <= tick;
                 let out: Vec<_> = site.running.extract_if(.., is_out).collect();
@@ -302,7 +302,7 @@ impl Play {
         }
     }
 
-    /// Hands a response to its reward.
+    /// Sends a response that has ended to its reward.
     fn return_response(&mut self, id: SampleId, tokens: u32) {
         self.whole.insert(id, tokens);
         // After a round has closed, only its admitted responses are scored.

@@ -106,7 +106,7 @@ pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishRea
     round.iter().filter_map(report).collect()
 }
 
-/// Returns the samples of `prompt` that ended without being aborted.
+/// Returns the samples of `prompt` that ended or were paused without being aborted.
 pub(super) fn ended(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let aborted = aborted(round, prompt);
     let reports = reported(round, prompt).into_iter();

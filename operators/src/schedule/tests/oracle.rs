@@ -21,12 +21,13 @@ pub(super) struct Oracle {
     /// The quotas by domain; a quota of `""` applies to all domains.
     pub(super) quotas: BTreeMap<Arc<str>, usize>,
     pub(super) responses: u32,
-    /// The factors of prompts and responses, in twentieths.
+    /// The factor of prompts, in twentieths.
     pub(super) eta_prompts: u64,
+    /// The factor of responses, in twentieths.
     pub(super) eta_responses: u64,
     pub(super) max_queue_age: Option<u64>,
     pub(super) total_steps: Option<u64>,
-    /// `true` if all rounds are of one kind and without speculation.
+    /// `true` if the schedule is synchronous: all rounds are full rounds without speculation.
     pub(super) is_sync: bool,
 }
 
@@ -371,7 +372,7 @@ impl Oracle {
         waiting
     }
 
-    /// Returns the number of places that the open round has left for prompts like `prompt`.
+    /// Returns the number of groups that the open round can still admit in the lane of `prompt`.
     fn free(&self, round: &[Entry], prompt: PromptId) -> usize {
         let lane = self.lane(prompt).expect("a quota");
         let mine = |prompt: &PromptId| self.lane(*prompt).as_ref() == Some(&lane);
@@ -388,7 +389,7 @@ struct Expected {
     samples: u32,
 }
 
-/// `ceil(twentieths / 20 * count)`.
+/// Returns `ceil(twentieths / 20 * count)`.
 fn ceil(twentieths: u64, count: u64) -> u64 {
     (twentieths * count).div_ceil(20)
 }

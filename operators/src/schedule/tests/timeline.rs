@@ -9,7 +9,7 @@
 //! - `score 0.5 @0 3:0..2`: samples 0 and 1 of p3 have a reward of 0.5.
 //!
 //! The result repeats each line, followed by the decisions drained after each of its events; consecutive similar decisions share a line.
-//! `?` means that the schedule wants prompts.
+//! A line `?` means that the schedule wants prompts after the events.
 
 use std::ops::Range;
 

@@ -29,7 +29,7 @@ pub(crate) enum KeyMapping {
     RewardFile,
     /// The name of the Python function that scores responses.
     RewardFunction,
-    /// An additional argument of the Python function that scores responses. The entry stands for all keys below this section.
+    /// An additional argument of the Python function that scores responses. The entry covers all keys below this section.
     RewardArguments,
     /// The rollout engine. The key is translated if the run has servers. Otherwise it is left out with a note, and the recipe's engine
     /// generates.

@@ -22,7 +22,7 @@ const CRITIC_RATE: &str = "the learning rate of the critic is constant after its
 const CORRECTION: &str = "set `algorithm.rollout_correction.rollout_is` and its threshold";
 const REINFORCE: &str =
     "set algorithm.rollout_correction.bypass_mode=true and its loss_type=reinforce";
-/// The values of `filter_groups.metric` that stand for the score of a response.
+/// The values of `filter_groups.metric` that select the score of a response.
 const SCORES: &[&str] = &["\"score\"", "\"seq_reward\"", "\"seq_final_reward\""];
 
 pub(super) static RUN: &[Entry] = &[

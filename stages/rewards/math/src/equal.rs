@@ -10,7 +10,7 @@ use super::parse::UNNAMED;
 use super::work::WorkBudget;
 use super::{matrix, relation, set};
 
-/// The maximum number of steps of a comparison: a few hundred milliseconds at worst.
+/// The maximum number of steps of a comparison, which take a few hundred milliseconds at worst.
 const MAX_STEPS: u32 = 1_000_000;
 /// The number of points at which expressions with variables are compared.
 const SAMPLE_POINTS: u64 = 12;
@@ -30,9 +30,10 @@ pub(super) struct Rules {
     pub(super) relation_for_set: bool,
 }
 
-/// Returns `true` if an answer equals the truth. The comparison is not symmetric: `1` answers `x = 1`, but does not answer `x + y = 1`. If
-/// `rules.strict` is `false`, or if one side has no variable but the unnamed one, the variables of the answer are first renamed to those of
-/// the truth. Returns `false` if the work is exhausted, unless both are identical.
+/// Returns `true` if an answer equals the truth. The comparison is not symmetric: `2x = 1` answers `1`, but `1` does not answer `2x = 1`.
+/// If the left-hand side of the truth only consists of names, as in `x = 1`, the right-hand side alone is an answer. If `rules.strict` is
+/// `false`, or if one side has no variable but the unnamed one, the variables of the answer are first renamed to those of the truth.
+/// Returns `false` if the work is exhausted, unless both are identical.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: WorkBudget::new(MAX_STEPS) };
     let same = match rules.strict && truth.symbols() != [UNNAMED] && answer.symbols() != [UNNAMED] {
@@ -186,9 +187,9 @@ impl Comparer {
 
     /// Returns `true` if two expressions have the same value wherever they are defined.
     ///
-    /// The tests go from certain and cheap to approximate: the same word or digits; equality after rounding, which alone decides if one of
-    /// the two is a decimal number and both have a real value; the normal forms, which decide if both exist; and finally the values at
-    /// several points.
+    /// The tests go from certain and cheap to approximate. The same words or digits are equal. If one of the two is a decimal number and
+    /// both have a real value, only equality after rounding counts. If both have a normal form, the normal forms decide. Otherwise the
+    /// values at several points are compared.
     pub(super) fn same_scalars(&self, truth: &Expr, answer: &Expr) -> bool {
         if same_words(truth, answer) || same_digits(truth, answer) {
             return true;

@@ -12,7 +12,7 @@ pub(super) struct Number {
     pub(super) decimal: bool,
 }
 
-/// Named numbers.
+/// A mathematical constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Pi,
@@ -52,7 +52,7 @@ pub(super) enum Function {
     Tanh,
     Det,
     Transpose,
-    /// Any other function: equal if name and arguments are equal.
+    /// Any other function. Two of them are equal if their names and their arguments are equal.
     Named(String),
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Interval {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Expr {
     Number(Number),
-    /// A variable, or text.
+    /// A variable by its name, or text.
     Symbol(String),
     Constant(Constant),
     /// A factor with two values: 1, then -1 if `true` (`\pm`); -1, then 1 if `false` (`\mp`).
@@ -118,7 +118,7 @@ pub(super) enum Expr {
     Product(Vec<Expr>),
     Power(Box<Expr>, Box<Expr>),
     Apply(Function, Vec<Expr>),
-    /// Digits with their base as a subscript.
+    /// Digits as written, and their base, which was a subscript.
     Based(String, u32),
     /// A matrix, by rows.
     Matrix(Vec<Vec<Expr>>),

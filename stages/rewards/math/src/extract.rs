@@ -1,9 +1,9 @@
 //! Extraction of the answer from a text.
 //!
-//! Every place that may contain the answer is a candidate with a priority; smaller numbers are preferred. The priority is 0 for "the final
-//! answer is ... I hope", 50 for "the final answer is", 100 for `answer:`, 200 for the word `answer`, and 300 for any other formula or
-//! number. The priority of boxes and other markers is an option and 0 by default. Within a priority, candidates are tried from the last to
-//! the first until one can be parsed. The priorities are those of Math-Verify (Kydlíček, 2025,
+//! Every part of the text that may be the answer is a candidate with a priority; smaller numbers are preferred. The priority is 0 for "the
+//! final answer is ... I hope", 50 for "the final answer is", 100 for `answer:`, 200 for the word `answer`, and 300 for any other formula
+//! or number. The priority of boxes and other markers is an option and 0 by default. Within a priority, candidates are tried from the last
+//! to the first until one can be parsed. The priorities are those of Math-Verify (Kydlíček, 2025,
 //! <https://github.com/huggingface/Math-Verify>).
 
 pub(crate) mod boxes;
@@ -24,7 +24,7 @@ use boxes::Boxes;
 /// The number of bytes at the end of a text that are searched for the answer.
 const MAX_SEARCHED_BYTES: usize = 64 * 1024;
 
-/// A notation of answers.
+/// A notation in which answers are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -63,7 +63,7 @@ pub(super) enum Content {
     Plain(String, bool),
 }
 
-/// A place that may contain the answer.
+/// A part of a text that may be the answer.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     /// The priority. Smaller numbers are preferred.
@@ -96,8 +96,8 @@ impl Answer {
 /// Returns the answer within the last 64 KiB of a text, or an empty answer if there is none.
 ///
 /// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula
-/// that could not be parsed is skipped, because the number is only a part of the answer. The returned text is the first one that is not
-/// empty, even if a later candidate provides the meanings.
+/// that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the first text that is not
+/// empty, even if a later candidate provides the readings.
 pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
     let text = tail(text);
     let mut candidates = candidates(text, options);
@@ -240,7 +240,8 @@ fn parse_text(text: &str, percent: bool) -> Answer {
     Answer { readings, text, ..Answer::default() }
 }
 
-/// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product.
+/// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product. Returns `None` for any other
+/// text.
 fn parse_definition(text: &str) -> Option<Expr> {
     let (name, value) = definition(text)?;
     let value = match parse(value, true)? {
@@ -256,7 +257,8 @@ fn hundredth() -> Expr {
     Expr::integer(1).over(Expr::integer(100))
 }
 
-/// Returns the text after the last equality sign, if there are several and the text has no commas or semicolons.
+/// Returns the text after the last equality sign. Returns `None` if there are fewer than two such signs, or if the text has commas or
+/// semicolons.
 fn last_side(text: &str) -> Option<&str> {
     if text.contains([',', ';']) {
         return None;
@@ -266,7 +268,8 @@ fn last_side(text: &str) -> Option<&str> {
     (signs.len() > 1).then(|| signs.last().map(|at| &text[at + 1..]))?
 }
 
-/// Combines the answers of several formulas into one list. Returns the first answer alone if a formula cannot be parsed.
+/// Combines the answers of several formulas into one list. Returns the first answer alone if it is the only one or if a formula cannot be
+/// parsed, and an empty answer if there are no answers.
 fn combine(mut answers: Vec<Answer>) -> Answer {
     if answers.len() > 1 && answers.iter().all(|answer| !answer.readings.is_empty()) {
         let text = answers.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>().join(",");

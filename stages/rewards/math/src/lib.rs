@@ -27,9 +27,10 @@
 //! # Method
 //!
 //! An answer is extracted (`extract`), parsed from LaTeX or plain text (`parse`) into a tree (`expr`), and compared with the truth
-//! (`equal`). The comparison is exact if both have a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square
-//! roots). Otherwise they are evaluated at several points that a seed determines (`evaluate`; tolerance 1e-9). The number of steps, the
-//! nesting depth and the sizes are bounded, so that any input takes at most a few hundred milliseconds.
+//! (`equal`). If one of them is a decimal number, both are rounded to [`precision`](Verifier::precision) decimal places. Otherwise the
+//! comparison is exact if both have a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square roots). All
+//! other expressions are evaluated at several points that a seed determines (`evaluate`; tolerance 1e-9). The number of steps, the nesting
+//! depth and the sizes are bounded, so that any input takes at most a few hundred milliseconds.
 //!
 //! Priorities of answers and names of options are those of Math-Verify (Kydlíček, 2025,
 //! <https://github.com/huggingface/Math-Verify>).
@@ -76,8 +77,9 @@ pub struct Verifier {
     /// The notations in which answers are searched; both by default. The text after a marker such as `####` is read in both notations.
     #[serde(alias = "match_types")]
     pub targets: Vec<Target>,
-    /// Number of decimal places to which two numbers are rounded before they are compared if one of them has a decimal point, from 0 to
-    /// 30; 6 by default. Larger values count as 30.
+    /// Number of decimal places to which two numbers are rounded before they are compared, if one of them has a decimal point or an
+    /// exponent; from 0 to 30, 6 by default. Larger values count as 30. A truth that would be rounded to 0 is compared at about as many
+    /// significant digits instead.
     pub precision: u32,
     /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,
@@ -187,7 +189,7 @@ impl Verifier {
     }
 }
 
-/// Translates the names that Math-Verify uses for options.
+/// Returns the name of an option for the name that Math-Verify uses. Returns any other name unchanged.
 fn renamed(option: &str) -> &str {
     match option {
         "match_types" => "targets",

@@ -9,8 +9,8 @@ const MAX_SIZE: usize = 5000;
 type Rows = Vec<Vec<Expr>>;
 
 /// Returns the matrix that an expression evaluates to. Sums, products, transposes and powers with an exponent from 1 to 16 are computed.
-/// Returns `None` for any other expression that is not a matrix, for matrices of sizes that do not fit together, and if a matrix has, or a
-/// product may have, more than [`MAX_SIZE`] nodes.
+/// Returns `None` for any other expression that is not a matrix, and for matrices of sizes that do not fit together. Also returns `None` if
+/// a matrix has, or a product may have, more than [`MAX_SIZE`] nodes.
 pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     let rows = match expr {
         Expr::Matrix(rows) => rows.clone(),

@@ -1,4 +1,4 @@
-//! Names of functions, commands that may run into letters, and characters that stand for commands.
+//! Names of functions, commands that letters may follow without a blank, and characters with the meaning of a command.
 
 /// The names of functions, constants and Greek letters that may be written without a backslash.
 pub(super) const FUNCTIONS: &[&str] = &[
@@ -32,7 +32,7 @@ pub(super) fn known_prefix(word: &str) -> &str {
     PREFIXES.iter().find(|prefix| word.starts_with(**prefix)).unwrap_or(&word)
 }
 
-/// Returns the digit that a superscript character stands for. Returns `None` for any other character.
+/// Returns the value of a superscript digit. Returns `None` for any other character.
 pub(super) fn superscript(character: char) -> Option<u32> {
     const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     let at = DIGITS.iter().position(|digit| *digit == character)?;
@@ -64,8 +64,8 @@ pub(super) fn fraction(character: char) -> Option<(u32, u32)> {
     })
 }
 
-/// Returns the command that a character stands for, without its backslash. The command of a letter for a set of numbers is `mathbb:` and
-/// the letter. Returns `None` for any other character.
+/// Returns the command that has the meaning of a character, without its backslash. The command of a letter for a set of numbers is
+/// `mathbb:` and the letter. Returns `None` for any other character.
 pub(super) fn unicode(character: char) -> Option<&'static str> {
     Some(match character {
         '≤' | '⩽' | '≦' => "le",

@@ -31,7 +31,7 @@ type Monomial = BTreeMap<Unknown, u32>;
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Polynomial(BTreeMap<Monomial, Rational>);
 
-/// A quotient of polynomials.
+/// A quotient of polynomials. The denominator is not zero.
 #[derive(Clone, Debug)]
 pub(super) struct Quotient {
     above: Polynomial,

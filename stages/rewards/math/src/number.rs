@@ -1,6 +1,7 @@
 //! Exact rational numbers of bounded size.
 //!
-//! Every operation returns `None` if its result would need more than [`MAX_BITS`] bits, so that `10^{10^{10}}` is rejected at no cost.
+//! An operation returns `None` instead of a number of more than [`MAX_BITS`] bits. Powers are rejected before they are computed, so that
+//! `10^{10^{10}}` takes no time.
 
 use num_bigint::{BigInt, Sign};
 use num_rational::BigRational;
@@ -55,8 +56,8 @@ pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left * right)
 }
 
-/// Returns the power with an integer exponent. Returns `None` for any other exponent, for zero to a power that is not positive, and if the
-/// bits of the base times the exponent exceed [`MAX_BITS`] and the base is not 1 or -1.
+/// Returns the power with an integer exponent. Returns `None` for any other exponent, and for zero to a power that is not positive. For a
+/// base other than 1 and -1, returns `None` if the number of its bits times the exponent exceeds [`MAX_BITS`].
 pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     if !exponent.is_integer() {
         return None;
@@ -84,7 +85,8 @@ pub(super) fn factorial(value: &Rational) -> Option<Rational> {
     checked(Rational::from_integer(product))
 }
 
-/// Returns the binomial coefficient of two integers from 0 to 400, and `None` for any other numbers.
+/// Returns the number of ways to choose `chosen` of `from` elements. Both must be integers from 0 to 400; returns `None` for any other
+/// numbers.
 pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
     let (from, chosen) = (whole(from, 400)?, whole(chosen, 400)?);
     if chosen > from {
@@ -94,7 +96,7 @@ pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
     Some(Rational::from_integer(ways))
 }
 
-/// Returns the value if it is an integer from 0 to `limit`.
+/// Returns the value if it is an integer from 0 to `limit`, and `None` otherwise.
 pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
     let value = value.is_integer().then(|| value.to_integer())?.to_u64()?;
     (value <= limit).then_some(value)
@@ -131,7 +133,7 @@ fn round(value: &Rational, places: u32) -> BigInt {
     if even.is_zero() { floor } else { floor + 1 }
 }
 
-/// Returns the nearest floating-point number.
+/// Returns the nearest floating-point number, which is infinite for a value beyond the range of `f64`.
 pub(super) fn to_f64(value: &Rational) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }

@@ -341,7 +341,7 @@ impl Parser {
     }
 }
 
-/// Parses a number token.
+/// Converts the digits of a number token to a number. Returns `None` if the value exceeds the limits of exact numbers.
 fn number(digits: &str) -> Option<Expr> {
     let value = token::value(digits)?;
     Some(Expr::Number(super::expr::Number { value, decimal: digits.contains(['.', 'E']) }))

@@ -64,7 +64,7 @@ fn first_and_last(relation: &Relation) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
-/// Returns `true` if two lists of equations have the same left-hand sides, in any order.
+/// Returns `true` if both expressions are lists of equations and have the same left-hand sides, in any order.
 pub(super) fn same_names(truth: &Expr, answer: &Expr) -> bool {
     let (truth, answer) = (names(truth), names(answer));
     truth.len() == answer.len()
@@ -82,7 +82,8 @@ fn names(expr: &Expr) -> Vec<Expr> {
     items.iter().map(name).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// Returns `true` if two relations are equivalent: their sides agree, or the differences of their sides are proportional.
+/// Returns `true` if two relations are equivalent: they have the same operators and their sides agree or, if each has one operator, the
+/// differences of their sides are proportional.
 pub(super) fn are_equivalent(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
     let (truth, answer) = (ascending(truth), ascending(answer));
     if sides_agree(comparer, &truth, &answer) {

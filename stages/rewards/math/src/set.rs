@@ -17,7 +17,7 @@ pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }
 
-/// Returns `true` if two answers are the same set, and `false` if that cannot be decided.
+/// Returns `true` if two answers are the same set of real numbers. Returns `false` if they differ or if that cannot be decided.
 pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     let both = pieces(comparer, truth).zip(pieces(comparer, answer));
     both.is_some_and(|(truth, answer)| {
@@ -26,7 +26,7 @@ pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     })
 }
 
-/// A point at which membership may change, with its exact expression if it is known.
+/// A point at which membership in a set may change, with its exact expression if that is known.
 #[derive(Clone, Debug)]
 struct Bound {
     value: f64,

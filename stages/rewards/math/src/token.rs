@@ -17,14 +17,14 @@ const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 pub(super) enum Token {
     /// An unsigned number as written, without separators of thousands. The digits that repeat without end are in parentheses.
     Number(String),
-    /// A command without its backslash, the name of a function, or the command for which another character or operator stands. The name of
-    /// an environment follows `begin:` or `end:`, and the letter of a set of numbers follows `mathbb:`.
+    /// A command without its backslash, the name of a function, or the command with the meaning of another character or operator. The name
+    /// of an environment follows `begin:` or `end:`, and the letter of a set of numbers follows `mathbb:`.
     Command(String),
-    /// Another character.
+    /// Any other character, such as a letter, a bracket or an operator.
     Char(char),
     /// The contents of a text command.
     Text(String),
-    /// A unit of measure.
+    /// A unit of measure. Its name is dropped, because units are ignored.
     Unit,
 }
 
@@ -151,7 +151,7 @@ impl Lexer {
         self.operator(character);
     }
 
-    /// Reads an operator of one or two characters.
+    /// Reads an operator of one or two characters. `character` is the first one and is already consumed.
     fn operator(&mut self, character: char) {
         let next = self.peek(0);
         let pair = match (character, next) {
@@ -198,7 +198,7 @@ impl Lexer {
         self.characters[begin..self.at].iter().collect()
     }
 
-    /// Reads a run of letters: a known word, or a product of variables.
+    /// Reads a run of ASCII letters: a known word such as `and`, `percent`, `sin` or a unit, or else a product of variables.
     fn word(&mut self) {
         let spaced = self.at > 0 && self.characters[self.at - 1].is_whitespace();
         let word = self.letters();

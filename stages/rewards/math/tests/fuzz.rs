@@ -232,7 +232,7 @@ proptest! {
     #[test]
     fn an_answer_equals_itself(answer in answers()) {
         let boxed = format!("\\boxed{{{answer}}}");
-        // What is extracted from a text is extracted again from an equal text. A text without an extractable answer is never correct.
+        // The same answer is extracted from both texts. A text without an extractable answer is never correct.
         let found = Verifier::default().is_correct(&boxed, &boxed);
         let balanced = !answer.trim().is_empty() && !answer.contains(['{', '}', '\\', '$', '#', '<', ':']);
         prop_assert!(found || !balanced, "{boxed}");

@@ -12,8 +12,9 @@ pub enum Check {
     /// The solution runs to its end and exits with code 0.
     Runs,
     /// Python tests that import the module `solution` or use its names without an import: test functions and classes as pytest and unittest
-    /// run them, or bare assertions. Each test function with its parameters is a case or, in a text without test functions, each top-level
-    /// assertion. Skipped tests, and tests that pass without the solution, are not counted.
+    /// run them, or bare assertions. Each test function with its parameters is a case. In a text without test functions, each top-level
+    /// assertion is a case or, without such assertions, the whole text. Skipped tests, and tests that pass without the solution, are not
+    /// counted.
     Tests {
         /// The texts, each a separate module.
         tests: Vec<String>,
@@ -41,7 +42,7 @@ pub enum Check {
     Calls {
         /// The name of the function or method.
         function: String,
-        /// The calls.
+        /// The calls, each of which is a case.
         cases: Vec<Call>,
         /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
@@ -52,7 +53,7 @@ pub enum Check {
     /// ignored. The case fails if the output reaches both `output_bytes` of the configuration and twice the size of the expected output
     /// plus 64 KiB.
     Stdio {
-        /// The runs.
+        /// The runs of the program, each of which is a case.
         cases: Vec<Stdio>,
         /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
@@ -71,21 +72,21 @@ pub enum Check {
     },
 }
 
-/// A call of a function.
+/// A call of a function, and its expected result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Call {
     /// The arguments, by position.
     pub arguments: Vec<Json>,
-    /// The accepted results. The call must return one of them.
+    /// The accepted results, at least one. The call must return a value that equals one of them; floats must agree to about six decimals.
     pub expected: Vec<Json>,
 }
 
-/// A run of a program.
+/// A run of a program, and its expected output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stdio {
-    /// The standard input.
+    /// The text of the standard input.
     pub stdin: String,
-    /// The expected standard output.
+    /// The expected standard output, which is compared as [`Check::Stdio`] describes.
     pub expected_stdout: String,
 }
 

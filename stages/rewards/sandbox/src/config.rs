@@ -19,11 +19,12 @@ const MIN_FILES: u64 = 4;
 pub struct SandboxConfig {
     /// The isolation of code from this machine; [`Full`](Isolation::Full) by default.
     pub isolation: Isolation,
-    /// Number of concurrent jobs, at least 1; the number of cores by default.
+    /// Number of concurrent jobs, each in a slot with an interpreter of its own; at least 1, the number of cores by default.
     pub slots: usize,
     /// The interpreter, by name or path; `python3` by default.
     pub python: PathBuf,
-    /// Modules that are imported once, so that jobs can use them without a loading time; none by default.
+    /// Modules that each slot imports once when it starts, so that jobs can use them without a loading time; none by default. They must
+    /// leave no threads running.
     pub preload: Vec<String>,
     /// Files and folders that code may read in addition to the interpreter and the system's libraries; none by default.
     pub binds: Vec<PathBuf>,
@@ -35,7 +36,7 @@ pub struct SandboxConfig {
     pub file_bytes: u64,
     /// Maximum number of open files of a process, at least 4; 64 by default.
     pub open_files: u32,
-    /// Size of the private /tmp in bytes; 64 MiB by default.
+    /// Size of the private /tmp in bytes; 64 MiB by default. Only used with [`Full`](Isolation::Full) isolation.
     pub tmpfs_bytes: u64,
     /// Maximum size of a run's output that is kept, in bytes; 1 MiB by default.
     pub output_bytes: u64,
@@ -102,7 +103,7 @@ pub struct Language {
     /// The name of the file to which a solution is written, without folders and without a leading period.
     pub file: String,
     /// The command that compiles a solution, once for all test cases; none by default. If it does not exit with code 0, the outcome of
-    /// every case is a compile error; if it exceeds the time limit of the first case, the outcome is a timeout.
+    /// every case is a compile error. If it exceeds the time limit of the first case, the outcome of every case is a timeout.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     /// The command that runs the program, for each test case.

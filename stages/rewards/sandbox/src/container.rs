@@ -58,7 +58,7 @@ pub(super) fn container(
     container
 }
 
-/// A container, and the paths that it shows so far.
+/// A container, and the paths of this machine that are visible in it so far.
 struct View {
     container: Container,
     bound: Vec<PathBuf>,

@@ -1,8 +1,8 @@
 //! A seccomp filter that decides only by the number of a system call.
 //!
-//! Filter libraries generate a list of comparisons, one for each call. The kernel evaluates such a list for every system call number when
-//! the filter is installed, which took as long as the fork before it. This filter uses a binary search over ranges of numbers with the same
-//! answer instead.
+//! Filter libraries generate a list of comparisons, one for each call. When a filter is installed, the kernel evaluates it for every number
+//! of a system call. With such a list, this took as long as forking the process. This filter instead uses a binary search over ranges of
+//! numbers that have the same answer.
 
 use std::collections::BTreeMap;
 

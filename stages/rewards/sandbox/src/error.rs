@@ -33,37 +33,37 @@ pub enum SandboxError {
     /// The language of the job is not configured.
     #[error("no language `{language}` in the sandbox; the known languages are {known}")]
     UnknownLanguage {
-        /// The requested language.
+        /// The language of the job.
         language: String,
-        /// The known languages, separated by commas.
+        /// The languages of the sandbox, separated by commas: `python` and the configured ones.
         known: String,
     },
     /// A setting of the sandbox is less than its minimum.
     #[error("`{field}`: expected at least {min}, found {found}")]
     Bound {
-        /// The name of the setting.
+        /// The name of the setting, as in `SandboxConfig`.
         field: &'static str,
-        /// The minimum.
+        /// The minimum of the setting.
         min: u64,
-        /// The value found.
+        /// The configured value of the setting.
         found: u64,
     },
     /// The configuration of a language is invalid.
     #[error("language `{name}`, field `{field}`: expected {expected}, found `{found}`")]
     Language {
-        /// The name of the language.
+        /// The name of the language, as in `SandboxConfig::languages`.
         name: String,
-        /// The name of the field.
+        /// The name of the invalid field; `languages` if the name of the language itself is invalid.
         field: &'static str,
-        /// The expected value.
+        /// A description of the valid values of the field.
         expected: &'static str,
-        /// The value found.
+        /// The configured value of the field; `nothing` for an empty command.
         found: String,
     },
     /// The time limits of the job are missing, or one of them is not positive and finite.
     #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
     Seconds {
-        /// The time limits of the job.
+        /// The time limits of the job in seconds, as a list.
         seconds: String,
     },
 }

@@ -14,7 +14,7 @@ pub struct Job {
     pub solution: String,
     /// The language: `python`, or a name from `languages` of the configuration.
     pub language: String,
-    /// The tests.
+    /// The tests that the solution must pass.
     pub check: Check,
     /// The time limits of the test cases in [charged](super::Case::seconds) seconds: one or more positive numbers. The last limit applies
     /// to all further cases. By the wall clock, a case may take five times its limit.
@@ -46,7 +46,7 @@ impl Job {
     /// Encodes the job.
     ///
     /// # Errors
-    /// If the language is not configured, or there is no time limit, or a time limit is not positive and finite.
+    /// If the language is neither `python` nor configured, there is no time limit, or a time limit is not positive and finite.
     pub(super) fn encode(&self, config: &SandboxConfig) -> Result<EncodedJob, SandboxError> {
         let Self { solution, language, check, seconds } = self;
         let output_bytes = config.output_bytes;

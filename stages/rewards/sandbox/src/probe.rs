@@ -16,7 +16,7 @@ pub struct Probe {
     cgroups: String,
 }
 
-/// One layer of isolation.
+/// A layer of isolation and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,

@@ -39,7 +39,7 @@ enum Child {
 }
 
 impl Process {
-    /// Returns the process id.
+    /// Returns the id of the process, in the pid namespace of the caller.
     pub(super) fn id(&self) -> u32 {
         match &self.child {
             Child::Contained(child) => child.id(),

@@ -111,8 +111,8 @@ impl Slot {
     }
 
     /// Runs a job. Repeats it once if the solution may not have caused the end of the first attempt: the sandbox failed, the zygote was
-    /// lost or did not respond, or the checker died. If the second attempt also ends early, a checker that died or a case in which the
-    /// zygote did not respond counts as a failure of the solution; any other early end is an error. A cancelled job is not repeated.
+    /// lost or did not respond, or the checker died. If the second attempt also ends in this way, a checker that died and a case in which
+    /// the zygote did not respond count as failures of the solution. Any other failure is an error. A cancelled job is not repeated.
     fn run(&mut self, job: &EncodedJob, state: &JobState) -> Result<Verdict, SandboxError> {
         let first = match self.attempt(job, state) {
             Attempt::Final(answer) => return answer,

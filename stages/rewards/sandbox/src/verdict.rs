@@ -28,7 +28,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// The outcome.
+    /// The way in which the case ended.
     pub outcome: Outcome,
     /// The charged time in seconds: the elapsed time without the time for which the processes of the case waited for a processor, but at
     /// least their processor time. If the checker died or did not end the case in time, this is instead the time after which the zygote
@@ -48,8 +48,8 @@ pub struct Verdict {
     /// The number of cases that were left out because they also pass without the solution; 0 if the job ended early.
     #[serde(default)]
     pub independent: usize,
-    /// The beginning of the standard output of solution and tests, at most 1 MiB; of a program, at most 4096 characters per run. Empty if
-    /// the job ended early.
+    /// The beginning of the standard output of solution and tests, at most 1048576 characters; of a program, at most 4096 characters per
+    /// run. Empty if the job ended early.
     pub stdout: String,
     /// The beginning of the standard error of solution and tests, with the same limits.
     pub stderr: String,
@@ -78,7 +78,7 @@ impl Verdict {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// A case has ended.
+    /// The result of a case that has ended.
     Case(Case),
     /// The total number of cases, once it is known.
     Expected(usize),

@@ -42,9 +42,9 @@ enum TrialResult {
 /// The isolation of the trial process: its namespaces, as links such as `net:[4026531840]`, and its user.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct IsolationFacts {
-    /// The namespaces of the container.
+    /// The namespaces of the zygote, by the kernel's name.
     pub(super) outer: BTreeMap<String, String>,
-    /// The namespaces of the trial process.
+    /// The namespaces of the trial process, by the kernel's name.
     pub(super) inner: BTreeMap<String, String>,
     /// The user id of the trial process.
     pub(super) uid: u32,
@@ -68,11 +68,11 @@ enum ChildMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum End {
-    /// The checker finished.
+    /// The checker finished its report.
     Done,
     /// A case exceeded its time limit.
     Deadline,
-    /// The checker died.
+    /// The checker died before it finished.
     Died,
     /// The job was cancelled.
     Cancelled,

@@ -147,7 +147,8 @@ fn a_dropped_job_is_killed_and_its_slot_remains_usable() {
     assert_eq!(machine::descendants(), idle);
 }
 
-/// With control groups, many processes together may not use what each of them may use alone.
+/// With control groups, the processes of a slot share one limit on memory: several processes that each stay within the limit exceed it
+/// together.
 #[test]
 fn many_processes_share_one_limit_on_memory() {
     let _alone = exclusive();
@@ -285,7 +286,7 @@ fn sixteen_threads_fit_within_the_memory_limit() {
     assert_eq!(verdict.outcome(), Outcome::Passed, "{verdict:?}");
 }
 
-/// With control groups, thirty processes in their own sessions together use no more CPU time than one slot may.
+/// With control groups, thirty processes in their own sessions use no more processor time together than the limit of one slot.
 #[test]
 fn many_processes_share_one_limit_on_the_processors() {
     let _alone = exclusive();

@@ -128,8 +128,9 @@ fn tests(tests: Vec<String>, import_prefix: Option<String>) -> Result<Check, Rew
 }
 
 /// Parses a list of test cases. If `function` is given or the first case has the field `fn_name`, the function of this name is called with
-/// the inputs. Otherwise, objects with `stdin` or `input` are runs of a program, a single object is read like a ground truth, and several
-/// objects have Python tests in `assert_code`. Texts are Python tests.
+/// the inputs of all cases. Otherwise, if the first case has `stdin` or `input`, the cases are runs of a program. A single object without
+/// these fields is read like a ground truth, and several objects must have Python tests in `assert_code`. A list of texts has one text of
+/// Python tests per entry.
 fn list(
     items: &[Box<RawValue>],
     function: Option<&str>,
@@ -240,8 +241,8 @@ fn argument(line: &str) -> Result<Json, RewardError> {
         .map_err(|_| wrong("inputs", "a list, or a JSON value on each line", &brief(line)))
 }
 
-/// Returns the accepted results of a call: the output itself; the output parsed as JSON, if it is a string that contains JSON; and the
-/// element of a list of one, since some datasets wrap the output in a list.
+/// Returns the accepted results of a call. The output itself is always accepted. If it is a string that contains JSON, the parsed value is
+/// accepted, too. If it is a list of one element, the element is accepted, too, since some datasets wrap the output in a list.
 fn expected(output: &RawValue) -> Vec<Json> {
     let mut found = vec![Json::from(output)];
     if let Ok(text) = serde_json::from_str::<String>(output.get()) {

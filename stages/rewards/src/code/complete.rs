@@ -8,7 +8,7 @@ const INDENT: &str = "    ";
 /// A solution combined with its prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Completed {
-    /// The code of the solution.
+    /// The code of the whole function, or the prompt followed by the body of the function.
     pub(super) solution: String,
     /// The part of the prompt before the function: imports and helpers. Empty if `solution` begins with the prompt.
     pub(super) preamble: String,
@@ -28,7 +28,7 @@ pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed
     Completed { solution: format!("{prompt}{}", indented(code)), preamble: String::new() }
 }
 
-/// Returns the part of a prompt before its function, or all of the prompt if it has no such function.
+/// Returns the part of a prompt before the function `entry_point` and its decorators, or all of the prompt if it has no such function.
 fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
     let is_header = |line: &str| {
         let line = line.strip_prefix("async ").unwrap_or(line);

@@ -52,7 +52,8 @@ pub enum CodeScore {
 ///
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
 /// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
-/// why that case did not pass. A case that is not run, because an earlier case failed or the job ended early, counts as not passed.
+/// why that case did not pass. A case that is not run, because an earlier case failed or the job ended early, counts as not passed. If
+/// fewer cases are counted than there are texts of tests, the difference counts as not passed, too.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,

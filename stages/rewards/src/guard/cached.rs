@@ -14,7 +14,8 @@ use super::Cost;
 /// A reward that is called once for equal samples, including samples that are scored concurrently, while their score stays in the cache.
 ///
 /// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A score from the
-/// cache has no executions, because they changed the limits already. All callers that wait for the same call get its executions.
+/// cache has no [executions](Score::executions), since these were already used to set time limits. All callers that wait for the same call
+/// get its executions.
 pub struct Cached {
     reward: SharedReward,
     memory: Arc<Mutex<Memory>>,
@@ -37,7 +38,7 @@ struct InFlight {
 }
 
 impl Cached {
-    /// Caches up to `capacity` scores.
+    /// Caches up to `capacity` scores. With 0, only concurrent calls share a score.
     #[must_use]
     pub fn new(reward: impl Reward, capacity: usize) -> Self {
         // A bounded cache would allocate its whole capacity at once.
@@ -45,8 +46,8 @@ impl Cached {
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
-    /// Creates the call for a sample, which all its callers share. It makes progress while at least one caller waits for it, and is dropped
-    /// when the last caller stops waiting.
+    /// Creates the call for a sample, which all callers with an equal sample share. It makes progress while at least one caller waits for
+    /// it, and is dropped when the last caller stops waiting.
     fn start_call(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
         let (reward, sample) = (self.reward.clone(), sample.clone());
         // The call gets a context of its own: it must not be cancelled when only the first caller stops waiting.

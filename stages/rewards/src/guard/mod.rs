@@ -20,8 +20,8 @@ use rollpacker_stages::reward::{Budgets, Cost, Limited, Reward, SharedReward};
 documented! {
     /// Options that bound any reward, as written in a recipe. By default nothing is bounded.
     ///
-    /// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for its place and its
-    /// budget; the timeout starts only after that wait.
+    /// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for a free slot
+    /// (`concurrency`) and for its budget; the timeout starts only after that wait.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Guard {
@@ -51,10 +51,10 @@ documented! {
 /// The range of times in seconds: a microsecond to a day.
 const SECONDS_RANGE: (f64, f64) = (1e-6, 86_400.0);
 
-/// The range of rates per minute. The lowest rate is one request or token in about 17 hours, so that no call waits forever.
+/// The range of rates per minute. The lowest rate allows one request or token in about 17 hours, so that no call waits forever.
 const RATE_RANGE: (f64, f64) = (1e-3, 1e12);
 
-/// The maximum number of attempts.
+/// The maximum of `attempts`.
 const MAX_ATTEMPTS: f64 = 1000.0;
 
 impl Default for Guard {

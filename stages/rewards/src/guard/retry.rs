@@ -9,7 +9,7 @@ use rollpacker_stages::reward::{Context, ErrorKind, Reward, RewardError, Sample,
 
 use super::Cost;
 
-/// The wait at which the attempts end, so that a server that requests a wait of a day does not block a run for a day.
+/// The wait from which on there is no further attempt. A server that requests a wait of a day must not block a run for a day.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// A reward that is called again after a retryable error or a timeout.
@@ -20,7 +20,7 @@ pub struct Retry<R> {
 }
 
 impl<R: Reward> Retry<R> {
-    /// Makes at most `attempts` attempts.
+    /// Makes at most `attempts` attempts per sample; 0 counts as 1.
     #[must_use]
     pub fn new(reward: R, attempts: u32, backoff: Backoff) -> Self {
         Self { reward, attempts, backoff }
@@ -76,7 +76,7 @@ pub struct Backoff {
 }
 
 impl From<Duration> for Backoff {
-    /// Starts with a wait of `first`.
+    /// Creates a backoff whose first wait is at most `first`, and at most a minute.
     fn from(first: Duration) -> Self {
         Self { first, rng: Mutex::new(ChaCha8Rng::seed_from_u64(0)) }
     }

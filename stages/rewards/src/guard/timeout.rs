@@ -6,14 +6,14 @@ use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 
 use super::Cost;
 
-/// A reward whose calls are dropped when they exceed a time limit, which also ends the requests and processes that they started.
+/// A reward with a time limit. A call that exceeds it is dropped, which also ends its requests and processes.
 pub struct Timeout<R> {
     reward: R,
     limit: Duration,
 }
 
 impl<R: Reward> Timeout<R> {
-    /// Drops calls after `limit`.
+    /// Limits each call to `limit`. A call that takes longer ends with a [timeout](rollpacker_stages::reward::ErrorKind::Timeout) error.
     #[must_use]
     pub fn new(reward: R, limit: Duration) -> Self {
         Self { reward, limit }

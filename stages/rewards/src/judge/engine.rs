@@ -12,8 +12,8 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(super) struct EngineChoice {
-        /// The engine of the model: `server`, with the options `base_url` to `extra_body`, or `torch`, in process, with the options that
-        /// `docs/rewards.md` describes under "A judge". Default: `server`.
+        /// The engine of the model: `server`, with the options `base_url`, `model`, `api_key_env` and `extra_body`; or `torch`, in process,
+        /// with the options that `docs/rewards.md` describes under "A judge". Default: `server`.
         engine: Engine,
     }
 }
@@ -70,7 +70,7 @@ impl JudgeEngines {
     }
 }
 
-/// Returns the model behind a server.
+/// Creates the client of a server from the options of `ChatServerOptions`.
 #[cfg(feature = "http")]
 fn server(options: Options) -> Result<SharedChat, CatalogError> {
     let options = read(options)?;
@@ -82,7 +82,7 @@ fn server(_: Options) -> Result<SharedChat, CatalogError> {
     crate::registry::missing_feature("`engine = \"server\"`", "http")
 }
 
-/// Returns the names of the options of a server.
+/// Returns the names of the options of the engine `server`; empty without the feature `http`.
 fn server_options() -> &'static [&'static str] {
     #[cfg(feature = "http")]
     return rollpacker_stages::fields::fields::<super::ChatServerOptions>();
@@ -90,7 +90,7 @@ fn server_options() -> &'static [&'static str] {
     &[]
 }
 
-/// Rejects options that belong to the other engine.
+/// Returns an error if one of the `options` is in `keys`, the options of the engine `other`, which was not selected.
 fn reject_options_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
     match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
         Some((key, found)) => {

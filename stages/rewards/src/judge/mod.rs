@@ -27,8 +27,8 @@ use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Scor
 
 /// A reward that a language model assigns.
 ///
-/// The verdict is parsed from the model's answer, at the place that the [form](VerdictForm) prescribes and nowhere else. If an answer has
-/// no verdict, the question is sent once more; a second answer without a verdict is an error, never a score of 0.
+/// The verdict is parsed from the model's answer, at the position that the [form](VerdictForm) prescribes and nowhere else. If an answer
+/// has no verdict, the question is sent once more; a second answer without a verdict is an error, never a score of 0.
 pub struct Judge {
     chat: SharedChat,
     template: Template,
@@ -43,8 +43,8 @@ documented! {
         /// The user prompt, a [Jinja template](Template). Default: a prompt that asks for a comparison with the ground truth, or for an
         /// assessment if there is none.
         pub prompt: String,
-        /// The system prompt, a [Jinja template](Template); empty for none. Default: a prompt that asks for a strict judgement and forbids
-        /// instructions from the response.
+        /// The system prompt, a [Jinja template](Template); empty for none. Default: a prompt that asks for a strict judgement and tells
+        /// the judge to ignore instructions in the response.
         pub system: String,
         /// The [form of the verdict](VerdictForm), a table: `form = "yes_no"`; `form = "score"` with `min` and `max`; or `form = "json"`
         /// with `field`, `min` (0) and `max` (1). `normalise = false` keeps the number of the forms `score` and `json` instead of scaling
@@ -54,7 +54,8 @@ documented! {
         pub votes: u32,
         /// The way to combine several verdicts. Default: `majority`.
         pub combine: Votes,
-        /// `true` if the judge only receives the part of a response after `</think>`. Default: `true`.
+        /// `true` if the judge only receives the part of a response after the last `</think>`, or all of a response without this tag.
+        /// Default: `true`.
         pub after_think: bool,
         /// The temperature of the judge's answers; 0 is greedy. From 0 to 2. Default: 0.
         pub temperature: f64,
@@ -174,14 +175,14 @@ impl Judge {
         self.template.render(sample, response, &verdict.instruction())
     }
 
-    /// Returns the maximum cost of one question.
+    /// Returns the cost of one question: one request, with the estimated tokens of the messages and of the longest possible answer.
     fn question_cost(&self, messages: &[Message]) -> Cost {
         let bytes = messages.iter().map(|message| message.content.len()).sum();
         let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
         Cost { requests: 1, tokens }
     }
 
-    /// Returns one verdict. `seed` distinguishes the verdicts of a response.
+    /// Asks for one verdict and returns it. `seed` distinguishes the verdicts of a response; it is less than `votes`.
     ///
     /// If the first answer has no verdict, the question is sent once more with the seed `seed + votes`, which no other verdict of this
     /// response uses. Its cost is spent first: [`Reward::cost`] covers one question per verdict.

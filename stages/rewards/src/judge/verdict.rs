@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The form of a verdict and its value.
+/// The form in which a judge must write its verdict, and the conversion of the verdict to a reward.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "form", rename_all = "snake_case", deny_unknown_fields)]
 pub enum VerdictForm {
     /// The last line is `Verdict: YES`, worth 1, or `Verdict: NO`, worth 0.
     #[default]
     YesNo,
-    /// The last line is `Verdict: <number>`.
+    /// The last line is `Verdict: <number>`, with a number in the range of the scale.
     Score(Scale),
     /// The answer is a JSON object, or ends with one in a fenced block.
     Json {
@@ -28,7 +28,7 @@ pub enum VerdictForm {
     },
 }
 
-/// The range of numeric verdicts.
+/// The range of numeric verdicts, and the scale of the reward.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
@@ -52,19 +52,19 @@ fn yes() -> bool {
 /// A parsed verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The value as a reward.
+    /// The reward for the verdict.
     pub value: f64,
     /// The verdict in a form in which equal verdicts are equal: a number without superfluous digits, `YES` or `NO`, `true` or `false`.
     pub text: String,
 }
 
-/// An error for an answer without a valid verdict in the expected place.
+/// The error for an answer without a valid verdict at the expected position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct Unreadable {
-    /// A description of the expected verdict and its place.
+    /// A description of the expected verdict and its position.
     pub expected: String,
-    /// The text that was found in place of the verdict, at most 200 characters.
+    /// The first 200 characters of the text at this position.
     pub found: String,
 }
 
@@ -97,10 +97,11 @@ impl VerdictForm {
         (!ordered).then(fault)
     }
 
-    /// Parses the verdict of an answer. Only the prescribed place counts, and the judge's own thinking before `</think>` is ignored.
+    /// Parses the verdict of an answer. Only the last line or the final JSON object counts, as the form requires. The judge's own thinking
+    /// before the last `</think>` is ignored.
     ///
     /// # Errors
-    /// If there is no verdict in this place, the verdict does not have this form, or its number is out of range.
+    /// If there is no verdict at this position, the verdict does not have this form, or its number is out of range.
     pub fn read(&self, answer: &str) -> Result<Verdict, Unreadable> {
         let answer = answer.rsplit("</think>").next().unwrap_or(answer).trim();
         match self {
@@ -173,7 +174,7 @@ impl VerdictForm {
     }
 }
 
-/// Returns the contents of a fenced block at the end of the text.
+/// Returns the contents of the fenced block that ends the text, without the info string `json`. Returns `None` if there is no such block.
 fn fenced(text: &str) -> Option<&str> {
     let body = text.strip_suffix("```")?;
     let begin = body.rfind("```")? + "```".len();

@@ -14,8 +14,9 @@ pub(crate) use pool::Pool;
 /// A reward that a program computes. Its processes stay alive from sample to sample.
 ///
 /// The program reads a line of JSON from its standard input, `{"id": 0, "response": ...}` with the configured fields, and writes a line of
-/// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts are labels, or
-/// `{"id": 0, "error": "...", "kind": "retryable"}`. If the process ends early or breaks the protocol, the error is retryable and quotes
+/// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts are labels, or `{"id": 0,
+/// "error": "...", "kind": "retryable"}`. The kind is `retryable`, `timeout` or `not_applicable`; without it, the error is fatal. An answer
+/// must have the id of its request and at most 1 MiB. If the process ends early or breaks the protocol, the error is retryable and quotes
 /// the end of its standard error.
 ///
 /// Each process scores one sample at a time. If the call is dropped or takes longer than 600 seconds, or if the process breaks the
@@ -31,13 +32,13 @@ documented! {
     #[derive(Clone, Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct ProcessOptions {
-        /// The program and its arguments.
+        /// The program and its arguments. They are not passed through a shell.
         pub command: Vec<String>,
         /// The maximum number of concurrent processes, which are started on demand. From 1 to 4096. Default: 1.
         #[serde(default = "processes")]
         pub processes: usize,
-        /// The names and contents of the fields of a request. Default: `data_source`, `messages`, `response`, `ground_truth` and
-        /// `extra_info`.
+        /// The names and contents of the fields of a request. The name `id` is reserved. Default: `data_source`, `messages`, `response`,
+        /// `ground_truth` and `extra_info`.
         #[serde(default = "all")]
         pub fields: Fields,
     }

@@ -25,14 +25,14 @@ pub(crate) struct Pool {
     requests: AtomicU64,
 }
 
-/// The first request of every process, which the process answers when it is ready.
+/// The first request to every process, with the id 0. The process answers it when it is ready.
 struct Setup {
-    /// The name of the loaded object, for errors.
+    /// The name, in errors, of the object that the process loads.
     subject: String,
     line: String,
 }
 
-/// The maximum of `processes`.
+/// The maximum number of processes of a pool.
 const MAX_PROCESSES: usize = 4096;
 
 /// The timeout of the first request of a process and, unless [`Pool::with_limit`] sets another one, of every request. It prevents a program
@@ -40,7 +40,7 @@ const MAX_PROCESSES: usize = 4096;
 const MAX_CALL: Duration = Duration::from_secs(600);
 
 impl Pool {
-    /// Creates a pool of up to `processes` processes.
+    /// Creates a pool of up to `processes` processes, which requests start.
     ///
     /// # Errors
     /// If the number of processes is out of range.
@@ -81,8 +81,8 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Sends a request to an idle or new process and returns its answer without the id. The process becomes idle again only if it answered;
-    /// otherwise it is dropped, and thereby killed.
+    /// Waits until fewer processes than the maximum are busy, sends the request to an idle or new process, and returns its answer without
+    /// the id. The process becomes idle again only if it answered; otherwise it is dropped, and thereby killed.
     pub(crate) async fn request(
         &self,
         mut request: Map<String, Value>,

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use rollpacker_stages::reward::RewardError;
 use rollpacker_stages::secret::{quote, redact};
 
-/// A process. It is killed on drop together with its process group.
+/// A process of a pool. Dropping this value kills the process together with its group.
 pub(super) struct Worker {
     child: Child,
     /// The process group. Its id equals the id of the process.
@@ -25,7 +25,7 @@ pub(super) struct Worker {
     output: Tail,
 }
 
-/// The last bytes of a stream.
+/// The last [`MAX_TAIL`] bytes of a stream.
 #[derive(Default)]
 struct Tail(VecDeque<u8>);
 
@@ -40,7 +40,7 @@ const MAX_TAIL: usize = 4 * MAX_QUOTE + 4096;
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Starts a process in a process group of its own.
+    /// Starts a process in a process group of its own. Any failure is a fatal error.
     pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
         let name = command.first().map_or("", String::as_str);
         let failed =

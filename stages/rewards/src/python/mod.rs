@@ -85,16 +85,16 @@ fn processes() -> usize {
     1
 }
 
-/// The program of each process.
+/// The source of the program that each process executes: it loads the file and answers requests.
 const RUNNER: &str = concat!(include_str!("results.py"), include_str!("runner.py"));
 
-/// The Python program on the command line. It receives [`RUNNER`] in the first request, so that the command line stays short in lists of
+/// The Python program on the command line, which reads [`RUNNER`] from the first request. The command line thereby stays short in lists of
 /// processes.
 const START: &str = r#"import json, sys
 setup = json.loads(sys.stdin.buffer.readline())
 exec(compile(setup["runner"], "<rollpacker>", "exec"))"#;
 
-/// The description of a loaded function.
+/// The answer of a process to the first request, after it has loaded the function.
 #[derive(Deserialize)]
 struct Loaded {
     signature: PythonSignature,
@@ -108,8 +108,8 @@ impl PythonReward {
     /// Loads the file in a process to check it, and blocks the calling thread meanwhile.
     ///
     /// # Errors
-    /// If an option is out of range, `conversational` is set for a function in verl's form, the interpreter cannot be started, the file
-    /// cannot be loaded, or the function is missing or takes other arguments.
+    /// If an option is out of range or the file does not exist. If the interpreter cannot be started, the file cannot be loaded, or the
+    /// function is missing or takes other arguments. If `conversational` is set for a function in verl's form.
     pub fn new(options: PythonOptions) -> Result<Self, CatalogError> {
         let file = options.file.display();
         check_file(&options.file)?;

@@ -23,7 +23,7 @@ documented! {
     }
 }
 
-/// The agreement of the words of two texts.
+/// The agreement between the words of an answer and those of a ground truth. Each number is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Overlap {
     f1: f64,

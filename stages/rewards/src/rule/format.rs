@@ -11,13 +11,13 @@ documented! {
     pub struct Format {
         /// The required structure. Default: `think_answer`.
         pub style: FormatStyle,
-        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default:
-        /// `false`.
+        /// `true` if the chat template of the model opens `<think>` itself, so that a response may omit this tag. A prompt that ends in
+        /// `<think>` has the same effect. Default: `false`.
         pub think_in_prompt: bool,
     }
 }
 
-/// The structure of a response.
+/// The structure that a response must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatStyle {
@@ -45,7 +45,8 @@ impl Reward for Format {
 }
 
 impl FormatStyle {
-    /// Returns `true` if a response has the structure. `opened` means that the prompt ends in `<think>`, so that the response may omit it.
+    /// Returns `true` if a response has the structure. If `opened` is `true`, the prompt or the chat template has opened `<think>`, and the
+    /// response may omit this tag.
     pub(super) fn fits(self, response: &str, opened: bool) -> bool {
         let text = match self {
             Self::ThinkAnswer => response.trim(),

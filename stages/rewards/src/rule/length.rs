@@ -7,7 +7,7 @@ use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, GroupReward, Reward, RewardError, Sample, Score};
 
 /// A penalty for responses near the maximum length. It is 0 up to `max_length - cache` tokens, decreases linearly to -1 at `max_length`,
-/// and is -1 beyond.
+/// and is -1 beyond. With `cache = 0`, it is 0 up to and including `max_length`.
 ///
 /// Source: DAPO, equation 13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ fn no_own_score() -> RewardError {
     )
 }
 
-/// Returns the number of tokens of a response.
+/// Returns the number of tokens of a response. Returns an error if the response has text but no known number of tokens.
 fn length(sample: &Sample) -> Result<u32, RewardError> {
     match sample.tokens() {
         0 if !sample.response.is_empty() => {

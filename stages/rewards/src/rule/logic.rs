@@ -33,8 +33,8 @@ documented! {
         pub scoring: LogicScoring,
         /// The position of the answer. Logic-RL's scoring only reads `<answer>`. Default: `auto`.
         pub answer: AnswerIn,
-        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default:
-        /// `false`.
+        /// `true` if the chat template of the model opens `<think>` itself. The response may then omit this tag, and with `logic_rl` it
+        /// must. A prompt that ends in `<think>` has the same effect. Default: `false`.
         pub think_in_prompt: bool,
     }
 }
@@ -46,12 +46,13 @@ pub enum LogicScoring {
     /// 1 if the answer is right, otherwise 0, regardless of the structure.
     #[default]
     Plain,
-    /// The scoring of Logic-RL: 1 or -1 for the structure, plus 2 for a right answer, -1.5 for a wrong answer, and -2 if the answer is
-    /// missing or unreadable, or the response lacks the structure.
+    /// The scoring of Logic-RL: 1 or -1 for the structure, plus the score of the answer. A right answer gets 2 and a wrong one -1.5. An
+    /// answer that is missing or unreadable gets -2, and so does any answer in a response without the structure. Only the roles knight and
+    /// knave are recognized.
     LogicRl,
 }
 
-/// The role of each person.
+/// The role of each person, in lower case, by the name of the person.
 type Roles = BTreeMap<String, String>;
 
 impl Reward for Logic {
@@ -84,7 +85,7 @@ impl Logic {
     }
 }
 
-/// Returns the roles in the ground truth.
+/// Returns the roles in the ground truth of a sample. Returns an error if there is no ground truth or it has no readable claims.
 fn truth(sample: &Sample) -> Result<Roles, RewardError> {
     let text = sample.truth()?;
     let json = text.starts_with('{').then(|| serde_json::from_str::<serde_json::Value>(text).ok());

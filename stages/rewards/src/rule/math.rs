@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Math(pub Verifier);
 
-/// The maximum of `precision`.
+/// The maximum of `precision`, in decimal places.
 const MAX_DECIMALS: u32 = 30;
 
 /// The documentation of the options of [`Verifier`], whose crate does not depend on [`documented`](rollpacker_stages::documented!).

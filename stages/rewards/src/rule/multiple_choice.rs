@@ -14,7 +14,7 @@ use super::answer_in::AnswerIn;
 use super::normal_form::SQUAD;
 
 documented! {
-    /// 1 if a response chooses the right letter, otherwise 0.
+    /// 1 if a response chooses the right letter, otherwise 0. Without a list of choices, the letters are A to H.
     ///
     /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the
     /// choice whose text equals the answer, or else the last capital letter that stands alone.
@@ -54,7 +54,7 @@ impl Reward for MultipleChoice {
 /// The letters of questions without a list of choices. The range covers common benchmarks, and only `A` is also an English word.
 const LETTERS: std::ops::RangeInclusive<char> = 'A'..='H';
 
-/// The choices: letters and texts.
+/// The choices of a question in order, each with its letter and its text; empty if the sample lists no choices.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Choices(Vec<(char, String)>);
 
@@ -145,7 +145,7 @@ impl Choices {
             .ok_or_else(wrong)
     }
 
-    /// Returns the letter that an answer chooses.
+    /// Returns the letter that an answer chooses, or `None` if it chooses none.
     fn chosen(&self, answer: &str) -> Option<char> {
         let stated = [&*STATED, &*BOLD]
             .into_iter()

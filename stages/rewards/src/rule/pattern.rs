@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer_in::AnswerIn;
 
-/// 1 if the answer of a response matches a regular expression, otherwise 0.
+/// 1 if the answer of a response matches a regular expression, otherwise 0. A response without an answer gets 0.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,

@@ -36,10 +36,10 @@ documented! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Token ids of the response.
+    /// Token ids of the response. A response with text but without token ids is an error, as with an engine that only counts tokens.
     #[default]
     Tokens,
-    /// Words in lower case.
+    /// Words in lower case, separated by blanks.
     Words,
 }
 
@@ -87,7 +87,7 @@ impl Reward for Repetition {
     }
 }
 
-/// Returns the fraction of n-grams that repeat an earlier one.
+/// Returns the fraction of n-grams that repeat an earlier one; 0 if there are no n-grams.
 fn repeated<T: Eq + std::hash::Hash>(units: &[T], ngram: usize) -> f64 {
     let all = units.windows(ngram);
     let count = all.len();

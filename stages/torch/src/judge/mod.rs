@@ -2,9 +2,10 @@
 //!
 //! Questions wait in one queue. By default, the judge's own thread answers them, up to `max_running` at once. If the judge is colocated and
 //! an engine [runs](crate::rollout::TorchEngine::colocate) it, the engine's instances answer them instead, together with the actor's
-//! responses ([`colocated`](crate::rollout::colocated)). The thread takes over whenever no instance hosts the judge: before the engine
-//! starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a change
-//! interrupts keeps its tokens and continues after them.
+//! responses ([`colocated`](crate::rollout::colocated)). A judge with a memory budget runs on one instance only, because its layer buffers
+//! cannot be shared. The thread takes over whenever no instance hosts the judge: before the engine starts, while all instances are
+//! released, after the engine has ended, and without an engine, as in `score`. An answer that such a change interrupts keeps its tokens and
+//! continues after them.
 //!
 //! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
 //! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout) documents.

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::bytes::Bytes;
 use crate::rollout::generator::Capacity;
 
-/// The maximum number of threads of torch operations.
+/// The largest allowed value of `threads`.
 const MAX_THREADS: usize = 1024;
-/// The maximum number of concurrent answers.
+/// The largest allowed value of `max_running`.
 const MAX_RUNNING: usize = 1 << 31;
-/// The maximum number of tokens of a cache or an iteration.
+/// The largest allowed value of `kv_cache_tokens` and `guest_tokens`.
 const MAX_TOKENS: usize = 1 << 40;
 
 /// The options of an in-process judge (`engine = "torch"`).
@@ -23,7 +23,7 @@ const MAX_TOKENS: usize = 1 << 40;
 pub struct TorchChatOptions {
     /// A folder in Hugging Face format with the model, its tokenizer and chat template. Required.
     pub model_path: PathBuf,
-    /// The device: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
+    /// The device that holds the weights and computes the answers: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
     pub device: DeviceChoice,
     /// Number of threads that a torch operation uses on the judge's own thread, 1 to 1024; 1 by default.
     pub threads: usize,
@@ -35,7 +35,8 @@ pub struct TorchChatOptions {
     /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; at least 1, 16384 by
     /// default. Answers beyond this limit are preempted and computed again.
     pub kv_cache_tokens: usize,
-    /// `true` if the model runs on the actor's engine instances, if there are any; `false` by default.
+    /// `true` to run the model on the actor's engine instances while there are any; `false` by default. With `memory_budget`, it runs on
+    /// one instance only.
     pub colocated: bool,
     /// Number of tokens that the model may process on an instance after each iteration of the actor, at least 1; 256 by default. A longer
     /// prompt waits until it fits into the tokens of several iterations. Requires `colocated`.

@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 
 use crate::rollout::sequence::Sequence;
 
-/// An answer to a question.
+/// The answer to a question, before it is decoded.
 #[derive(Debug)]
 pub(super) struct JudgeAnswer {
-    /// The token ids of the answer.
+    /// The token ids of the answer, including its end token if there is one.
     pub(super) ids: Vec<i32>,
     /// The reason why the answer ended.
     pub(super) reason: FinishReason,
 }
 
-/// The answer, or the reason why the judge has failed.
+/// The reply to a question: the answer, or the reason why the judge has failed.
 pub(super) type JudgeReply = Result<JudgeAnswer, Arc<str>>;
 
 /// A question, with the tokens of its answer generated so far.
@@ -45,7 +45,7 @@ struct QueueState {
     waiting: VecDeque<Question>,
     /// The instances that answer questions, each with its waker.
     instances: BTreeMap<u64, Waker>,
-    /// The number of the next question.
+    /// The number that identifies the next question, counted from 0.
     next_id: u64,
     /// The id of the instance that was registered last; 0 before the first.
     last_instance: u64,
@@ -58,11 +58,11 @@ struct QueueState {
 /// The next action of the judge's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JudgeAction {
-    /// Answer questions.
+    /// Answers questions.
     Answer,
-    /// Return all questions to the queue, because an instance answers them.
+    /// Returns all questions to the queue, because an instance answers them.
     ReturnQuestions,
-    /// End the thread.
+    /// Ends the thread.
     End,
 }
 
@@ -121,14 +121,14 @@ impl Questions {
         instance
     }
 
-    /// Unregisters an instance.
+    /// Unregisters the instance with the id `instance`. If no instance remains, the judge's own thread answers the questions.
     pub(super) fn unregister(&self, instance: u64) {
         let mut state = self.lock();
         state.instances.remove(&instance);
         self.wake(state);
     }
 
-    /// Returns `true` if an instance is registered.
+    /// Returns `true` if an instance is registered as a host.
     pub(super) fn has_instances(&self) -> bool {
         !self.lock().instances.is_empty()
     }
@@ -148,7 +148,7 @@ impl Questions {
         reason
     }
 
-    /// Ends the judge's own thread.
+    /// Ends the judge's own thread after its current iteration.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

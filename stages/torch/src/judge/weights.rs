@@ -35,7 +35,7 @@ impl JudgeWeights {
         Ok(Self::Streamed(LockedDecoder::new(decoder)))
     }
 
-    /// Returns a network to run on one thread.
+    /// Returns a network over these weights, for use on one thread.
     pub(super) fn network(&self) -> Box<dyn Network> {
         match self {
             Self::Resident(decoder) => Box::new(decoder.share()),

@@ -33,7 +33,7 @@ pub(crate) struct Checkpoint {
     entries: HashMap<String, TensorEntry>,
 }
 
-/// One of the weights files.
+/// A weights file of the folder, open for reading.
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
@@ -49,7 +49,7 @@ struct TensorEntry {
     shard: usize,
     /// Offset from the start of the shard's values, in bytes.
     offset: u64,
-    /// The number of values.
+    /// The number of values of the tensor.
     values: usize,
     kind: Kind,
 }
@@ -73,7 +73,8 @@ impl Checkpoint {
     /// Opens the weights files of a folder and reads their headers.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or type, or does not belong to this model.
+    /// Returns an error if a file cannot be read, or a tensor is missing, occurs in two files, has a wrong shape or type, or does not
+    /// belong to this model.
     pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Result<Self, TorchError> {
         let mut missing: BTreeMap<_, _> = layout::parameters(config).into_iter().collect();
         let mut extra = Vec::new();

@@ -7,8 +7,9 @@ use tch::{Cuda, Device};
 
 use super::TorchError;
 
-/// Returns the chosen device; `Auto` is the first CUDA device if there is one, otherwise the CPU. Unless the choice is the CPU, this loads
-/// CUDA, so call it before the first tensor is created.
+/// Returns the chosen device. `Auto` is the first CUDA device if there is one, otherwise the CPU; `FirstCuda` is the first CUDA device.
+///
+/// Unless the choice is the CPU, this function loads CUDA. Call it before the first tensor is created.
 ///
 /// # Errors
 /// Returns an error if a CUDA device was requested explicitly, and the machine has no such device or CUDA cannot be used.
@@ -28,8 +29,8 @@ pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
 
 /// Sets the number of threads that torch operations called from this thread may use. 0 counts as 1.
 ///
-/// OpenMP stores the number per calling thread. A thread that owns an engine or a trainer should set 1: on small models, the threads of an
-/// operation lose more time waiting for one another than they save.
+/// OpenMP stores the number per calling thread, so every thread that calls torch operations sets its own. On small models, 1 is fastest:
+/// the threads of an operation lose more time waiting for one another than they save.
 pub fn set_threads_of_this_thread(threads: usize) {
     // The first parallel operation of a thread sets the number that any thread set last. Reading the number does so, too, and only once,
     // so that the operations keep the number that is set next.

@@ -18,9 +18,9 @@ pub enum TorchError {
     /// The store does not hold a policy version: the version was never published there, or the store has dropped it since.
     #[error("policy {version} is not at `{location}`: the store holds {held}")]
     NotPublished {
-        /// The policy version.
+        /// The requested policy version.
         version: PolicyVersion,
-        /// The location that was given for the weights.
+        /// The location of the requested policy, such as `memory:v3`.
         location: String,
         /// The versions that the store holds, separated by commas.
         held: String,
@@ -41,7 +41,7 @@ pub enum TorchError {
     MemoryBudget {
         /// The model's folder.
         folder: PathBuf,
-        /// The budget, in bytes.
+        /// The configured budget, in bytes.
         budget: u64,
         /// The smallest sufficient budget, in bytes.
         min: u64,
@@ -49,13 +49,13 @@ pub enum TorchError {
         outer: u64,
         /// Bytes of the layer buffers and of the reading buffers.
         layers: u64,
-        /// Bytes of keys, values, activations and logits.
+        /// Bytes of keys and values, plus the larger of activations and logits.
         demand: u64,
     },
     /// A libtorch operation failed, or a tensor has a type that cannot be written to a file.
     #[error("libtorch: {reason}")]
     Torch {
-        /// The first line of the error message.
+        /// The first line of libtorch's error message, or the tensor type that cannot be written.
         reason: String,
     },
 }

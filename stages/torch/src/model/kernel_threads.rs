@@ -1,9 +1,8 @@
 //! The threads among which the kernels of this crate divide their work.
 //!
 //! libtorch's operations use threads of their own, which occupy their cores while they wait for the next operation. The kernels then lack
-//! these cores. A thread with [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_libtorch_threads`].
-//! Call [`with_libtorch_threads`] to give the cores to the threads of libtorch, and [`with_polling_threads`] to give the cores to the
-//! kernel threads.
+//! these cores. A thread with [`KernelThreads`] therefore computes libtorch's operations alone. [`with_libtorch_threads`] gives the cores
+//! to the threads of libtorch during a call, and [`with_polling_threads`] gives them to the kernel threads.
 
 use std::io;
 use std::ops::Range;
@@ -35,7 +34,7 @@ pub(crate) struct KernelThreads(
 impl KernelThreads {
     /// Makes the kernels that the calling thread runs use `threads` threads, itself included; 0 counts as 1. Call this once per thread.
     ///
-    /// If the processor lacks the instructions of the kernels, libtorch computes instead, and its operations use all threads.
+    /// If the kernels cannot run here, libtorch computes instead, and its operations use `threads` threads.
     ///
     /// # Errors
     /// Returns an error if the system cannot create the threads, or the calling thread already has kernel threads.
@@ -53,8 +52,8 @@ impl KernelThreads {
     }
 }
 
-/// Runs `compute` with all threads of the calling thread available to libtorch's operations. Use it for work with few or no kernels of this
-/// crate.
+/// Runs `compute` with all threads of the calling thread available to libtorch's operations. Use it where libtorch's operations take much
+/// of the time: for a prefill, whose attention libtorch computes, and for networks without packed weights.
 pub(crate) fn with_libtorch_threads<R>(compute: impl FnOnce() -> R) -> R {
     let threads = count();
     if threads == 1 {
@@ -164,7 +163,7 @@ pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
     });
 }
 
-/// Returns the number of kernel threads of the calling thread, itself included.
+/// Returns the number of kernel threads of the calling thread, itself included; 1 if it has no others.
 pub(crate) fn count() -> usize {
     rayon::current_thread_index().map_or(1, |_| rayon::current_num_threads())
 }

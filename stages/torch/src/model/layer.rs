@@ -16,7 +16,7 @@ pub(crate) type Attend<'a> =
 /// with its own gradient.
 pub(crate) type Handle = fn(&Tensor) -> Tensor;
 
-/// A transformer block.
+/// A transformer block: attention and feed-forward, each with a norm before it and a residual connection around both.
 #[derive(Debug)]
 pub(crate) struct Layer {
     heads: Heads,

@@ -1,7 +1,7 @@
 //! The network of a language model and its weights.
 //!
-//! A model that loads without an error computes the same results as in transformers. This module reads only the weights of a model folder;
-//! [`rollpacker_model`] reads the other files.
+//! A model that loads without an error computes the same results as in transformers, up to rounding. This module reads only the weights of
+//! a model folder; [`rollpacker_model`] reads the other files.
 
 mod allocator;
 mod checkpoint;

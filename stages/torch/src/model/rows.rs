@@ -17,7 +17,7 @@ use super::{host, kernel_threads};
 /// Number of partial sums of a norm. Several independent sums hide the latency of an addition.
 const LANES: usize = 16;
 
-/// The cost of an element, in multiplications of the matrix kernel.
+/// The assumed cost of an element of a result, in multiplications of the matrix kernel.
 const COST: usize = 8;
 
 /// The CPU kernels for the operations between the matrix products of a layer. A value exists only if the processor has the instructions for
@@ -45,9 +45,10 @@ pub(super) struct HeadColumns<'a> {
     pub(super) norm: Option<RmsNorm<'a>>,
 }
 
-/// An operation on rows. It is inlined, so that it is compiled for the instructions of its caller.
+/// An operation that computes a result row by row. Implementations of `write` must be `#[inline(always)]`, so that they are compiled for
+/// the instructions of their caller.
 trait RowOperation: Sync {
-    /// Writes row `row` of the result.
+    /// Writes row `row` of the result to `out`.
     fn write(&self, row: usize, out: &mut [f32]);
 }
 
@@ -82,15 +83,17 @@ impl RowOperations {
         Instructions::detect().map(Self)
     }
 
-    /// Normalizes the rows of `x [n, width]`.
+    /// Applies `norm` to each row of `x [n, width]`.
     pub(super) fn normalize(self, x: &Tensor, norm: &RmsNorm<'_>) -> Result<Tensor, TchError> {
         let (rows, width) = x.size2()?;
         self.each(&[rows, width], &Normalized { x: &host::floats(x)?, norm })
     }
 
-    /// Returns the rotated heads of the rows of `x [n, width]`, as `[n, heads, dim]`. The pair `(x[i], x[i + dim / 2])` of a head is
-    /// rotated by an angle, after the norm of `columns` if there is one. `cos` and `sin` have `dim` numbers for each row; the sine is
-    /// negated in the first half.
+    /// Rotates the heads in `columns` of each row of `x [n, width]`, after the norm of `columns` if there is one. Returns the heads as
+    /// `[n, heads, dim]`.
+    ///
+    /// Each pair `(h[i], h[i + dim / 2])` of a head `h` is rotated by an angle of its own. `cos` and `sin` have `dim` numbers for each row;
+    /// the sine is negated in the first half.
     pub(super) fn rotate(
         self,
         x: &Tensor,
@@ -111,7 +114,7 @@ impl RowOperations {
         self.each(&[rows, width / 2], &Gated { gate_up: &host::floats(gate_up)? })
     }
 
-    /// Returns a tensor of size `size [n, ..]` that an operation writes row by row, on all threads of the caller.
+    /// Returns a tensor of size `size [n, ..]` that an operation writes row by row, on the kernel threads of the caller.
     fn each<O: RowOperation>(self, size: &[i64], operation: &O) -> Result<Tensor, TchError> {
         let rows = size.first().map_or(0, |rows| *rows as usize);
         host::create_tensor(size, None, |out| {

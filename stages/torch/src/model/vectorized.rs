@@ -5,14 +5,14 @@ use pulp::{Arch, WithSimd};
 /// The vector instructions of a processor, for which the kernels of this crate are compiled.
 ///
 /// `with_simd` of a kernel, and all functions that it calls, must be `#[inline(always)]`: they are compiled for the instructions of their
-/// caller. Sums that must stay in registers are vectors of [`pulp`]; whether the compiler vectorizes loops over arrays of them depends on
-/// the rest of the function.
+/// caller. Sums that must stay in registers are vectors of [`pulp`], because the compiler does not always vectorize a loop over an array of
+/// sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instructions(Arch);
 
 impl Instructions {
-    /// Returns the widest instructions that the processor has. `None` if the processor has no vector instructions, this crate is compiled
-    /// without vectorization, or the processor is not an x86-64: the kernels were never tested on others.
+    /// Returns the widest instructions that the processor has: AVX-512, otherwise AVX2 and FMA. `None` if the processor has neither, if it
+    /// is not an x86-64, because the kernels are not tested on others, or if this crate is compiled without vectorization.
     pub(crate) fn detect() -> Option<Self> {
         let arch = Arch::new();
         let has_kernels = cfg!(all(vectorized, target_arch = "x86_64"));
@@ -63,7 +63,7 @@ pub(crate) fn prefetch<T>(numbers: &[T]) {
 pub(crate) fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts, of which the first has few bits.
+    /// ln 2 as a sum. The first number has few bits, so that its product with `n` is exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     const COEFFICIENTS: [f32; 5] = [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
     let x = if x < -87.0 { -87.0 } else { x };

@@ -14,7 +14,7 @@ pub(super) const BLOCK: usize = 16;
 
 /// The numbers of the blocks of a cache. Clones share the numbers.
 ///
-/// The pool hands out the lowest free number, so that the blocks in use gather in few chunks of memory.
+/// The pool assigns the lowest free number, so that the blocks in use gather in few chunks of memory.
 #[derive(Clone, Debug)]
 pub(super) struct BlockPool(Arc<Mutex<PoolState>>);
 
@@ -42,7 +42,7 @@ pub(super) struct BlockTable {
     pool: BlockPool,
 }
 
-/// A copy of a block's memory to another block.
+/// A copy of the memory of block number `from` to the memory of block number `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockCopy {
     pub(super) from: usize,
@@ -114,7 +114,7 @@ impl Drop for Block {
 }
 
 impl BlockTable {
-    /// Returns the numbers of the blocks.
+    /// Returns the numbers of the blocks, in the order of the positions.
     pub(super) fn numbers(&self) -> impl ExactSizeIterator<Item = usize> {
         self.blocks.iter().map(|block| block.number)
     }

@@ -21,9 +21,9 @@ const ALONE_TOKENS: usize = 512;
 
 /// A list of models that an engine can run on its instances. A clone is a handle to the same list.
 ///
-/// [`TorchChat::register_in`](crate::judge::TorchChat::register_in) adds a model. An engine that [hosts](super::TorchEngine::colocate) the
-/// list runs the models that are in the list at that time. An instance that is placed later runs the models that are in the list when it is
-/// placed.
+/// [`TorchChat::register_in`](crate::judge::TorchChat::register_in) adds a model. [`TorchEngine::colocate`](super::TorchEngine::colocate)
+/// runs the models that are in the list at the time of the call. An instance that is placed later runs the models that are in the list when
+/// it is placed.
 #[derive(Clone, Default)]
 pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 
@@ -104,8 +104,8 @@ impl BudgetedWorkload {
             self.credit = 0;
             return 0;
         }
-        // Save unused tokens up to what the next iteration needs. Capping the credit keeps an idle or small colocated model from collecting
-        // a large burst.
+        // Save unused tokens up to what the next iteration needs. Without this cap, a colocated model with little work could save many
+        // tokens and then delay the actor by using all of them at once.
         self.credit = (self.credit + self.share).min(self.share.max(pending_tokens));
         let took = self.workload.step(self.credit);
         self.credit = self.credit.saturating_sub(took);

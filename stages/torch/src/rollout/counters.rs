@@ -59,7 +59,7 @@ impl Counters {
         loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
-    /// Returns a count that changes with every iteration of the actor or of a colocated model.
+    /// Returns a count that changes with every iteration of the actor, and with every iteration of a colocated model that processes tokens.
     pub(super) fn work(&self) -> u64 {
         let counters = [&self.decode_iterations, &self.prefill_tokens, &self.colocated_tokens];
         counters.map(|of| of.load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)

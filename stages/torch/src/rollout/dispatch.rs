@@ -16,7 +16,7 @@ pub(super) struct Dispatch<T> {
     loads: Vec<usize>,
     /// Number of instances that take responses: the first of `loads`.
     placed: usize,
-    /// Responses that are held until an instance is placed, in order.
+    /// Responses that are held until an instance is placed, in the order in which they were sent.
     held: Vec<(SampleId, T)>,
 }
 
@@ -29,12 +29,12 @@ struct Assignment {
     aborted: bool,
 }
 
-/// The next step of a response.
+/// The action that the caller of [`Dispatch::send`] must take for a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<T> {
-    /// The response is sent to an instance.
+    /// The response must be sent to the instance with this index.
     To(usize, T),
-    /// The response was aborted before it was sent, and ends.
+    /// The response must be reported as aborted, because it was aborted before it could be sent.
     Ends(T),
 }
 

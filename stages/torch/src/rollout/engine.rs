@@ -8,17 +8,17 @@
 //! responses, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
 //! Responses that end leave at once, so that no time is spent on padding.
 //!
-//! Requests made between two polls are sent to an instance together, unless a load, an abort or a placement comes between them. If they
-//! fit, they start in the same iteration: their prompts are prefilled together, and which response ends first depends on their lengths, not
-//! on how fast the requests were made.
+//! Requests made between two calls of `poll` or, in lockstep, `reached` are sent to an instance together, unless a load, an abort or a
+//! placement comes between them. If they fit, they start in the same iteration: their prompts are prefilled together, and which response
+//! ends first depends on their lengths, not on how fast the requests were made.
 //!
 //! [`place`](RolloutEngine::place) sets the number of instances that take responses. The others hand over their responses, as prompts and
 //! tokens without the cache, and free the memory of the cache; they keep their weights up to date. A response that is handed over is
 //! computed again on its new instance, and counts as preempted if it had a cache.
 //!
-//! A device stands for the threads and the KV budget of one instance. With `tensor_parallel` above 1, an instance computes with the devices
-//! of several instances, and the other instances hold no responses. When `tensor_parallel` changes, every instance hands over its
-//! responses.
+//! Placements count devices. A device is the threads and the KV budget of one instance. With `tensor_parallel` above 1, an instance
+//! computes with the devices of several instances, and the other instances hold no responses. When `tensor_parallel` changes, every
+//! instance hands over its responses.
 //!
 //! [Colocated models](super::colocated) run on the placed instances between the iterations of the actor.
 //!

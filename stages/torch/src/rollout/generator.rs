@@ -33,14 +33,14 @@ pub(crate) struct Generator<N> {
     passes: Option<Passes>,
 }
 
-/// The capacity of a generator.
+/// The limits on the sequences of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     /// Maximum number of sequences that run at once.
     pub(crate) max_running: usize,
     /// Maximum number of tokens that the running sequences hold in the KV cache together, rounded up to blocks.
     pub(crate) kv_cache_tokens: usize,
-    /// Maximum number of tokens of a sequence.
+    /// Maximum number of tokens of a sequence, prompt and response together.
     pub(crate) token_limit: usize,
 }
 
@@ -65,7 +65,7 @@ impl Capacity {
 pub(crate) struct AdmissionWork {
     /// Number of preempted sequences, which must be computed again.
     pub(crate) preempted: usize,
-    /// Number of tokens run through the network.
+    /// Number of prefilled tokens, each of which was run through the network.
     pub(crate) prefilled: usize,
 }
 
@@ -145,7 +145,7 @@ impl<N: Network> Generator<N> {
         self.scheduler.is_idle()
     }
 
-    /// Returns the running sequences.
+    /// Returns the running sequences in the order of their rows.
     pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &Sequence> {
         self.scheduler.running()
     }
@@ -160,13 +160,14 @@ impl<N: Network> Generator<N> {
         self.scheduler.waiting_tokens()
     }
 
-    /// Returns `true` if a sequence of `tokens` tokens would be admitted in the next iteration, after all waiting sequences.
+    /// Returns `true` if there is a row and KV budget for a sequence of `tokens` tokens in addition to all running and waiting sequences,
+    /// or if there are no other sequences.
     pub(crate) fn has_room_for(&self, tokens: usize) -> bool {
         self.scheduler.has_room_for(tokens)
     }
 
-    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `max` tokens together, and
-    /// prefills what the cache lacks.
+    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `max` tokens together, and prefills
+    /// the prefixes that are not in the cache. `now` is recorded as the start of a sequence that is admitted for the first time.
     pub(crate) fn admit_and_prefill(
         &mut self,
         now: Nanos,

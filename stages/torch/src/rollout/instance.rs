@@ -24,20 +24,20 @@ use crate::model::kernel_threads;
 /// the order in which they were sent. In deterministic mode, `Load` and `Generate` may be deferred, and later commands of other kinds
 /// overtake them; see [`Backlog`].
 pub(super) enum InstanceCommand {
-    /// Load the weights of a policy. The command carries the weights, because the store may drop the version before the instance executes
+    /// Loads the weights of a policy. The command carries the weights, because the store may drop the version before the instance executes
     /// the command.
     Load(Policy, Weights),
-    /// Generate these responses.
+    /// Generates these responses.
     Generate(Vec<Sequence>),
-    /// Abort the response.
+    /// Aborts the response with this id.
     Abort(SampleId),
-    /// Hand over all responses, free the memory of the cache, and drop the colocated models.
+    /// Hands over all responses, frees the memory of the cache, and drops the colocated models.
     HandOver,
-    /// Compute with this many devices from now on. The instance must have no running responses.
+    /// Sets the number of devices. The instance must have no running responses.
     SetDevices(u32),
-    /// Run these colocated models, in addition to the models that run already. The models wake the thread through the waker.
+    /// Runs these colocated models, in addition to the models that run already. The models wake the thread through the waker.
     Colocate(ColocatedModels, Waker),
-    /// Wake the thread, so that it checks for work of its colocated models.
+    /// Wakes the thread, so that it checks for work of its colocated models.
     CheckWorkloads,
 }
 
@@ -288,7 +288,8 @@ impl Instance {
         self.generator.set_kv_cache_tokens(kv_tokens);
     }
 
-    /// Runs one decode iteration, which samples a token for every running response.
+    /// Runs one iteration: admits and prefills waiting responses, samples a token for every running response, and reports the responses
+    /// that end.
     fn iterate(&mut self) -> Result<(), InstanceError> {
         let begun = self.clock.now();
         let admission = self.generator.admit_and_prefill(begun, usize::MAX)?;

@@ -49,7 +49,7 @@ pub(super) struct InstanceContext {
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reports: ReportSender,
-    /// Number of instances that are busy.
+    /// Number of instances that have responses.
     pub(super) busy: Arc<AtomicU32>,
     /// The way to split rows into passes; `None` if generation is not deterministic.
     pub(super) passes: Option<Passes>,

@@ -2,7 +2,7 @@
 //!
 //! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
 //! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
-//! last tokens are computed alone and together with others.
+//! last tokens are computed alone and together with tokens of other sequences.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -20,7 +20,7 @@ const CANDIDATES: [Passes; 2] =
 /// Number of tokens of the test sequence: some tokens attend to one extent of the cache, the others to two.
 const TOKENS: usize = EXTENT + ALONE;
 
-/// Number of tokens that are computed alone.
+/// Number of tokens at the end of the test sequence that are computed alone.
 const ALONE: usize = 8;
 
 /// The reason why generation cannot be deterministic on this machine.
@@ -31,7 +31,7 @@ pub enum InvarianceError {
         "the kernels of this machine compute the logits of a token differently {circumstances}; deterministic generation needs them equal"
     )]
     Bits {
-        /// The circumstances of the two computations.
+        /// The circumstances of the two computations, such as `in passes of 8 and of 64 rows`.
         circumstances: String,
     },
     /// A libtorch operation of the test failed.
@@ -160,7 +160,8 @@ mod tests {
     use crate::model::Decoder;
     use crate::model::network::Attend;
 
-    /// A decoder on a machine with inexact kernels: the error of each logit depends on the row's place and on the rows of its pass.
+    /// A decoder on a machine with inexact kernels: the error of each logit depends on the index of its row and on the number of rows of
+    /// the pass.
     struct Machine {
         decoder: Decoder,
         error: fn(place: i64, rows: i64) -> f32,

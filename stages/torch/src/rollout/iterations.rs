@@ -86,7 +86,7 @@ pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<R
     sums.into_iter().map(|(kind, tally)| tally.row(kind)).collect()
 }
 
-/// The busy flag of an instance, and the number of busy instances.
+/// The busy flag of an instance, and the number of busy instances. An instance is busy while it has responses.
 #[derive(Debug)]
 pub(super) struct BusyFlag {
     busy_instances: Arc<AtomicU32>,

@@ -1,8 +1,10 @@
 //! Keys and values of the running responses, and attention over them.
 //!
-//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. Over [host memory](host), a kernel of this crate
-//! computes the attention and reads the blocks in place. [Device memory](device) consists of tensors: the blocks of the rows that attend
-//! together are gathered, and libtorch attends. Device memory serves CUDA devices, and CPUs on which the kernel cannot run.
+//! The memory consists of chunks of [blocks](super::blocks), of one of two kinds:
+//!
+//! - [Host memory](host): a kernel of this crate computes the attention and reads the blocks in place.
+//! - [Device memory](device): the chunks are tensors. The blocks of the rows that attend together are gathered, and libtorch computes the
+//!   attention. This kind serves CUDA devices, and CPUs on which the kernel cannot run.
 
 mod device;
 mod host;
@@ -41,7 +43,7 @@ pub(super) struct KvCache {
 }
 
 impl KvCache {
-    /// Creates a cache without memory, which will hold about `tokens` tokens at most.
+    /// Creates a cache without memory for about `tokens` tokens. The caller must limit the blocks in use; the cache itself has no limit.
     ///
     /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory exceeds that of
     /// the largest number of blocks in use so far by less than one chunk.

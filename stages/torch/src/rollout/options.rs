@@ -21,8 +21,8 @@ pub struct TorchEngineConfig {
     /// Number of instances, each on its own thread; at least 1. A [placement](super::Placement) may join the threads and KV budgets of
     /// several instances to one.
     pub instances: u32,
-    /// Number of threads that compute an instance; at least 1. On a CPU, products and attention are divided among them, and the weights are
-    /// packed once per policy for all instances together.
+    /// Number of threads that compute an instance; at least 1. On a CPU, products and attention are divided among them. Engines that [pack
+    /// weights](super::packs_weights) pack them once per policy for all instances together.
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
@@ -33,7 +33,7 @@ pub struct TorchEngineConfig {
     /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and
     /// take half of the memory; where the engine cannot pack them, libtorch rounds both factors.
     pub dtype: Precision,
-    /// The sampling options.
+    /// The sampling options of all responses, including the limits on their length.
     pub sampling: Sampling,
     /// Seed of the random streams of all responses.
     pub seed: u64,

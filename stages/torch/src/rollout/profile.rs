@@ -41,11 +41,11 @@ pub struct TorchMeasure {
     device_threads: usize,
 }
 
-/// The handle to an instance.
+/// The handle to an instance that executes measurement tasks on its own thread.
 struct ProfiledInstance {
     number: u32,
     devices: u32,
-    /// Closed to end the thread.
+    /// The channel of tasks; `None` once it is closed, which ends the thread.
     tasks: Option<Sender<ProfileTask>>,
     replies: Receiver<Result<f64, RolloutError>>,
     /// The thread. It returns the bench when it ends, unless its kernel threads cannot be started.
@@ -93,11 +93,11 @@ impl TorchMeasure {
         Ok(Self { workers, working: 0, device_threads })
     }
 
-    /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
+    /// Runs `task` on all instances of the current point at once and returns the mean of their times, in seconds.
     fn all(&mut self, task: ProfileTask) -> Result<f64, RolloutError> {
         let workers = &self.workers[..self.working];
         workers.iter().for_each(|worker| worker.send(task));
-        // Receive all replies before returning an error, so that no reply is left for the next task.
+        // Receive all replies before returning an error, so that the next task receives only its own replies.
         let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.receive(at)).collect();
         let seconds = replies.into_iter().sum::<Result<f64, _>>()?;
         Ok(seconds / self.working.max(1) as f64)

@@ -28,7 +28,7 @@ impl Launch {
         Tick(self.tick.0.saturating_add(own))
     }
 
-    /// Returns the number of tokens that the response has at `tick`, if it has not ended before.
+    /// Returns the number of tokens that the response has at `tick`, provided that it has not ended before.
     fn tokens_at(self, tick: Tick) -> usize {
         let own = tick.0.saturating_sub(self.tick.0);
         usize::try_from(own.saturating_add(self.resumed_tokens.into())).unwrap_or(usize::MAX)

@@ -6,7 +6,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::lengths::Lengths;
 
-/// Assigns [`Lengths`] to the responses of an engine, by launch or by id. A response that is resumed keeps its length.
+/// Assigns [`Lengths`] to the responses of an engine, in the order of their launches or by id. A response that is resumed keeps its length.
 #[derive(Debug)]
 pub(super) struct Replay {
     lengths: Lengths,

@@ -9,10 +9,11 @@ use super::sequence::TokenDraw;
 ///
 /// Rows with the same temperature, top-k and top-p are processed together, as a group.
 ///
-/// At temperature 0, the token is the most likely one. Otherwise each row is sampled by inversion at its own uniform number: the token is
-/// the first, in order of token ids, whose cumulative probability exceeds the uniform number. Cumulative sums are in float64, so that rare
-/// tokens of large vocabularies keep their probability. End-of-sequence tokens are excluded if the response may not end yet, and the
-/// sampled token is replaced by an end-of-sequence token if the response must end.
+/// At temperature 0, the token is the most likely one. Otherwise top-k and top-p restrict the tokens, and each row is sampled by inversion
+/// at its own uniform number: the token is the first, in order of token ids, whose cumulative share of the remaining probability exceeds
+/// the uniform number. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their probability. End-of-sequence
+/// tokens are excluded if the response may not end yet, and the sampled token is replaced by an end-of-sequence token if the response must
+/// end.
 #[derive(Debug)]
 pub(super) struct Sampler {
     /// The token that ends a response of forced length: the model's first end-of-sequence token, or 0 if it has none.
@@ -25,15 +26,16 @@ pub(super) struct Sampler {
 /// The sampled tokens, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sampled {
-    /// The token ids.
+    /// The id of the token that was sampled for each row.
     pub(crate) tokens: Vec<i64>,
-    /// Log-probabilities, in nats, before end-of-sequence tokens are masked or forced, and before truncation. At temperature 0, they are
-    /// the log-probabilities of temperature 1. NaN if a logit of the row is NaN or positive infinity.
+    /// Log-probabilities of the tokens, in nats: after the division by the temperature, before end-of-sequence tokens are masked or forced,
+    /// and before top-k and top-p. At temperature 0, they are the log-probabilities of temperature 1. NaN if a logit of the row is NaN or
+    /// positive infinity.
     pub(crate) logprobs: Vec<f32>,
 }
 
 impl Sampled {
-    /// Appends the first `rows` tokens of `others`.
+    /// Appends the first `rows` tokens of `others`, with their log-probabilities.
     pub(super) fn extend(&mut self, others: Self, rows: usize) {
         self.tokens.extend(others.tokens.into_iter().take(rows));
         self.logprobs.extend(others.logprobs.into_iter().take(rows));
@@ -52,7 +54,7 @@ impl Sampler {
         Ok(Self { end: ids.first().copied().unwrap_or(0), ends, device })
     }
 
-    /// Samples one token from each row of `logits [n, vocab]`.
+    /// Samples one token from each row of `logits [n, vocab]` with the draw of the same index. Returns no tokens if there are no draws.
     pub(super) fn sample(&self, logits: &Tensor, draws: &[TokenDraw]) -> Result<Sampled, TchError> {
         let Some(TokenDraw { sampling, .. }) = draws.first() else { return Ok(Sampled::default()) };
         if draws.iter().all(|draw| draw.sampling.has_same_distribution(sampling)) {
@@ -75,7 +77,7 @@ impl Sampler {
         Ok(sampled)
     }
 
-    /// Samples all rows with the options `sampling`.
+    /// Samples all rows with the temperature, top-k and top-p of `sampling`.
     fn sample_group(
         &self,
         logits: &Tensor,
@@ -166,7 +168,8 @@ fn apply_temperature(logits: &Tensor, temperature: f64) -> Result<Tensor, TchErr
     }
 }
 
-/// Returns the probabilities. Sets the probabilities outside top-k and top-p to zero.
+/// Sets the probabilities outside top-k and top-p to zero, and does not normalize the others. Tokens as likely as the last kept token are
+/// also kept.
 fn truncate(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchError> {
     let vocab = probabilities.size2()?.1;
     let top_k = match i64::from(sampling.top_k) {

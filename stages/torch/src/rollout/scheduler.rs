@@ -26,7 +26,7 @@ pub(super) struct Prefix {
 pub(super) struct PrefillPlan {
     /// The prefixes to compute.
     pub(super) prefixes: Vec<Prefix>,
-    /// The copies to make afterwards.
+    /// The block copies to make after the prefixes are computed.
     pub(super) copies: Vec<BlockCopy>,
 }
 
@@ -105,7 +105,7 @@ impl Scheduler {
         self.running.iter_mut().map(|row| &mut row.sequence)
     }
 
-    /// Returns the cache row of the last token of every running response.
+    /// Returns the cache row of the last token of every running response, in the order of [`running`](Self::running).
     pub(super) fn last_token_rows(&self) -> Vec<CacheRow> {
         let last = |row: &RunningResponse| row.table.rows([row.sequence.tokens() - 1]);
         self.running.iter().flat_map(last).collect()
@@ -179,7 +179,7 @@ impl Scheduler {
         others < self.max_running && (room || others == 0)
     }
 
-    /// Removes the running response in `row`.
+    /// Removes and returns the running response in `row`.
     pub(super) fn retire(&mut self, row: usize) -> Sequence {
         self.running.remove(row).sequence
     }

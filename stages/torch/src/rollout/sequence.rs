@@ -13,7 +13,7 @@ use super::{Completion, FinishReason, Partial, TokenVersions};
 /// The inputs that determine the next token of a response, besides the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TokenDraw {
-    /// The sampling options.
+    /// The sampling options, of which temperature, top-k and top-p determine the token.
     pub(crate) sampling: Sampling,
     /// Uniform number in [0, 1) at which the distribution is inverted.
     pub(crate) uniform: f64,

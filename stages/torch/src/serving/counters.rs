@@ -8,7 +8,7 @@ use rollpacker_stages::serving::ServingStatistics;
 /// The state of an instance that other threads read.
 #[derive(Debug, Default)]
 pub(super) struct ServingCounters {
-    /// Responses that were assigned to the instance and have not ended.
+    /// Number of responses that were assigned to the instance and have not ended.
     assigned: AtomicU64,
     /// `true` while the instance is paused: it does not generate, and requests wait.
     is_paused: AtomicBool,
@@ -40,7 +40,7 @@ impl ServingCounters {
         self.is_paused.load(Ordering::Acquire)
     }
 
-    /// Changes the statistics.
+    /// Calls `change` with the statistics while they are locked.
     pub(super) fn update(&self, change: impl FnOnce(&mut ServingStatistics)) {
         change(&mut self.statistics.lock().unwrap_or_else(PoisonError::into_inner));
     }

@@ -14,7 +14,7 @@ use crate::rollout::generator::{AdmissionWork, EndedSequence, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
 impl Worker {
-    /// Runs one decode iteration, which samples a token for every running response.
+    /// Runs one iteration: admits and prefills waiting responses, samples a token for every running response, and reports tokens and ends.
     pub(super) fn iterate(&mut self) -> Result<(), GeneratorError> {
         let admission = self.generator.admit_and_prefill(Nanos(0), usize::MAX)?;
         let (logits, sampled) = kernel_threads::with_polling_threads(|| {

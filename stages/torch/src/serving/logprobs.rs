@@ -9,8 +9,8 @@ use crate::model::network::Network;
 /// Maximum number of logits that are computed at once for a prompt, unless one row has more. A tensor of them takes 64 MiB.
 const LOGITS: i64 = 1 << 24;
 
-/// Returns the log-probability and the rank of one token per row of `logits [n, vocab]`, with the `top` most likely tokens of each row, or
-/// all tokens if the vocabulary is smaller.
+/// Returns the log-probability, in nats, and the rank, from 1, of one token per row of `logits [n, vocab]`. Each has the `top` most likely
+/// tokens of its row, or all tokens if the vocabulary is smaller.
 pub(super) fn of_rows(
     logits: &Tensor,
     tokens: &[i64],
@@ -30,7 +30,8 @@ pub(super) fn of_rows(
         .collect())
 }
 
-/// Returns the log-probabilities of the tokens of a prompt from the second on, computed in one pass over the prompt.
+/// Returns the log-probabilities of the tokens of a prompt from the second on, as [`of_rows`] does, computed in one pass over the prompt.
+/// The prompt must not be empty.
 pub(super) fn of_prompt(
     decoder: &mut InferenceDecoder,
     prompt: &[i32],

@@ -169,7 +169,8 @@ impl Shared {
         ServingError::Stopped(self.failure().unwrap_or_else(|| "it was shut down".to_owned()))
     }
 
-    /// Reads weights on a thread for blocking work, and hands them to the instances.
+    /// Reads the weights of `folder` on a thread for blocking work, and sends them to the instances. Returns an error if they cannot be
+    /// read or an instance has stopped.
     async fn load(&self, folder: PathBuf) -> Result<(), ServingError> {
         let _alone = self.loading.lock().await;
         let (config, device) = (self.config.clone(), self.device);

@@ -16,11 +16,11 @@ pub struct TorchServingConfig {
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (vLLM: `--max-num-seqs`)
     pub max_running: usize,
-    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. At least 2.
-    /// Responses beyond this limit are preempted and computed again.
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together, rounded up to a
+    /// multiple of 16. At least 2. Responses beyond this limit are preempted and computed again.
     pub kv_cache_tokens: usize,
-    /// Maximum number of tokens of a prompt and its response, at least 2; by default as many as the model and `kv_cache_tokens` allow.
-    /// (vLLM: `--max-model-len`)
+    /// Maximum number of tokens of a prompt and its response together. At least 2, and at most the smaller of the model's positions and
+    /// `kv_cache_tokens`, which is the default. (vLLM: `--max-model-len`)
     pub context: Option<usize>,
     /// Seed of the responses to requests that have no seed.
     pub seed: u64,

@@ -23,19 +23,19 @@ pub(super) type Reply = oneshot::Sender<()>;
 
 /// A command to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum Command {
-    /// Start a request, or hold it during a pause.
+    /// Starts a request; during a pause, holds it until the pause ends.
     Generate(Generation),
-    /// Abort all responses of a request.
+    /// Aborts all responses of a request.
     Abort(GenerationId),
-    /// Abort one response of a request. At least one token of the response must have been reported.
+    /// Aborts one response of a request. Has no effect on a held request, so at least one token of the response must have been reported.
     AbortSample(GenerationId, u32),
-    /// Pause the instance.
+    /// Pauses the instance.
     Pause(Pause, Reply),
-    /// End the pause.
+    /// Ends the pause and starts the held requests.
     Resume(Reply),
-    /// Sample with these weights.
+    /// Samples with these weights from the next iteration on. The KV caches of running responses are kept.
     Load(InferenceDecoder, Reply),
-    /// Mark later tokens with this label.
+    /// Marks later tokens with this label.
     Label(Arc<str>, Reply),
 }
 
@@ -58,13 +58,13 @@ pub(super) struct Worker {
 
 /// A request whose responses are being generated.
 pub(super) struct OpenGeneration {
-    /// The receiver of the tokens.
+    /// The receiver of the tokens and of the ends of the responses.
     pub(super) receiver: Box<dyn TokenReceiver>,
     /// Number of most likely tokens to report with each sampled token; `None` to report no log-probabilities.
     pub(super) logprobs: Option<u32>,
-    /// Number of samples.
+    /// Number of responses of the request.
     samples: u32,
-    /// Number of samples that have not ended.
+    /// Number of responses that have not ended.
     unfinished: u32,
 }
 
@@ -100,7 +100,7 @@ impl Worker {
         })
     }
 
-    /// Runs until the engine is dropped.
+    /// Runs until the engine is dropped. Returns an error if an operation fails or a log-probability is not finite.
     pub(super) fn run(&mut self) -> Result<(), GeneratorError> {
         let _no_grad = tch::no_grad_guard();
         loop {

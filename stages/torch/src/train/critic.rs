@@ -51,8 +51,8 @@ impl ValueModel {
     /// `value_head.safetensors`, the initial prediction is 0.
     ///
     /// # Errors
-    /// Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, or does not consist of
-    /// `weight` and `bias` that fit the decoder.
+    /// Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, does not consist of `weight`
+    /// and `bias`, or has one that cannot be copied to the shape of the head.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);
@@ -169,7 +169,8 @@ impl Critic {
         &self.model
     }
 
-    /// Applies the accumulated gradient and clears it. The model does not change if no response carries loss.
+    /// Applies the accumulated gradient and clears it. The model does not change if no response carries loss. Returns an error if the loss
+    /// or the gradient is not finite, or an operation fails, and the errors of [`Accumulation::tally`].
     pub(crate) fn update(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;

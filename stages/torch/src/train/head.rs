@@ -32,7 +32,8 @@ impl TokenScores {
 
 /// The output head of a decoder, evaluated only at positions that predict a response token.
 ///
-/// For a large vocabulary, logits are computed in chunks and discarded; the backward pass computes them again.
+/// If a micro-batch has more logits than may be held at once, they are computed in chunks and discarded, and the backward pass computes
+/// them again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     temperature: f64,

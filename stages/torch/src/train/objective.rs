@@ -15,7 +15,7 @@ use super::tally::{ReducedTerms, TermReduction, Terms};
 /// The policy loss and the KL estimators of a trainer.
 #[derive(Clone, Debug)]
 pub struct Objective {
-    /// The policy loss.
+    /// The loss that trains the policy, besides the KL term and the entropy bonus.
     pub policy_loss: SharedPolicyLoss,
     /// The KL estimator of the loss. Unused if `kl_loss_coef` is 0.
     pub kl_loss: SharedKl,

@@ -5,7 +5,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::Sequence;
 
-/// The result of rejection: the tokens of some responses that are kept and carry loss.
+/// The result of rejection: a flag for each token of some responses. Only kept tokens carry loss.
 #[derive(Debug)]
 pub(crate) struct RejectionMask {
     /// A flag for each token, `true` if the token is kept; `[tokens]`.

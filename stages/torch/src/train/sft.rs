@@ -27,7 +27,7 @@ pub struct Example {
 /// The settings of a fine-tuning run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SftConfig {
-    /// The optimizer.
+    /// The settings of the optimizer, with the learning-rate schedule.
     pub optimizer: OptimizerConfig,
     /// The number of updates. At least 1; default 1200.
     pub steps: u64,
@@ -73,7 +73,8 @@ pub struct SftStep {
 
 /// Minimizes the mean cross-entropy of the response tokens. Each epoch has a new order of examples, which depends on the seed alone.
 ///
-/// `on_step` is called after every update. A successful run disables the gradients of the decoder at its end.
+/// `on_step` is called after every update. The call sets the number of torch threads of the calling thread to `config.threads`. A
+/// successful run disables the gradients of the decoder at its end.
 ///
 /// # Errors
 /// Returns an error if no example has a response token, an example has an empty prompt, the loss or the gradient is not finite, or the

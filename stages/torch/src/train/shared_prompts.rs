@@ -17,7 +17,7 @@ pub(crate) struct PromptGroup {
 #[derive(Debug)]
 pub(crate) struct SharedPrompts {
     groups: Vec<PromptGroup>,
-    /// The number of tokens of each prompt and response.
+    /// The number of fed tokens of each prompt and response, in the order of the tokens.
     pieces: Vec<i64>,
     /// `[tokens]`; the position of each token in its sequence of prompt and response.
     positions: Tensor,
@@ -48,7 +48,8 @@ impl SharedPrompts {
         &self.positions
     }
 
-    /// Computes attention: q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    /// Computes causal attention within each sequence of prompt and response. Maps q `[tokens, heads, dim]`, k and v
+    /// `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
     pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let split = |x: &Tensor| x.f_split_with_sizes(self.pieces.as_slice(), 0);
         let (q, k, v) = (split(q)?, split(k)?, split(v)?);

@@ -13,11 +13,11 @@ use super::{PartialError, Total};
 
 /// The divisor of the loss: the weighted number of tokens or of responses.
 const DENOMINATOR: &str = "denominator";
-/// The number of tokens that carry loss before any is rejected.
+/// The number of response tokens, before any is rejected.
 pub(crate) const TOKENS: &str = "tokens";
 /// The number of tokens that are not rejected. Absent without rejection, where all tokens are kept.
 pub(crate) const KEPT_TOKENS: &str = "kept tokens";
-/// The number of responses.
+/// The number of responses with at least one token.
 pub(crate) const SEQUENCES: &str = "sequences";
 /// The sum of the importance weights. Each response counts with its weight in the loss. Absent unless weights are divided by their mean.
 pub(crate) const IMPORTANCE: &str = "importance";
@@ -63,14 +63,15 @@ impl TermReduction {
     }
 }
 
-/// Terms of the tokens of a micro-batch, by the name of their metric. Each is `[tokens]`.
+/// Terms of a micro-batch, by the name of their metric. Each is added as values `[tokens]`. Only their sum or maximum is held, on their
+/// device.
 #[derive(Default)]
 pub(crate) struct Terms {
     names: Vec<(&'static str, TermReduction)>,
     values: Vec<Tensor>,
 }
 
-/// [`Terms`] reduced to one number each.
+/// The numbers of [`Terms`] in one tensor, so that one transfer reads all of them.
 pub(crate) struct ReducedTerms {
     names: Vec<(&'static str, TermReduction)>,
     /// `[terms]`, float64.

@@ -1,4 +1,5 @@
-//! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides it once by the denominator of the loss.
+//! The trainer on libtorch. Unless a step has several updates, it accumulates the gradient as responses arrive, and divides it once by the
+//! denominator of the loss.
 
 mod held;
 mod mini_batches;
@@ -40,8 +41,9 @@ const MIN_MICRO_BATCH_TOKENS: usize = 512;
 /// Policy-gradient training of a decoder.
 ///
 /// The loss of a step is a sum over responses divided by a sum over responses ([`Aggregation`](super::config::Aggregation)). The gradient
-/// of the numerator is accumulated as responses arrive, and the denominator in float64. [`update`](Trainer::update) divides the two, so
-/// that the result depends neither on the order of arrival nor on the micro-batches.
+/// of the numerator is accumulated as responses arrive, and the denominator in float64. [`update`](Trainer::update) divides the two. Up to
+/// rounding, the result depends neither on the order of arrival nor on the micro-batches. With
+/// [`deterministic`](TrainerConfig::deterministic), it is bit-identical for every order of arrival of the prompts.
 ///
 /// With [`mini_batches`](TrainerConfig::mini_batches), responses are held until the step is over, with their log-probabilities under the
 /// policy at the start of the step, and [`update`](Trainer::update) trains on one mini-batch after the other.
@@ -146,7 +148,7 @@ impl TorchTrainer {
     }
 
     /// Replaces the critic by one that starts from `model` instead of the policy's initial weights. Does nothing if the configuration has
-    /// no critic.
+    /// no critic. Call this before the first step.
     ///
     /// # Errors
     /// Returns an error if the device runs out of memory for the optimizer of the critic.
@@ -171,7 +173,7 @@ impl TorchTrainer {
         Self { threads: self.threads.with_threads_per_device(threads), ..self }
     }
 
-    /// Returns the current model.
+    /// Returns the policy with its current weights.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
@@ -260,7 +262,7 @@ impl TorchTrainer {
     }
 
     /// Applies the accumulated gradients of the critic and of the policy, and clears them. The policy does not change if no response
-    /// carries loss.
+    /// carries loss. Returns an error if a gradient or the value loss is not finite.
     fn apply(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating weights");
         self.threads.collect_gradients().map_err(failed())?;

@@ -153,12 +153,13 @@ impl Driver {
         self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
-    /// Waits until every instance, held up at a [`GatedClock`], has run `iterations` decode iterations.
+    /// Waits until every instance has run `iterations` decode iterations. The instances are blocked by a [`GatedClock`].
     pub(super) fn pass(&self, gate: &Sender<()>, iterations: u64) {
         self.pass_on(gate, self.engine.statistics().len(), iterations);
     }
 
-    /// Waits until each of the first `instances` instances, held up at a [`GatedClock`], has run `iterations` decode iterations.
+    /// Waits until each of the first `instances` instances has run `iterations` decode iterations. The instances are blocked by a
+    /// [`GatedClock`].
     pub(super) fn pass_on(&self, gate: &Sender<()>, instances: usize, iterations: u64) {
         // On a busy machine one instance may take all permitted readings, so more are permitted, a few at a time.
         for turn in 1.. {
@@ -210,7 +211,8 @@ pub(super) fn prompts() -> Vec<Vec<i32>> {
     (0..6).map(|p| (0..1 + 8 * p).map(|i| (i * 7 + p * 13) % 256).collect()).collect()
 }
 
-/// A clock that blocks its readers after a number of readings, until the other end is dropped.
+/// A clock that blocks its readers after a number of readings. A message to its sender permits one more reading; dropping the sender
+/// permits all.
 pub(super) struct GatedClock(Mutex<Receiver<()>>);
 
 impl GatedClock {

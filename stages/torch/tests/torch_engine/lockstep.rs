@@ -42,7 +42,7 @@ struct Setting {
     max_running: usize,
     kv_cache_tokens: usize,
     jitter: u64,
-    /// If `true`, every round gives up all instances but one and takes them back.
+    /// `true` to release all instances but one at the start of every round and to place them again.
     moves: bool,
 }
 

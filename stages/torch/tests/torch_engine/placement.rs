@@ -1,4 +1,4 @@
-//! Instances that are given up and taken back while responses are in flight.
+//! Instances that are released and placed again while responses are in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -57,7 +57,7 @@ fn a_resumed_response_equals_an_uninterrupted_one() {
     assert!(whole.values().any(|completion| completion.finish_reason == FinishReason::Stop));
     let mut driver = Driver::new(base);
     for (prompt, ids) in (0..).zip(prompts()) {
-        // The first sample starts afresh; the others bring up to all tokens but the last.
+        // The first sample starts without tokens; the others are resumed with up to all tokens but the last.
         let resumed = (1..4).map(|sample| {
             let completion = &whole[&id(prompt, sample)];
             first(completion, (completion.response_ids.len() - 1) * sample as usize / 3)
@@ -152,7 +152,7 @@ fn resumed_tokens_are_reported_without_new_ones() {
 fn a_replayed_length_includes_resumed_tokens() {
     let replay = Some(Lengths::new(vec![vec![9, 3]]).unwrap());
     let base = TorchEngineConfig { replay, ..config(Sampling::unrestricted(20)) };
-    // The clock holds the engine up, so that no response is whole before it is aborted.
+    // The clock blocks the engine, so that no response is whole before it is aborted.
     let (clock, closed) = GatedClock::for_readings(0);
     let mut driver = Driver::start_by(clock, "qwen2_tied", base, WeightStore::new(1));
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
@@ -170,7 +170,8 @@ fn a_replayed_length_includes_resumed_tokens() {
     }
     let lengths: Vec<usize> =
         driver.collect(2).values().map(|completion| completion.response_ids.len()).collect();
-    // The second and third launches of step 3 were given lengths 3 and 9. The first of these already brings more tokens than that.
+    // The second and third launches of step 3 were given lengths 3 and 9. The first of these is resumed with 5 tokens, more than its
+    // length.
     assert_eq!(lengths, [6, 9]);
 }
 

@@ -105,7 +105,7 @@ impl ModelEngine {
         self.wake(woken);
     }
 
-    /// Returns the floor that the engine knows: the minimum of the published floors and of the launch ticks that they do not cover.
+    /// Returns the minimum of the published floors and of the launch ticks that they do not cover.
     pub(super) fn known_floor(&self) -> Tick {
         self.shared.borrow().floor()
     }
@@ -145,7 +145,7 @@ impl Shared {
         known.min().copied().unwrap_or(Tick::MAX)
     }
 
-    /// Gathers the reports of instances.
+    /// Processes the reports of instances. A response that was aborted in the meantime is cut at the tick of the abort.
     fn gather(&mut self) {
         while let Some((id, sequence)) = self.reports.pop_front() {
             if let Some(tick) = self.aborted.remove(&id) {
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Hands out responses that ended up to the tick.
+    /// Reports the responses that have ended at or before the current tick.
     fn return_ended(&mut self) {
         let now = self.now;
         let out: Vec<_> = self.ended.extract_if(.., |(tick, _), _| *tick <= now).collect();

@@ -159,7 +159,8 @@ enum Message {
 const MESSAGES: [Message; 5] =
     [Message::Policy, Message::Request, Message::Announcement, Message::Notice, Message::Score];
 
-/// The choice of the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
+/// A seeded generator that chooses the next action: usually by random priorities, which last for a while so that some actors fall far
+/// behind, and sometimes uniformly.
 struct Dice {
     state: u64,
     priorities: u64,
@@ -548,7 +549,7 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
 }
 
-/// Returns the notice. A floor of [`Tick::MAX`] is replaced with the floor that the engine knows.
+/// Returns the notice, with a floor of [`Tick::MAX`] replaced by the [known floor](ModelEngine::known_floor) of the engine.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
     let notice = notice::read(batch);
     if notice.floor < Tick::MAX {

@@ -39,7 +39,8 @@ impl Boxes {
         contents.join(",")
     }
 
-    /// Returns the boxes as equations separated by commas, if there are several boxes and all have different left-hand sides.
+    /// Returns the boxes as equations separated by commas. Returns `None` if there are fewer than two boxes, or if their left-hand sides
+    /// are missing or not all different.
     pub(crate) fn equations(&self) -> Option<String> {
         if self.0.len() < 2 {
             return None;
@@ -119,8 +120,8 @@ pub fn contents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     .flatten()
 }
 
-/// Returns `true` if the first box of `next` continues the enumeration in the boxes of `formula`, as `y_2 = ...` continues `y_1 = ...`. The
-/// text `between` the formulas must be short and without a correction.
+/// Returns `true` if the first box of `next` continues the enumeration in the boxes of `formula`, as `y_2 = ...` continues `y_1 = ...`.
+/// Returns `false` if the text `between` the formulas has at least 70 characters or contains a correction.
 pub(crate) fn continue_enumeration(formula: &str, between: &str, next: &str) -> bool {
     let boxed = |formula: &str| formula.contains("\\boxed").then(|| Boxes::all(formula))?;
     let (Some(boxes), Some(next)) = (boxed(formula), boxed(next)) else { return false };
@@ -197,7 +198,8 @@ fn with_percent(content: &str, after: &str) -> String {
     if percent { format!("{content}\\%") } else { content.to_owned() }
 }
 
-/// Returns the offsets of the last box and of its contents. A command at the end of the text has no contents and is not a box.
+/// Returns the byte offsets of the last box and of its contents, or `None` if there is no box. A command at the end of the text has no
+/// contents and is not a box.
 fn last_command(text: &str) -> Option<(usize, usize)> {
     let mut text = text.trim_end();
     loop {

@@ -7,7 +7,8 @@ use regex::Regex;
 
 use super::{Candidate, Content, boxes};
 
-/// A formula. `begin` and `end` include the delimiters and a percent sign after the formula; `content` is the byte range without them.
+/// A formula, by byte offsets in the text. `begin` and `end` include the delimiters and a percent sign after the formula; `content` is the
+/// range without them. `percent` is `true` if there is such a sign.
 #[derive(Clone, Debug)]
 struct Formula {
     begin: usize,
@@ -21,7 +22,7 @@ impl Formula {
         &text[self.content.0..self.content.1]
     }
 
-    /// Returns `true` if the next formula is part of the same answer.
+    /// Returns `true` if the formula `next`, which follows this one, is part of the same answer.
     fn joins(&self, text: &str, next: &Self) -> bool {
         let Some(between) = text.get(self.end..next.begin) else { return false };
         BETWEEN.is_match(between)
@@ -35,8 +36,8 @@ const MAX_LENGTH: usize = 10_000;
 /// The maximum number of formulas of an answer.
 const MAX_JOINED: usize = 6;
 
-/// Returns the formulas that contain `\boxed{`, and one candidate for the text from the first box to the last closing brace or, if no brace
-/// follows the box, to the end.
+/// Returns a candidate for each formula that contains `\boxed{`, and one for the text from the first box to the last closing brace or, if
+/// no brace follows the box, to the end. Formulas that make up one answer are one candidate.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
@@ -109,7 +110,7 @@ fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
     Candidate { priority, span, content: Content::Formulas(run.iter().map(formula).collect()) }
 }
 
-/// Groups formulas that have only `and`, `or` or a comma between them, or whose boxes are one enumeration.
+/// Groups up to [`MAX_JOINED`] neighboring formulas that have only `and`, `or` or a comma between them, or whose boxes are one enumeration.
 fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     let mut runs: Vec<Vec<Formula>> = Vec::new();
     for formula in formulas {

@@ -20,7 +20,7 @@ pub(super) fn announced(text: &str) -> Vec<Candidate> {
     found
 }
 
-/// Returns all numbers and arithmetic.
+/// Returns all numbers and arithmetic in a text, with the priority 300.
 pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
     let all = [&*ARITHMETIC, &*NUMBER].into_iter().flat_map(|pattern| pattern.captures_iter(text));
     all.filter_map(|captures| candidate(&captures, 300)).collect()

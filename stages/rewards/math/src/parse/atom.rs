@@ -74,7 +74,7 @@ impl Parser {
         Some(Expr::apply(Function::Named(name), arguments))
     }
 
-    /// Returns the tokens of a subscript as one word.
+    /// Parses a subscript after `_` and returns its tokens as one word. Returns `None` if there is no token or a brace is not closed.
     fn subscript(&mut self) -> Option<String> {
         if !self.accept('{') {
             return self.take().map(|token| spelled(&token));
@@ -193,7 +193,7 @@ fn starts(name: &str) -> bool {
         )
 }
 
-/// Returns `true` for Greek letters and other commands that stand for variables.
+/// Returns `true` for Greek letters and other commands that are names of variables.
 fn is_symbol(name: &str) -> bool {
     const NAMES: [&str; 50] = [
         "alpha",

@@ -4,7 +4,7 @@ use super::super::expr::Expr;
 use super::super::token::Token;
 use super::{Parser, group};
 
-/// The maximum number of rows and columns of a matrix.
+/// The maximum number of rows of an environment, and of columns of a matrix.
 const MAX_SIDE: usize = 32;
 
 impl Parser {

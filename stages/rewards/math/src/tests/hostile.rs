@@ -68,7 +68,7 @@ fn deep_and_long() {
     survives(&"x+".repeat(1 << 19));
 }
 
-/// Each text is shorter than the maximum number of tokens, and would be a deep tree.
+/// Each text has fewer tokens than the maximum, but would become a tree of too many levels.
 #[test]
 fn chains_of_suffixes_and_operators_do_not_overflow_the_stack() {
     let survive = || {

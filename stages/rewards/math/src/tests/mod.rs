@@ -1,4 +1,4 @@
-//! Tables of hand-written answers.
+//! Tables of hand-written answers, each with its ground truth.
 
 mod different;
 mod hostile;

@@ -113,7 +113,7 @@ pub(in super::super) fn sweep() {
     }
 }
 
-/// Returns the id of the process that created the group with this name.
+/// Returns the id of the process that created the group with this name; `None` if the name is not that of a sandbox group.
 fn owner_pid(name: &str) -> Option<&str> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse::<u32>().ok().map(|_| pid)
@@ -146,7 +146,7 @@ fn parse_hierarchies(
     hierarchies
 }
 
-/// Removes the offered controllers from `left` and returns them.
+/// Removes the controllers whose names satisfy `offered` from `left`, the controllers that no hierarchy provides yet, and returns them.
 fn take(left: &mut Vec<Controller>, offered: impl Fn(&str) -> bool) -> Vec<Controller> {
     left.extract_if(.., |controller| offered(controller.name())).collect()
 }
@@ -162,7 +162,7 @@ fn own_path<'a>(own: &'a str, controller: &str) -> &'a str {
     found.map_or("/", |[_, path]| path)
 }
 
-/// A line of `mountinfo`.
+/// A mount of a control group hierarchy, as a line of `/proc/self/mountinfo` describes it.
 struct Mount<'a> {
     /// The part of the file system that is mounted.
     root: &'a str,

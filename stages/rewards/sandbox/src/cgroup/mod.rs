@@ -53,7 +53,7 @@ struct GroupFolder {
 
 /// The limits of a slot, in addition to the usage of an idle slot.
 struct GroupLimits {
-    /// Memory in bytes.
+    /// Memory in bytes, the tmpfs included.
     memory: u64,
     /// Number of processes and threads.
     processes: u64,

@@ -1,13 +1,14 @@
-//! Hostile solutions: they try to pass without adding, or worse. Each returns the correct sum if and only if its attempt succeeds.
+//! Hostile solutions, which try to pass without adding, to read secrets or to harm the machine. Each returns the correct sum if and only if
+//! its attempt succeeds.
 
 use rollpacker_sandbox::Outcome;
 use rollpacker_sandbox::Outcome::{Failed, Forbidden, Memory, Passed, RuntimeError, Timeout};
 
-/// A hostile solution.
+/// A hostile solution and its permitted outcomes.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) code: String,
-    /// The permitted outcomes.
+    /// The outcomes that the sandbox may report.
     pub(crate) expected: &'static [Outcome],
 }
 

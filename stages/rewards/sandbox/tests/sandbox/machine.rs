@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lets only one test run at a time, because the tests count the processes of this one.
+/// Lets only one test run at a time, because the tests count the descendants of this process.
 pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -20,7 +20,7 @@ pub(crate) fn descendants() -> usize {
     tree().len()
 }
 
-/// Waits until a condition holds that another process brings about.
+/// Waits until a condition holds that depends on another process. Panics after 20,000 attempts.
 pub(crate) fn wait_until(holds: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if holds() {

@@ -9,7 +9,7 @@ use super::Wanted;
 /// in the number of pieces.
 const MAX_TRIED: usize = 8;
 
-/// The position of a piece, from the least to the most trusted.
+/// The position of a piece in the response, from the least to the most trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// A piece in a fence that names a language that is not configured.
@@ -49,11 +49,13 @@ impl<'a> Piece<'a> {
 
 /// Returns the program that the pieces make up, or `None` if none of them may be a program.
 ///
-/// The main piece is chosen first: for tests that use names, the best piece that defines one of them or, if the prompt has the beginning of
-/// the function, is its body; for a program to run, the best piece that reads its input and does more than define names. If there is none,
-/// the main piece is the best one that may be a program at all. "Best" is the last piece of the highest rank, since a correction follows
-/// its draft. The main piece is then completed by the pieces that define the names it uses and the other wanted names, unless it is the
-/// body of a function.
+/// The main piece is chosen first. For tests that use names, it is the best piece that defines one of them or, if the prompt has the
+/// beginning of the function, that is its body. For a program to run, it is the best piece that reads its input and does more than define
+/// names. If there is none, the main piece is the best one that may be a program at all. The best piece is the last one of the highest
+/// rank, since a correction follows its draft.
+///
+/// The pieces that define the names that the main piece uses, and the other wanted names, are then added. Nothing is added to the body of a
+/// function.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     let found = match wanted {
         Wanted::Names { names, or_body } => {
@@ -80,8 +82,8 @@ fn last_of_highest_rank(pieces: &[Piece<'_>], fits: impl Fn(&Piece<'_>) -> bool)
     fitting.max_by_key(|(_, piece)| piece.rank).map(|(number, _)| number)
 }
 
-/// Returns the index of the best piece that defines a wanted name. A function or class is preferred to a value, a value to a stub, and a
-/// stub to an import.
+/// Returns the index of the best piece that defines a wanted name, or `None` if no piece does. A function or class is preferred to a value,
+/// a value to a stub, and a stub to an import.
 fn best_definition(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usize> {
     let by = |binding: Binding| {
         let defines = |piece: &Piece<'_>| {
@@ -93,8 +95,8 @@ fn best_definition(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usi
     order.into_iter().find_map(by)
 }
 
-/// Returns the index of the piece that is a program. A piece that acts (does more than define names) and reads its input is preferred; then
-/// one that acts and whose functions in other pieces read the input; then any that acts.
+/// Returns the index of the piece that is a program; `None` if no piece acts, that is, does more than define names. A piece that acts and
+/// reads its input is preferred; then one that acts and uses functions of other pieces that read the input; then any that acts.
 fn program(pieces: &[Piece<'_>]) -> Option<usize> {
     let acts = |piece: &Piece<'_>| piece.may_be_all() && piece.outline.acts;
     let reads_by_others = || {
@@ -151,8 +153,8 @@ impl<'a> Completion<'a> {
 
     /// Returns a piece together with the pieces that it needs, transitively.
     ///
-    /// This is a depth-first search over unresolved names. `bound` has the names that the pieces taken so far define; a name is looked up
-    /// only if it is not among them, so that each name is resolved by one piece.
+    /// This is a depth-first search over unresolved names. `bound` has the names that the pieces taken so far define. Only other names are
+    /// looked up, so that each name is resolved by one piece.
     fn needed(&self, chosen: usize) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         let mut bound: BTreeSet<&str> = BTreeSet::new();

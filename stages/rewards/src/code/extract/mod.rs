@@ -2,8 +2,8 @@
 //!
 //! Only the text after the thinking counts. If the last [fenced block](fence) in a configured language is not Python, it is the program.
 //! Otherwise the program is chosen among the pieces that may be Python. In order of preference, these are the fenced blocks in a configured
-//! language, the fenced blocks without a language, the [code between the blocks](prose), and the blocks in other languages. The last are
-//! used only if they define a name that the tests use.
+//! language, the fenced blocks without a language, the [code between the blocks](prose), and the blocks in other languages. Blocks in other
+//! languages are used only if they define a name that the tests use.
 //!
 //! If the tests use names, the program is the last piece of the highest preference that defines one of them: usage examples and expected
 //! output define none, and a correction follows its draft. A function with a body is preferred to one without, such as that of the prompt.
@@ -29,7 +29,7 @@ use fence::Part;
 
 use super::python::{Binding, Outline, attributes_of, imported_from, statements};
 
-/// Code and its language.
+/// A program and its language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program<'a> {
     /// The language, by its name in the [`Fences`].
@@ -44,9 +44,9 @@ pub(super) type Fences = BTreeMap<String, Vec<String>>;
 /// The definitions that the tests require of a solution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// One of these names. A body without its function is accepted if the prompt has the rest of the function.
+    /// A definition of at least one of these names.
     Names {
-        /// The names.
+        /// The names that the tests use, of which the program should define at least one.
         names: BTreeSet<String>,
         /// `true` if the prompt has the beginning of the function, so that its body alone is accepted.
         or_body: bool,

@@ -1,4 +1,5 @@
-//! A lexer for Python that accepts any text. It splits code into logical lines and reports for each whether it can be Python at all.
+//! A lexer for Python that accepts any text. It splits a text into logical lines and tokens, and marks the tokens and brackets that cannot
+//! be Python.
 //!
 //! It serves to choose among the blocks of a response, which may be prose, output or truncated code; the interpreter decides about the
 //! chosen program. Time is linear in the length of the text and there is no recursion, since a response may be hostile.
@@ -42,7 +43,8 @@ const LONG_SIGNS: [&str; 25] = [
 /// The operators, delimiters and brackets of one character.
 const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
 
-/// Words that cannot begin a line within brackets. At such a line, an open bracket is taken for prose or a mistake.
+/// Words that cannot begin a line within brackets. Before such a line, an open bracket counts as prose or as a mistake, and the logical
+/// line ends.
 const BEGINNINGS: [&str; 5] = ["def", "class", "import", "from", "async"];
 
 /// Returns the logical lines of a text.
@@ -189,7 +191,7 @@ fn is_blank(character: char) -> bool {
     character != '\n' && (character.is_whitespace() || character == '\u{feff}')
 }
 
-/// Returns the length of a backslash and the line break after it, if the text begins with them.
+/// Returns the length in bytes of a backslash and the line break after it, or `None` if the text does not begin with them.
 fn continuation(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix('\\')?;
     let line_break = after.strip_prefix('\r').unwrap_or(after).strip_prefix('\n')?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::lexer::{Statement, Token};
 use super::outline::{deepen, definition, imports, name_of, targets};
 
-/// The names that are used and bound anywhere in a text, in any scope.
+/// The names that are used, and those that are bound, anywhere in a text and in any scope.
 #[derive(Default)]
 pub(super) struct Names<'a> {
     used: BTreeSet<&'a str>,

@@ -137,7 +137,7 @@ pub(super) fn deepen(depth: usize, token: Token<'_>) -> usize {
     }
 }
 
-/// Returns the name of a token that is a name and not a keyword.
+/// Returns the name of a token, or `None` if the token is not a name or is a keyword.
 pub(super) fn name_of(token: Token<'_>) -> Option<&str> {
     match token {
         Token::Name(name) if !is_keyword(name) => Some(name),
@@ -150,7 +150,7 @@ pub(in super::super) fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name) && !matches!(name, "match" | "case")
 }
 
-/// Returns the name of the function or class that a statement defines.
+/// Returns the name of the function or class that a statement defines; `None` for any other statement.
 pub(super) fn definition<'a>(statement: &Statement<'a>) -> Option<&'a str> {
     let words: Vec<_> = statement.words().into_iter().take(3).collect();
     match words[..] {
@@ -160,7 +160,8 @@ pub(super) fn definition<'a>(statement: &Statement<'a>) -> Option<&'a str> {
     }
 }
 
-/// Reports the names that a statement binds in the module.
+/// Calls `bind` with each name that a statement binds in the module, and the way in which it is bound. `stub` is called for definitions and
+/// returns `true` for a stub.
 fn bindings<'a>(
     statement: &Statement<'a>,
     stub: impl Fn() -> bool,
@@ -214,7 +215,8 @@ pub(super) fn targets<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a
     statement.assigned().into_iter().flat_map(names).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns `true` if the body of a function consists only of docstrings, `pass` and `...`.
+/// Returns `true` if `header` begins a function whose body consists only of docstrings, `pass` and `...`. `following` are the statements
+/// after the header. Returns `false` for a class.
 fn is_stub(header: &Statement<'_>, following: &[Statement<'_>]) -> bool {
     if header.begins_with("class") {
         return false;

@@ -1,4 +1,4 @@
-//! Results of functions: values that are scores, and values that are none.
+//! Results of functions: values that are scores, and values that are not.
 
 use super::*;
 

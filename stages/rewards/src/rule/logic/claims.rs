@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::Roles;
 
-/// The claims of a text.
+/// The result of parsing the claims of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claims {
     /// The role that the text claims for each person.
@@ -21,7 +21,7 @@ static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
         .expect("invariant: the pattern is valid")
 });
 
-/// Separators between claims.
+/// The separators between claims: line breaks, commas, semicolons, periods before a blank or at the end, and the word `and`.
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: the pattern is valid")
 });

@@ -6,7 +6,8 @@ use rollpacker_stages::reward::Score;
 use super::Roles;
 use crate::rule::answer_in::tagged;
 
-/// Scores structure and answer as Logic-RL does. `opened` means that the prompt ends in `<think>`, so that the response omits it.
+/// Scores structure and answer as Logic-RL does. If `opened` is `true`, the prompt or the chat template has opened `<think>`, and the
+/// response must not contain this tag.
 pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {
     let form = if has_form(response, opened) { 1.0 } else { -1.0 };
     let answer = tagged(response).map(str::trim).filter(|answer| form > 0.0 && !answer.is_empty());

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::{last_characters, regex};
 
-/// 1 if the number in a response equals the ground truth character for character, otherwise 0. Only the last 300 characters count.
+/// 1 if the number that a response gives as its answer equals the ground truth character for character, otherwise 0. Only the last 300
+/// characters count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gsm8k {
@@ -42,7 +43,7 @@ fn marked(text: &str) -> Option<String> {
     last.get(1).map(|number| number.as_str().replace(',', ""))
 }
 
-/// Returns the last number that is more than a period, or else the first match.
+/// Returns the last match of [`NUMBER`] other than a single period, or else the first match. Returns `None` if there is no match.
 fn last_number(text: &str) -> Option<String> {
     let numbers: Vec<&str> = NUMBER.find_iter(text).map(|found| found.as_str()).collect();
     let last = numbers.iter().rev().find(|number| **number != ".").or(numbers.first());

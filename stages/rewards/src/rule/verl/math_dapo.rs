@@ -22,10 +22,10 @@ documented! {
     }
 }
 
-/// The result of [`MathDapo`] for a response.
+/// The result of [`MathDapo::grade`] for a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// 1 or -1.
+    /// 1 for a right answer, and otherwise -1.
     pub score: f64,
     /// `true` if the answer is right.
     pub correct: bool,
@@ -40,7 +40,7 @@ impl MathDapo {
     pub const ABOUT: About =
         About::new(&[], "1 or -1 for the last answer, compared as text", "verl");
 
-    /// Grades a response.
+    /// Compares the answer of a response with the ground truth `truth`.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> Verdict {
         let text = last_characters(response, 300);

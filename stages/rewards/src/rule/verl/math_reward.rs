@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::through_closing_brace;
 
-/// 1 if the last `\boxed{...}` equals the ground truth after normalizing both, otherwise 0.
+/// 1 if the last `\boxed{...}` equals the ground truth after normalizing both, otherwise 0. A response without a box gets 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MathReward {}
@@ -28,8 +28,9 @@ impl Reward for MathReward {
     }
 }
 
-/// Returns the contents of the last box. If `\boxed` is followed by a blank anywhere, returns the text after the last such command, up to a
-/// dollar sign. As in the original, an `\fbox` is found but its contents are never extracted.
+/// Returns the contents of the last box; `None` if there is no box or it is not closed. If `\boxed` is followed by a blank anywhere,
+/// returns the text after the last such command, up to a dollar sign. As in the original, an `\fbox` is found but its contents are never
+/// extracted.
 fn last_box(text: &str) -> Option<String> {
     if let Some(at) = text.rfind("\\boxed ") {
         let rest = &text[at + "\\boxed ".len()..];
@@ -40,7 +41,7 @@ fn last_box(text: &str) -> Option<String> {
     boxed.strip_prefix("\\boxed{")?.strip_suffix('}').map(str::to_owned)
 }
 
-/// Returns `true` if two answers are equal after normalization. If one cannot be normalized, both are compared as written.
+/// Returns `true` if two answers are equal after normalization. If one of them has no normal form, both are compared as written.
 fn equivalent(left: &str, right: &str) -> bool {
     match (normalised(left), normalised(right)) {
         (Some(left), Some(right)) => left == right,
@@ -89,7 +90,8 @@ fn without_unit(text: &str) -> Option<String> {
     (parts.count() <= 1).then_some(value)
 }
 
-/// Returns `5` for `x=5`, if the name has at most two characters.
+/// Returns the right-hand side of an equation whose left-hand side has at most two characters, such as `5` for `x=5`. Returns any other
+/// text unchanged.
 fn value_of_short_equation(text: String) -> String {
     let parts: Vec<&str> = text.split('=').collect();
     match parts.as_slice() {
@@ -98,7 +100,7 @@ fn value_of_short_equation(text: String) -> String {
     }
 }
 
-/// Returns `\sqrt{3}` for `\sqrt3`. Returns `None` if a root has no argument.
+/// Puts braces around one-character arguments of roots: `\sqrt{3}` for `\sqrt3`. Returns `None` if nothing follows a `\sqrt`.
 fn with_braced_roots(text: &str) -> Option<String> {
     let mut parts = text.split("\\sqrt");
     let mut result = parts.next()?.to_owned();
@@ -114,8 +116,8 @@ fn with_braced_roots(text: &str) -> Option<String> {
     Some(result)
 }
 
-/// Returns `\frac{1}{2}` for `\frac12`. If only one character follows a `\frac`, the text is not changed at all. Returns `None` if nothing
-/// follows a `\frac`.
+/// Puts braces around one-character arguments of fractions: `\frac{1}{2}` for `\frac12`. If only one character follows a `\frac`, the text
+/// is not changed at all. Returns `None` if nothing follows a `\frac`.
 fn with_braced_fractions(text: &str) -> Option<String> {
     let mut parts = text.split("\\frac");
     let mut result = parts.next()?.to_owned();
@@ -144,7 +146,7 @@ fn as_fraction(text: &str) -> Option<String> {
     whole.then(|| format!("\\frac{{{above}}}{{{below}}}"))
 }
 
-/// Returns `true` if a text is the canonical form of an integer.
+/// Returns `true` if a text is an integer as Python prints it: no plus sign, no leading zeros and no `-0`.
 fn is_canonical_integer(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let printed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,6 +1,7 @@
 //! The graders of verl, reproduced exactly (verl 0.9, `verl/utils/reward_score`).
 //!
-//! They compare extracted answers as strings, with quirks to which existing runs were tuned. Every quirk is reproduced.
+//! They compare extracted answers as strings. Their deviations from mathematical equality are reproduced as well, because existing runs
+//! were tuned to them.
 
 mod gsm8k;
 mod math_dapo;
@@ -12,7 +13,7 @@ pub use math_dapo::{MathDapo, Verdict};
 pub use math_reward::MathReward;
 pub use search_r1::SearchR1;
 
-/// Returns the last `count` characters of a text.
+/// Returns the last `count` characters of a text, or all of a shorter text. `count` must be at least 1.
 fn last_characters(text: &str, count: usize) -> &str {
     let begin = text.char_indices().rev().nth(count.saturating_sub(1)).map_or(0, |(at, _)| at);
     &text[begin..]

@@ -12,7 +12,7 @@ use crate::rule::normal_form::SQUAD;
 /// 1 if the last `<answer>...</answer>` equals one of the golden answers, ignoring case, punctuation and articles; otherwise 0.
 ///
 /// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer. A bare JSON list is rejected, as in verl. If
-/// whole answers are compared, a right response with more than ten opening or closing tags only scores 0.25.
+/// whole answers are compared, a right response with more than ten `<answer>` tags or more than ten `</answer>` tags only scores 0.25.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchR1 {
@@ -63,7 +63,7 @@ struct Golden {
     target: Target,
 }
 
-/// Returns the golden answers of a ground truth.
+/// Returns the golden answers of a ground truth. Returns an error for a JSON list, and for an object whose `target` is missing or invalid.
 fn golden(truth: &str) -> Result<Vec<String>, RewardError> {
     let refused = |found: &dyn std::fmt::Display| {
         RewardError::fatal(format_args!(

@@ -62,7 +62,7 @@ pub struct StreamedDecoder {
     reader: Reader,
     outer: OuterLayers,
     residency: Residency,
-    /// The layer of each index that is resident; `None` for a streamed layer.
+    /// The resident layers by index; `None` for a streamed layer.
     layers: Vec<Option<Layer>>,
     buffers: Buffers,
     /// `true` if the layers and buffers in memory are the ones that `residency` requires.
@@ -74,7 +74,8 @@ impl StreamedDecoder {
     ///
     /// # Errors
     /// Returns the errors of [`Decoder::load`](super::Decoder::load). Also returns an error if the budget is too small for embedding, norm,
-    /// head, the buffers and the tokens; the error states the sufficient number of bytes.
+    /// head, the buffers and the tokens, and states the sufficient number of bytes. Also returns an error if the system cannot create the
+    /// reading thread, or a CUDA call fails.
     pub fn open(
         folder: &Path,
         device: Device,

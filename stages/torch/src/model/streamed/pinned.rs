@@ -40,7 +40,7 @@ pub(super) struct Pinned {
 #[derive(Debug)]
 struct PinnedHalf {
     memory: PinnedHostSlice<f32>,
-    /// Recorded after the copy out of `memory`.
+    /// The event that is recorded after each copy out of `memory`.
     copied: CudaEvent,
 }
 
@@ -68,7 +68,7 @@ impl Pinned {
         Ok(Self { device, context, copies, halves, next_half: 0 })
     }
 
-    /// Records an event after all work that torch has been given so far.
+    /// Records an event after all work that was passed to torch so far.
     pub(super) fn after_torch(&self) -> Result<StreamEvent, TorchError> {
         let event = self.context.default_stream().record_event(None);
         event.map(StreamEvent).map_err(|error| cuda_error(self.device, error))

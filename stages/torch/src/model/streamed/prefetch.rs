@@ -76,7 +76,8 @@ impl Prefetch {
     /// Returns layer `index`, waiting until it has been read.
     ///
     /// # Errors
-    /// Returns an error if the layer could not be read; the next call reads it again. Also returns an error if the thread has ended.
+    /// Returns an error if the layer could not be read; the next call for this layer reads it again. Also returns an error if the thread
+    /// has ended.
     pub(super) fn take(&mut self, index: usize) -> Result<Layer, TorchError> {
         if self.requested.front() != Some(&index) {
             self.restart_at(index)?;

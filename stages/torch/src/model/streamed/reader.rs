@@ -29,7 +29,7 @@ impl Reader {
         self.checkpoint.folder()
     }
 
-    /// Returns a fence after all work that torch has been given so far.
+    /// Returns a fence after all work that was passed to torch so far.
     pub(super) fn fence(&self) -> Result<Fence, TorchError> {
         self.upload.fence()
     }

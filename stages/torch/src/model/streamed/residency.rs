@@ -59,7 +59,7 @@ impl Demand {
 /// The set of resident layers, and the number of buffers for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
-    /// `true` for each layer that is resident.
+    /// `true` at the index of each resident layer.
     resident: Vec<bool>,
     buffers: usize,
     need: MemoryNeed,
@@ -70,9 +70,9 @@ pub struct Residency {
 pub struct MemoryNeed {
     /// Embedding, final norm and head.
     pub outer: u64,
-    /// The size of one layer.
+    /// The parameters of one layer.
     pub layer: u64,
-    /// The keys, values, activations and logits of the expected tokens.
+    /// The keys and values of the expected tokens, plus the larger of their activations and logits.
     pub demand: u64,
     /// Buffers for pieces that are read from the files.
     pub reading: u64,
@@ -188,7 +188,7 @@ fn values(shape: &[i64]) -> u64 {
     shape.iter().map(|&size| count(size)).product()
 }
 
-/// Converts a size of a configuration, which is positive.
+/// Converts a size of a configuration, which must be positive, to an unsigned number.
 fn count(size: i64) -> u64 {
     size.unsigned_abs()
 }

@@ -16,9 +16,10 @@ pub(super) enum Upload {
     Pinned(Pinned),
 }
 
-/// A point in the work that torch has been given. Weights that this work reads may be overwritten once the point has passed.
+/// A point in the work that was passed to torch. The weights that earlier work reads may be overwritten once the point has passed.
 ///
-/// On the CPU, work is complete when torch returns. The default fence has already passed.
+/// The default fence has already passed. It suffices on the CPU, where work is complete when torch returns, and without the feature `cuda`,
+/// where torch copies in the order of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Fence {
     #[cfg(feature = "cuda")]
@@ -26,7 +27,8 @@ pub(super) struct Fence {
 }
 
 impl Upload {
-    /// Creates the way to copy to `device`.
+    /// Returns the way to copy to `device`: `Pinned` for a CUDA device with the feature `cuda`, otherwise `Torch`. Returns an error if the
+    /// CUDA driver cannot be loaded or pinned memory cannot be allocated.
     pub(super) fn to(device: Device) -> Result<Self, TorchError> {
         match device {
             #[cfg(feature = "cuda")]
@@ -35,7 +37,7 @@ impl Upload {
         }
     }
 
-    /// Returns a fence after all work that torch has been given so far.
+    /// Returns a fence after all work that was passed to torch so far.
     pub(super) fn fence(&self) -> Result<Fence, TorchError> {
         match self {
             Self::Torch => Ok(Fence::default()),

@@ -32,7 +32,8 @@ struct DevicePass<'a> {
 /// Adjacent rows that attend together.
 struct AttentionGroup {
     rows: Range<i64>,
-    /// The blocks by sequence, head and position. The rows share one sequence, or each has its own.
+    /// The blocks by sequence, head and position. If all rows belong to one sequence, its blocks are listed once; otherwise they are listed
+    /// for each row.
     blocks: PieceIndices,
     /// Number of positions that the rows attend to, including masked positions.
     extent: i64,
@@ -179,8 +180,8 @@ impl DeviceMemory {
     }
 
     /// Returns the attention of the rows of `group`. `q` has the queries of all rows of the pass,
-    /// `[n, kv_heads, heads / kv_heads, head_dim]`; the result has the same layout. The query heads of a group are treated as the queries
-    /// of their key head, so that keys and values are not repeated.
+    /// `[n, kv_heads, heads / kv_heads, head_dim]`; the result has the same layout, for the rows of `group`. The query heads that share a
+    /// key head are treated as queries of this head, so that keys and values are not repeated.
     fn attend(&self, layer: usize, group: &AttentionGroup, q: &Tensor) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let rows = group.rows.end - group.rows.start;

@@ -23,7 +23,7 @@ pub(super) struct Attention<'a> {
     /// The blocks of the sequence, each `[kv_heads, 2, BLOCK * dim]`: the keys of a head, then its values.
     pub(super) blocks: &'a [&'a [f32]],
     pub(super) length: usize,
-    /// Memory that is reused from call to call.
+    /// A buffer for the attention weights. It is reused from call to call.
     pub(super) weights: &'a mut Vec<f32>,
     pub(super) out: &'a mut [f32],
 }
@@ -42,7 +42,7 @@ impl AttentionKernel {
         Instructions::detect().map(Self)
     }
 
-    /// Runs an attention.
+    /// Computes `attention` and writes the result to its `out`.
     pub(super) fn attend(self, attention: Attention<'_>) {
         self.0.run(attention);
     }

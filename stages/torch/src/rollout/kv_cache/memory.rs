@@ -42,14 +42,15 @@ pub(super) trait BlockMemory: Debug + Send {
     ) -> Result<Box<dyn CachePass + 'a>, TchError>;
 }
 
-/// Access to the cache during a forward pass. Each row of the pass is a token. Methods are called layer by layer.
+/// Access to the cache during a forward pass. Each row of the pass is a token. Methods are called layer by layer. A row must be written, in
+/// this pass or before, when it attends.
 pub(in super::super) trait CachePass {
-    /// Writes k and v `[n, kv_heads, head_dim]` to the places of the pass's rows. `n` may exceed the number of rows of the pass; the
+    /// Writes k and v `[n, kv_heads, head_dim]` to the positions of the pass's rows. `n` may exceed the number of rows of the pass; the
     /// surplus rows are ignored.
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError>;
 
-    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to the row's own position, `[n,
-    /// heads * head_dim]`. The surplus rows of the result are zero.
+    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to the row's own position,
+    /// `[n, heads * head_dim]`. The surplus rows of the result are zero.
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
 }
 
@@ -57,7 +58,7 @@ pub(in super::super) trait CachePass {
 #[derive(Debug)]
 pub(super) struct Chunks<T>(Vec<Option<T>>);
 
-/// The place of a token: the blocks of its sequence, and its position.
+/// The location of a token in the cache: the blocks of its sequence, and its position in the sequence.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CacheRow {
     pub(super) table: Arc<[usize]>,

@@ -1,4 +1,5 @@
-//! Estimators of the KL divergence of the policy from a reference, from single sampled tokens (Schulman 2020).
+//! Estimators of the KL divergence of the policy from a reference, from single sampled tokens (Schulman 2020). In the formulas, `p` is the
+//! probability of the sampled token under the policy, and `r` is its probability under the reference.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub trait KlEstimator: Debug + Send + Sync {
     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
 }
 
-/// A shared estimator.
+/// A shared KL estimator.
 pub type SharedKl = Arc<dyn KlEstimator>;
 
 /// `log p - log r`: unbiased, with high variance. As a loss on-policy, its gradient is 0 on average.

@@ -39,7 +39,8 @@ impl HeldStep {
         }
     }
 
-    /// Divides the step into mini-batches of `prompts` prompts each; the last may have fewer.
+    /// Divides the step into mini-batches of `prompts` prompts each, in the order of their ids; the last may have fewer. `prompts` must not
+    /// be 0.
     pub(super) fn mini_batches(&self, prompts: usize) -> Vec<Vec<Sequence<'_>>> {
         let all: Vec<_> = self.0.iter().map(|(unit, held)| held.as_sequence(*unit)).collect();
         let groups: Vec<_> = all.chunk_by(|a, b| a.prompt == b.prompt).collect();

@@ -36,7 +36,7 @@ const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
 
 impl TorchTrainer {
-    /// Writes the values that later updates depend on.
+    /// Writes the state to `path`: the values that later updates depend on, and the older policies that engines may still request.
     pub(super) fn write_state(&mut self, path: &Path) -> Result<(), TrainError> {
         let numbers = self.numbers().into_iter();
         let numbers = numbers.map(|(name, number)| (name, Box::new(number) as Box<dyn Stored>));
@@ -49,7 +49,8 @@ impl TorchTrainer {
         write(path, &numbers.chain(tensors).collect::<Vec<_>>()).map_err(TrainError::state)
     }
 
-    /// Restores a state, and publishes its policies again, oldest first.
+    /// Restores the state of the file `path`, and publishes its policies again, oldest first. Returns them in this order; the last is the
+    /// current policy.
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::state)?;
         let older = self.check_state(&file).map_err(TrainError::state)?;
@@ -136,7 +137,7 @@ impl TorchTrainer {
         all
     }
 
-    /// Returns the names of the models.
+    /// Returns the prefixes of the tensors' names: `policy`, and `critic` if there is one.
     fn models(&self) -> Vec<&'static str> {
         [POLICY].into_iter().chain(self.critic.as_ref().map(|_| CRITIC)).collect()
     }

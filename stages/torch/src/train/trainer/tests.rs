@@ -23,8 +23,8 @@ use super::super::{Numbers, Partial};
 use super::*;
 use crate::model::Weights;
 
-/// Largest difference of the accumulated gradients, relative to their norm. If responses pull in opposite directions, their gradients
-/// cancel but their rounding errors do not. Random steps are therefore compared in float64, and fixed steps in float32.
+/// Maximum difference of the accumulated gradients, relative to their norm. If the gradients of responses cancel each other, their rounding
+/// errors do not. Random steps are therefore compared in float64, and fixed steps in float32.
 const FLOAT32: f64 = 1e-5;
 const FLOAT64: f64 = 1e-10;
 
@@ -81,7 +81,7 @@ fn trainer(config: TrainerConfig) -> TorchTrainer {
 
 #[derive(Clone, Debug)]
 struct Response {
-    /// Prompt and sample.
+    /// The id of the prompt, and the index of the sample.
     id: (u64, u32),
     prompt: Vec<i32>,
     response: Vec<i32>,
@@ -210,7 +210,7 @@ fn widen(trainer: &mut TorchTrainer) {
         parameter.shallow_clone().set_data(&parameter.detach().to_kind(Kind::Double));
     };
     for decoder in [Some(&mut trainer.decoder), trainer.reference.as_mut()].into_iter().flatten() {
-        // Without gradients, a decoder runs on copies of its parameters that are joined into larger matrices.
+        // Without gradients, a decoder multiplies by the stacked matrices, which `set_data` of their parts does not change.
         decoder.set_requires_grad(true);
         decoder.parameters().iter().for_each(widen);
     }

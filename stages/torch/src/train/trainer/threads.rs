@@ -14,7 +14,7 @@ use crate::train::Metrics;
 /// The maximum number of threads that compute micro-batches of their own. Each needs memory for a gradient.
 const MAX_GRADIENTS: usize = 8;
 
-/// The name of the metric with the largest number of threads that a call of the step used.
+/// The name of the metric with the largest number of threads that a call of the step had.
 const METRIC: &str = "trainer/threads";
 
 /// The threads of a trainer: the configured number, or the number of threads of the devices that train if that is larger.
@@ -33,7 +33,7 @@ pub(super) struct TrainerThreads {
     per_device: Option<usize>,
     /// The current number of threads.
     current: usize,
-    /// The largest number of threads that a call used since the metric was last taken.
+    /// The largest value of `current` in a call since the metric was last taken. A call with few micro-batches may use fewer threads.
     max: usize,
     /// `true` once a placement has set the number of devices.
     is_placed: bool,

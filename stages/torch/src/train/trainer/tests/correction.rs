@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// Two responses to the same prompt. The engine finds the second half as likely as the trainer at each token.
+/// Two responses to the same prompt. At each token of the second response, the engine's probability is half the trainer's.
 fn pair(trainer: &TorchTrainer) -> [Response; 2] {
     let near = on_policy(trainer, &example(&[2, 3], &[4, 5, 1], 0.5));
     let far = on_policy(trainer, &example(&[2, 3], &[6, 1], -1.0));
@@ -139,7 +139,7 @@ fn accumulated(config: TrainerConfig, responses: &[&Response]) -> (Tensor, f64) 
 fn a_rejected_response_has_no_gradient_and_counts_unless_tokens_do() {
     for (mode, expected) in MODES.into_iter().zip([3.0, 1.5, 1.5, 1.5]) {
         for unit in [RejectionUnit::Token, RejectionUnit::SequenceMean] {
-            // With KL term and entropy bonus, of which a rejected response has none, either.
+            // The loss has a KL term and an entropy bonus. A rejected response must not contribute to them, either.
             let rejects = TrainerConfig { rollout_rs: rejecting(unit), ..config(mode) };
             let [near, far] = pair(&trainer(config(mode)));
             let (numerator, denominator) = accumulated(rejects, &[&near, &far]);
@@ -183,7 +183,7 @@ fn the_weights_of_a_step_without_a_kept_token_stay() {
     assert_eq!(metrics["rollout_corr/rollout_rs_masked_fraction"], 1.0);
     assert!((metrics["rollout_corr/kl"] + std::f64::consts::LN_2).abs() < 1e-5);
     assert!(!metrics.contains_key("actor/pg_loss"));
-    // The next step starts anew.
+    // The next step must not contain the rejected response.
     let [near, _] = pair(&trainer);
     accumulate(&mut trainer, [vec![near.sequence()]]);
     let (policy, metrics) = trainer.update(Step(1)).unwrap();

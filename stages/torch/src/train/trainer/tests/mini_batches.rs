@@ -43,7 +43,7 @@ fn updates_are_those_of_steps_with_the_log_probabilities_of_the_first_policy() {
     accumulate(&mut ours, [sequences(&step())]);
     assert!(before == weights(&ours), "nothing changes before the update");
 
-    // The engine's log-probabilities stand for those of the first policy.
+    // The engine's log-probabilities are set to those of the first policy.
     let start: Vec<_> = step().iter().map(|response| on_policy(&ours, response)).collect();
     let mut expected = trainer(config(Aggregation::TokenMean));
     for _ in 0..2 {
