@@ -32,6 +32,9 @@ const METRICS: [&str; 14] = [
     "val/score",
 ];
 
+/// The metrics of a validation that does not belong to a training step.
+const VALIDATION_METRICS: [&str; 3] = ["val/score", "val/greedy_score", "val/response_length/mean"];
+
 /// Shows the progress of a run.
 pub struct Console {
     bar: Option<Bar>,
@@ -76,8 +79,7 @@ impl Console {
             metric("schedule/queue_age").unwrap_or(0.0),
         );
         if terminal::is_json() {
-            let fields = json_fields(step, round, metrics);
-            return self.print("step", fields);
+            return self.print("step", json_fields(&METRICS, step, round, metrics));
         }
         let row = terminal_width().map(|width| self.table.row(width, step, round, metrics));
         self.print_line(&row.unwrap_or_else(|| line(step, round, metrics)));
@@ -89,8 +91,12 @@ impl Console {
     /// Prints a validation that does not belong to a training step.
     pub fn report_validation(&mut self, step: u64, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+        if terminal::is_json() {
+            return self
+                .print("validation", json_fields(&VALIDATION_METRICS, step, "val", metrics));
+        }
         let row = terminal_width().map(|width| self.table.row(width, step, "val", metrics));
-        self.print_line(&row.filter(|_| !terminal::is_json()).unwrap_or_else(|| {
+        self.print_line(&row.unwrap_or_else(|| {
             format!(
                 "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
                 metric("val/score"),
@@ -158,9 +164,10 @@ impl RowProgress {
 }
 
 /// Returns the fields of the JSON line of a step.
-fn json_fields(step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
+/// Returns a step, the kind of its round, and those of the metrics `names` that it reports.
+fn json_fields(names: &[&str], step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
     let shown =
-        METRICS.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
+        names.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
     let metrics: Map<_, _> = shown.collect();
     let fields = [("step", json!(step)), ("round", json!(round)), ("metrics", metrics.into())];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -196,7 +203,7 @@ mod tests {
     fn a_json_line_of_a_step_has_the_shown_metrics() {
         let metrics =
             Metrics::from([("critic/score/mean".to_owned(), 0.25), ("hidden".to_owned(), 1.0)]);
-        let fields = Value::Object(json_fields(3, "short", &metrics));
+        let fields = Value::Object(json_fields(&METRICS, 3, "short", &metrics));
         let expected = json!({"step": 3, "round": "short", "metrics": {"critic/score/mean": 0.25}});
         assert_eq!(fields, expected);
     }

@@ -1,4 +1,4 @@
-//! Tests `trainer.deterministic`: a run is reproducible bit by bit, with any number of instances and under any load of the machine.
+//! Tests `trainer.deterministic`: a run is reproducible bit for bit, with any number of instances and under any load of the machine.
 #![cfg(feature = "torch")]
 
 mod workspace;

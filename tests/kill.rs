@@ -1,5 +1,5 @@
 //! Kills runs at random instants, resumes them, and compares them with an uninterrupted run: weights, metrics and rollouts must be
-//! identical bit by bit.
+//! identical bit for bit.
 #![cfg(feature = "torch")]
 
 mod workspace;

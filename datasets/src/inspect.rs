@@ -50,7 +50,7 @@ pub struct FileFacts {
     pub rows: u64,
     /// The number of row groups; 0 for JSONL.
     pub row_groups: u64,
-    /// The name and type of each column; for JSONL, of the columns of the first line.
+    /// The name and type of each column; for JSONL, of the fields of the first 64 rows.
     pub columns: Vec<(String, String)>,
     /// The names of the columns in use, by role: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
     pub parts: BTreeMap<String, String>,

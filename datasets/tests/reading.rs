@@ -165,6 +165,20 @@ fn columns_can_be_renamed_and_added() {
 }
 
 #[test]
+fn a_field_may_be_missing_in_the_first_row() {
+    let folder = Folder::new();
+    let row = |truth: serde_json::Value| json!({"prompt": "x", "reward_model": truth});
+    let (none, null, seven) =
+        (json!({}), json!({"ground_truth": null}), json!({"ground_truth": "7"}));
+    let file = folder.lines("a.jsonl", &[row(none), row(null), row(seven)]);
+    let dataset = Dataset::open(config(vec![file], false)).unwrap();
+    let prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+    let truth = |prompt: Prompt| prompt.ground_truth().map(std::borrow::Cow::into_owned);
+    let truths: Vec<_> = prompts.map(|prompt| truth(prompt.unwrap())).collect();
+    assert_eq!(truths, [None, None, Some("7".to_owned())]);
+}
+
+#[test]
 fn missing_columns_have_defaults() {
     let folder = Folder::new();
     let file = folder.lines("a.jsonl", &[json!({"messages": [{"role": "user", "content": "x"}]})]);

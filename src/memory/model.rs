@@ -4,7 +4,13 @@ use std::path::Path;
 
 use rollpacker_model::ModelConfig;
 #[cfg(feature = "torch")]
+use rollpacker_stages::device::DeviceChoice;
+#[cfg(feature = "torch")]
 use rollpacker_stages::train::config::Precision;
+#[cfg(feature = "torch")]
+use rollpacker_torch::model::resolve_device;
+#[cfg(feature = "torch")]
+use tch::Device;
 use toml::{Table, Value};
 
 use super::part::{MemoryPart, setting};
@@ -61,8 +67,8 @@ pub(super) fn size(size: i64) -> u64 {
     u64::try_from(size).unwrap_or(0)
 }
 
-/// Returns the memory of the weights of the in-process judges that routes of a recipe name, except judges that stream their weights within
-/// a memory budget.
+/// Returns the memory of the weights of the in-process judges that routes of a recipe name, except judges on a GPU and judges that stream
+/// their weights within a memory budget.
 ///
 /// A model folder that cannot be read is skipped here; the judge reports the error when it is built.
 pub(crate) fn judge_parts(section: &Reward) -> impl Iterator<Item = MemoryPart> {
@@ -81,11 +87,27 @@ pub(crate) fn serving_part(folder: &Path, model: &ModelConfig) -> MemoryPart {
     MemoryPart::new("the weights of the model", settings, [weight_bytes(model)])
 }
 
+/// Returns `true` if a judge on `device`, by default `auto`, takes memory of the host. An unknown device counts as the host; the judge
+/// reports the error when it is built.
+#[cfg(feature = "torch")]
+fn is_on_host(device: Option<&str>) -> bool {
+    let choice = device.map_or(Some(DeviceChoice::Auto), |device| device.parse().ok());
+    let device = choice.and_then(|choice| resolve_device(choice).ok());
+    !device.is_some_and(Device::is_cuda)
+}
+
+/// Returns `true`: without libtorch, no judge can be built.
+#[cfg(not(feature = "torch"))]
+fn is_on_host(_device: Option<&str>) -> bool {
+    true
+}
+
 fn judge(name: &str, options: &Table) -> Option<MemoryPart> {
     let text = |key: &str| options.get(key).and_then(Value::as_str);
     let is_resident = text("kind").unwrap_or(name) == "judge"
         && text("engine") == Some("torch")
-        && !options.contains_key("memory_budget");
+        && !options.contains_key("memory_budget")
+        && is_on_host(text("device"));
     let folder = text("model_path").filter(|_| is_resident)?;
     let model = ModelConfig::from_folder(Path::new(folder)).ok()?;
     let key = format!("reward.options.{name}.model_path");

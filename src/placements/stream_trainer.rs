@@ -92,11 +92,12 @@ impl BuiltIn for StreamTrainer {
     fn check(self, recipe: &PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError> {
         let planner = recipe.planner(self.rule, self.tensor_parallel)?;
         let (options, devices) = (self.options()?, recipe.context.devices);
-        let instances = f64::from(devices / self.tensor_parallel.max(1));
+        // Other rules may choose smaller instances.
+        let width = if self.rule == PlannerRule::Fixed { self.tensor_parallel } else { 1 };
+        let instances = f64::from(devices / width);
         if (instances * options.keep).ceil() >= instances {
             let expected = format!(
-                "a share that leaves one of {instances} instances of {} devices to lend",
-                self.tensor_parallel
+                "a share that leaves one of {instances} instances of {width} devices to lend"
             );
             return Err(out_of_bounds("placement.keep", expected, options.keep));
         }

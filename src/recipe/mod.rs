@@ -69,7 +69,7 @@ use schedule::Schedules;
 #[cfg(any(feature = "cli", test))]
 pub(crate) use table::overlay;
 use table::read_valid;
-pub(crate) use table::{from_table, override_key, read_table};
+pub(crate) use table::{from_table, override_key, read_table, split_override};
 
 /// A validated recipe.
 ///

@@ -84,6 +84,9 @@ fn remove_serve_credentials(serve: &mut Serve) {
 
 fn remove_credentials(table: &mut Table) {
     for (key, value) in table {
+        if let ("command", Value::Array(arguments)) = (key.as_str(), &mut *value) {
+            redact_command(arguments);
+        }
         redact_value(value, is_secret_name(key));
     }
 }
@@ -92,21 +95,18 @@ fn redact_value(value: &mut Value, is_secret: bool) {
     match value {
         Value::String(text) if is_secret => REDACTED.clone_into(text),
         Value::String(text) => *text = without_credentials(text).into_owned(),
-        Value::Array(values) => {
-            redact_command(values);
-            values.iter_mut().for_each(|value| redact_value(value, is_secret));
-        }
+        Value::Array(values) => values.iter_mut().for_each(|value| redact_value(value, is_secret)),
         Value::Table(table) => remove_credentials(table),
         _ => {}
     }
 }
 
-/// Replaces the secrets of a list of texts, which may be a command. Leaves other lists unchanged.
-fn redact_command(values: &mut [Value]) {
+/// Replaces the secrets of a command. Leaves a list that is not of texts unchanged, which is no command.
+fn redact_command(arguments: &mut [Value]) {
     let texts: Option<Vec<String>> =
-        values.iter().map(|value| value.as_str().map(str::to_owned)).collect();
+        arguments.iter().map(|argument| argument.as_str().map(str::to_owned)).collect();
     let shown = texts.map(|texts| without_command_secrets(&texts)).unwrap_or_default();
-    values.iter_mut().zip(shown).for_each(|(value, shown)| *value = Value::String(shown));
+    arguments.iter_mut().zip(shown).for_each(|(argument, shown)| *argument = Value::String(shown));
 }
 
 fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) {
@@ -164,28 +164,42 @@ pub(super) fn read_valid<T: keys::Sections>(
     }
 }
 
-/// Removes a key if its section exists.
-/// Splits an override into the parts of its key and the text of its value. Returns `None` if a part is empty, a quote is not closed, or the
-/// value is missing.
-fn split_override(text: &str) -> Option<(Vec<&str>, &str)> {
-    let (mut path, mut rest) = (Vec::new(), text.trim_start());
+/// Splits an override into its key and the text of its value, at the first equals sign outside of quotes. Returns `None` if there is none.
+pub(crate) fn split_override(text: &str) -> Option<(&str, &str)> {
+    let mut quote = None;
+    let at = text.find(|next: char| {
+        match quote {
+            Some(open) if next == open => quote = None,
+            None if matches!(next, '"' | '\'') => quote = Some(next),
+            _ => {}
+        }
+        quote.is_none() && next == '='
+    })?;
+    Some((text[..at].trim(), &text[at + 1..]))
+}
+
+/// Splits a key into its parts, at the dots outside of quotes. Returns `None` if a part is empty, or has quotes that are not needed or not
+/// around the whole part: each key has one form.
+fn parts_of_key(key: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut rest) = (Vec::new(), key);
     loop {
         let (part, after) = match rest.strip_prefix(['"', '\'']) {
-            Some(quoted) => quoted.split_once(rest.chars().next()?)?,
-            None => {
-                let (part, after) = rest.split_at(rest.find(['.', '='])?);
-                (part.trim_end(), after)
+            Some(quoted) => {
+                let (part, after) = quoted.split_once(rest.chars().next()?)?;
+                let is_plain = |part: &str| !part.contains(['.', '=', '"', '\'', '*']);
+                (Some(part).filter(|part| !is_plain(part))?, after)
             }
+            None => rest.split_at(rest.find('.').unwrap_or(rest.len())),
         };
-        path.push(Some(part).filter(|part| !part.is_empty())?);
-        rest = after.trim_start();
-        if let Some(value) = rest.strip_prefix('=') {
-            return Some((path, value));
+        parts.push(Some(part).filter(|part| !part.is_empty())?);
+        match after.strip_prefix('.') {
+            Some(after) => rest = after,
+            None => return after.is_empty().then_some(parts),
         }
-        rest = rest.strip_prefix('.')?.trim_start();
     }
 }
 
+/// Removes a key if its section exists.
 fn unset(table: &mut Table, path: &[&str], key: &str) {
     let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
     if let Some(section) = section {
@@ -199,7 +213,7 @@ pub(crate) fn override_key<T: keys::Sections>(
     table: &mut Table,
     text: &str,
 ) -> Result<(), RecipeError> {
-    let key = text.split_once('=').unwrap_or_default().0.trim();
+    let key = split_override(text).unwrap_or_default().0;
     aliases::remove_other_names(table, T::aliases(), key);
     overlay(table, text)
 }
@@ -207,13 +221,13 @@ pub(crate) fn override_key<T: keys::Sections>(
 /// Applies one override, `section.key=value`, to a table.
 ///
 /// A part of the key in quotes may contain dots and equals signs: `reward.routes."a.b"=math`. The value is parsed as TOML and falls back to
-/// a plain string. `null` unsets the key. Sections that do not exist are created. Overriding
-/// `schedule.name` drops the keys of the previous schedule that the new schedule does not have. Returns an error if the text is not of this
-/// form, or if a part of the key before the last one is not a table.
+/// a plain string. `null` unsets the key. Sections that do not exist are created. Overriding `schedule.name` drops the keys of the previous
+/// schedule that the new schedule does not have. Returns an error if the text is not of this form, or if a part of the key before the last
+/// one is not a table.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
-    let (mut path, value) = split_override(text).ok_or_else(wrong)?;
-    let is_schedule = path == ["schedule", "name"];
+    let (key, value) = split_override(text).ok_or_else(wrong)?;
+    let mut path = parts_of_key(key).ok_or_else(wrong)?;
     let last = path.pop().ok_or_else(wrong)?;
     let value = value_of(value);
     if value.as_str() == Some(NULL) {
@@ -232,7 +246,7 @@ pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> 
         };
     }
     let previous = section.insert(last.to_owned(), value);
-    if is_schedule {
+    if key == "schedule.name" {
         let previous = previous.as_ref().and_then(Value::as_str);
         schedule::drop_keys_of(previous.unwrap_or(schedule::DEFAULT), section);
     }

@@ -56,11 +56,17 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 #[test]
 fn a_part_of_a_key_in_quotes_may_contain_dots() {
     let routes = |text: &str| read("", &[text]).expect("valid").reward.routes;
-    for text in [r#"reward.routes."a.b=c"=math"#, r#" reward . routes . 'a.b=c' = "math""#] {
+    for text in [r#"reward.routes."a.b=c"=math"#, r#" reward.routes.'a.b=c' = "math""#] {
         assert!(routes(text).contains_key("a.b=c"), "{text}");
     }
     assert!(routes(r#"reward.routes."*"=math"#).contains_key("*"));
-    for text in [r#"reward.routes."a=math"#, "reward..routes=1", r#"reward."routes"x=1"#, "=1"] {
+    for text in [
+        r#"reward.routes."a=math"#,
+        "reward..routes=1",
+        r#"reward."routes"x=1"#,
+        r#""rollout".n=8"#,
+        "=1",
+    ] {
         let error = read("", &[text]).expect_err("refused").to_string();
         assert_eq!(error, format!("override `{text}`: expected key=value"));
     }

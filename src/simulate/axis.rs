@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::raw::RawJob;
 use super::variant::{self, Variant};
-use crate::recipe::RecipeError;
+use crate::recipe::{RecipeError, split_override};
 
 /// A setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,7 @@ impl Axis {
     /// If the text has no `=`, the key or the text after `=` is empty, or a value occurs twice.
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         let wrong = || RecipeError::Override { text: text.to_owned() };
-        let (key, values) = text.split_once('=').ok_or_else(wrong)?;
-        let key = key.trim();
+        let (key, values) = split_override(text).ok_or_else(wrong)?;
         if key.is_empty() || values.trim().is_empty() {
             return Err(wrong());
         }

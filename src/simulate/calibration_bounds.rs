@@ -26,7 +26,7 @@ const SHARES: [&str; 6] = [
 const POSITIVE: [&str; 3] =
     ["judge_slowdown", "judge_time_slicing", "training_flops_per_parameter"];
 
-/// Constants that are correlations.
+/// Constants that are correlations, from 0 to 1.
 const CORRELATIONS: [&str; 1] = ["sandbox_correlation"];
 
 /// Rejects constants that are out of the range of their kind, or differ implausibly from the fitted values.
@@ -75,7 +75,7 @@ fn constants(calibration: &Calibration) -> Vec<(String, f64)> {
     table.into_iter().filter_map(number).collect()
 }
 
-/// Rejects devices whose speed, bandwidth or memory is implausibly small or large.
+/// Rejects devices whose speed, bandwidths or memory are implausibly small or large, and servers without devices or with too many.
 pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
     let Hardware { flops, memory_bandwidth, memory, interconnect_bandwidth, .. } = *hardware;
     for (field, value) in [

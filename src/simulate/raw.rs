@@ -236,8 +236,8 @@ section! {
         /// The placements that the program adds.
         #[serde(skip)]
         placements: Placements = Placements::default(),
-        /// The number of GPUs that train, with `placement = "separate"`. Default: half of `cluster.gpus`, rounded down to whole copies of
-        /// the model.
+        /// The number of GPUs that train, with `placement = "separate"`. Default: at most half of `cluster.gpus`, as many as whole
+        /// copies of the model take that leave whole instances.
         training_gpus: Option<u32> = None,
         /// Maximum number of steps by which the sampling policy may lag behind the trained policy. From 0 to 65,536. Default: 0, which is
         /// on-policy.
@@ -251,7 +251,9 @@ section! {
         /// The rounds in which GPUs may move from the rollout to the trainer: `long`, the rounds that wait for every response that they
         /// launch, or `all`. Default: `long`.
         rounds: RoundFilter = RoundFilter::Long,
-        /// The trigger for moving GPUs: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
+        /// The trigger for moving GPUs: `never`; `fixed`, at the share `from` of completed responses; `adaptive`, at the first milestone at
+        /// which the remaining responses are projected to fit on fewer instances; or `predicted`, as soon as moving GPUs is predicted to
+        /// shorten the step. Default: `adaptive`.
         trigger: Trigger = Trigger::Adaptive,
         /// A share of completed responses: the trigger `fixed` moves GPUs at this share, `adaptive` has its first milestone there, and
         /// `predicted` moves no GPUs before it. In (0, 1]. Default: 0.2.
@@ -310,7 +312,7 @@ choice! {
     Dispatch {
         /// Each response goes to the next instance.
         RoundRobin,
-        /// Consecutive prompts go to the same instance (veRL).
+        /// The prompts that are launched together are divided into one chunk of consecutive prompts per instance (veRL).
         PromptChunks,
         /// Each response goes to the instance with the fewest responses (Seer, and the live engines).
         LeastLoaded,

@@ -117,11 +117,16 @@ fn training_gpus(raw: &RawJob, placement: &SimulatedPlacement) -> Result<u32, Re
             .map_or(Ok(gpus), |found| Err(out_of_bounds(key, expected, found)));
     }
     let (instance, replica) = (raw.rollout.tensor_parallel, raw.training.replica());
-    let half = u64::from(gpus / 2) / replica * replica;
-    let training = raw.pipeline.training_gpus.unwrap_or(u32::try_from(half).unwrap_or(0));
-    let fits = training > 0 && training < gpus;
-    let whole = u64::from(training).is_multiple_of(replica);
-    if fits && whole && (gpus - training).is_multiple_of(instance) {
+    let fits = |training: &u32| {
+        *training > 0
+            && *training < gpus
+            && u64::from(*training).is_multiple_of(replica)
+            && (gpus - training).is_multiple_of(instance)
+    };
+    let half = gpus / 2;
+    let default = || (1..=half).rev().find(fits).or_else(|| (half..gpus).find(fits));
+    let training = raw.pipeline.training_gpus.or_else(default).unwrap_or(half);
+    if fits(&training) {
         return Ok(training);
     }
     let expected = format!(
@@ -133,9 +138,8 @@ fn training_gpus(raw: &RawJob, placement: &SimulatedPlacement) -> Result<u32, Re
 fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
     let key = "cluster.hardware";
     let mut hardware: Hardware = match &raw.cluster.hardware {
-        Value::String(name) => {
-            Hardware::built_in(name).ok_or_else(|| unknown(key, name, &Hardware::names()))?
-        }
+        Value::String(name) => Hardware::built_in(name)
+            .ok_or_else(|| unknown(key, name, &Hardware::names(), "a table, or "))?,
         table => read_value(key, table.clone())?,
     };
     calibration_bounds::check_hardware(&hardware)?;
@@ -165,7 +169,7 @@ fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
             calibration_bounds::check_model(&model).map(|()| model)
         }
         None => ModelShape::built_in(&raw.model.name)
-            .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
+            .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names(), "")),
     }
 }
 
@@ -189,7 +193,12 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     Ok(calibration)
 }
 
-/// Returns the error for an unknown name, with the nearest known name as a hint.
-fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
-    out_of_bounds(key, format!("a table, or {}", one_of(names, name)), format!("`{name}`"))
+/// Returns the error for an unknown name, with the nearest known name as a hint. `alternative` is what the key accepts instead of a name.
+fn unknown(
+    key: &'static str,
+    name: &str,
+    names: &[&'static str],
+    alternative: &str,
+) -> RecipeError {
+    out_of_bounds(key, format!("{alternative}{}", one_of(names, name)), format!("`{name}`"))
 }

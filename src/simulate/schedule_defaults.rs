@@ -1,4 +1,4 @@
-//! Defaults of a job that depend on its schedule: each schedule runs as its authors run it.
+//! Defaults of a job that depend on its schedule.
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
@@ -7,7 +7,7 @@ use super::placement::SimulatedPlacement;
 use super::raw::{Dispatch, Judge, RawJob};
 use crate::recipe::{Pipeline, RecipeError};
 
-/// The way in which the authors of a schedule run it.
+/// The settings that depend on the schedule if the job does not set them.
 struct ScheduleDefaults {
     placement: &'static str,
     dispatch: Dispatch,

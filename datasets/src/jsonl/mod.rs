@@ -1,7 +1,8 @@
 //! JSONL files of prompts, with the columns that [`PromptColumns`](crate::PromptColumns) describes. The messages of a prompt are a list,
 //! JSON text, or plain text.
 //!
-//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count.
+//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The columns of a
+//! file are those of its first 64 rows.
 
 mod integers;
 mod lines;
@@ -28,6 +29,9 @@ pub(crate) use records::JsonlRecords;
 /// The number of lines between two recorded positions.
 const STRIDE: u64 = 64;
 
+/// The number of rows that determine the columns of a file. A field may be missing or null in some rows.
+pub(crate) const COLUMN_ROWS: u64 = 64;
+
 type JsonObject = Map<String, Value>;
 
 /// A JSONL file of prompts.
@@ -49,6 +53,10 @@ impl JsonlFile {
         while let Some(offset) = lines.next_line()? {
             if rows == 0 {
                 first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
+            } else if rows < COLUMN_ROWS
+                && let Ok(row) = object(&lines.line)
+            {
+                add_columns(&mut first, row);
             }
             if rows % STRIDE == 0 {
                 offsets.push(offset);
@@ -99,6 +107,17 @@ impl JsonlFile {
             first_row,
             failed: false,
         })
+    }
+}
+
+/// Adds the fields of `row` that `columns` lacks or has as null, also within objects.
+pub(crate) fn add_columns(columns: &mut JsonObject, row: JsonObject) {
+    for (name, value) in row {
+        match (columns.entry(name).or_insert(Value::Null), value) {
+            (Value::Object(known), Value::Object(more)) => add_columns(known, more),
+            (known @ Value::Null, value) => *known = value,
+            _ => {}
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Traces in JSON lines. The first line determines the columns.
+//! Traces in JSON lines. The first 64 rows determine the columns.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -7,33 +7,48 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::plan::{TraceColumnKind, TraceColumns};
+use super::plan::TraceColumnKind;
 use super::{RowLocation, TraceCell, TraceReader, bad_line};
 use crate::error::DatasetError;
+use crate::jsonl::{COLUMN_ROWS, add_columns};
 
 pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), DatasetError> {
     let mut lines = BufReader::new(File::open(path).map_err(DatasetError::io(path, "open"))?);
     let mut line = String::new();
-    let mut planned: Option<(Vec<(String, TraceColumnKind)>, TraceColumns)> = None;
     let mut row = 0;
-    while lines.read_line(&mut line).map_err(DatasetError::io(path, "read"))? > 0 {
-        if !line.trim().is_empty() {
-            let object =
-                object(&line).map_err(|found| bad_line(path, row, "a JSON object", found))?;
-            if planned.is_none() {
-                let columns: Vec<_> =
-                    object.iter().map(|(name, value)| (name.clone(), kind(value))).collect();
-                planned = Some((columns.clone(), trace.plan(path, &columns)?));
+    let mut next = || -> Result<Option<Map<String, Value>>, DatasetError> {
+        loop {
+            line.clear();
+            if lines.read_line(&mut line).map_err(DatasetError::io(path, "read"))? == 0 {
+                return Ok(None);
             }
-            let (columns, plan) =
-                planned.as_ref().expect("invariant: the first line sets the plan");
-            let at = RowLocation { file: path, row, columns };
-            trace.push(&at, plan, |column| {
-                object.get(columns[column].0.as_str()).map_or(TraceCell::Null, cell)
-            })?;
-            row += 1;
+            if !line.trim().is_empty() {
+                let object = object(&line);
+                row += 1;
+                let wrong = |found| bad_line(path, row - 1, "a JSON object", found);
+                return object.map(Some).map_err(wrong);
+            }
         }
-        line.clear();
+    };
+    let (mut first, mut fields) = (Vec::new(), Map::new());
+    while (first.len() as u64) < COLUMN_ROWS
+        && let Some(object) = next()?
+    {
+        add_columns(&mut fields, object.clone());
+        first.push(object);
+    }
+    if first.is_empty() {
+        return Ok(());
+    }
+    let columns: Vec<_> = fields.iter().map(|(name, value)| (name.clone(), kind(value))).collect();
+    let plan = trace.plan(path, &columns)?;
+    let rest = std::iter::from_fn(|| next().transpose());
+    for (object, row) in first.into_iter().map(Ok).chain(rest).zip(0..) {
+        let object = object?;
+        let at = RowLocation { file: path, row, columns: &columns };
+        trace.push(&at, &plan, |column| {
+            object.get(columns[column].0.as_str()).map_or(TraceCell::Null, cell)
+        })?;
     }
     Ok(())
 }

@@ -56,6 +56,17 @@ fn common_names_of_length_columns_are_recognized() {
 }
 
 #[test]
+fn a_field_may_be_missing_in_the_first_line() {
+    let text = "{\"response_length\": 3, \"finish_reason\": null}\n\
+        {\"response_length\": 4, \"finish_reason\": \"abort\", \"prompt_id\": 7}\n";
+    let (_folder, path) = written("a.jsonl", text);
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    let whole: Vec<_> = trace.rows.iter().map(|row| row.is_complete).collect();
+    assert_eq!(whole, [true, false]);
+    assert!(trace.rows[1].prompt.is_some(), "{trace:?}");
+}
+
+#[test]
 fn own_rollouts_are_read_with_prompt_sample_step_and_aborts() {
     let folder = tempfile::tempdir().expect("a folder");
     let rollouts = folder.path().join("rollouts");

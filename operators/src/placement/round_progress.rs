@@ -79,7 +79,7 @@ pub struct RoundLoad {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cohort {
     pub(super) count: f64,
-    /// The mean number of tokens of a prompt.
+    /// The mean prompt length in tokens, over the responses.
     pub(super) prompt_length: f64,
     /// The estimated number of tokens sampled per response so far.
     pub(super) tokens: f64,

@@ -70,8 +70,8 @@ impl Group {
         }
     }
 
-    /// Returns the rank of the group's next request; requests with lower ranks are launched first. `None` if all of its requests are
-    /// launched.
+    /// Returns the rank of the group's next request; requests with lower ranks are launched first. `None` if no request waits: all are
+    /// launched, or the group was stopped.
     pub(super) fn rank(&self, order: Order) -> Option<(u8, u32)> {
         let next = *self.waiting.first()?;
         let rank = match order {

@@ -58,7 +58,7 @@ documented! {
     }
 }
 
-/// The history-sorted schedule: synchronous rounds of prompts with similar lengths in earlier epochs.
+/// The history-sorted schedule: synchronous rounds of prompts whose responses had similar lengths in earlier epochs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistorySorted {
     config: Config,

@@ -176,7 +176,7 @@ pub struct TailBatching {
 struct LaneQuota {
     /// The number admitted in each round.
     quota: usize,
-    /// The number launched in a short round.
+    /// The maximum number launched in a short round.
     short: usize,
 }
 

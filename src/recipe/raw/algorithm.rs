@@ -48,8 +48,8 @@ section! {
         /// The fixed coefficient, or the initial value of an adaptive coefficient. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
-        /// Number of responses over which a relative error of 1 would double an adaptive coefficient. Must be more than a fifth of the
-        /// responses of a step. From 1 to 1e12; default 10,000. (verl: `algorithm.kl_ctrl.horizon`)
+        /// Number of responses over which a relative error of 1 would double an adaptive coefficient. A step divides the
+        /// coefficient by at most 10. From 1 to 1e12; default 10,000. (verl: `algorithm.kl_ctrl.horizon`)
         horizon: f64 [responses] = 10_000.0,
         /// Target divergence of an adaptive coefficient, nats per token. From 1e-9 to 1e6; default 0.1. (verl:
         /// `algorithm.kl_ctrl.target_kl`)
@@ -149,9 +149,11 @@ section! {
         /// Second clip (dual clip): the maximum ratio for negative advantages. Default: the value of the policy loss. (verl:
         /// `actor.clip_ratio_c`; TRL: `delta`)
         clip_ratio_c: Option<f64> = None,
-        /// Temperature of SAPO's gate for positive advantages. Default: the value of the policy loss. (verl: `actor.tau_pos`)
+        /// Temperature of SAPO's gate for positive advantages, from 0.001 to 1000. Default: the value of the policy loss, 1.0 for `sapo`.
+        /// (verl: `actor.tau_pos`)
         tau_pos: Option<f64> = None,
-        /// Temperature of SAPO's gate for the other advantages. Default: the value of the policy loss. (verl: `actor.tau_neg`)
+        /// Temperature of SAPO's gate for advantages of at most 0, from 0.001 to 1000. Default: the value of the policy loss, 1.05 for
+        /// `sapo`. (verl: `actor.tau_neg`)
         tau_neg: Option<f64> = None,
         /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,

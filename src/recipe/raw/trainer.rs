@@ -43,8 +43,8 @@ section! {
         /// `trainer.logger`)
         #[serde(deserialize_with = "one_or_many")]
         (recipe) logger: Vec<String> = Vec::new() => resumable,
-        /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
-        /// depend on order. Slower. Default: `false`.
+        /// `true` to make a run reproducible bit for bit: the numbers of tokens, not the times, decide which responses end first, and sums
+        /// have a fixed order. Slower. Needs an engine with lockstep; the torch trainer also needs a CPU. Default: `false`.
         deterministic: bool = false,
         /// Number of steps between two snapshots, from which `--resume` continues. -1, the default, and 0 disable snapshots. A run with
         /// snapshots also takes one at its end. (verl: `trainer.save_freq`; TRL: `save_steps`)

@@ -7,6 +7,7 @@ use toml::Value;
 use crate::recipe::RawRecipe;
 use crate::recipe::error::RecipeError;
 use crate::recipe::keys::is_key_or_section;
+use crate::recipe::split_override;
 use crate::recipe::value::{NULL, value_of};
 
 /// An override, `section.key=value`.
@@ -33,11 +34,10 @@ impl Override {
             return Err(RecipeError::Type { key: key.to_owned(), reason });
         }
         let written = text.trim_start_matches('+');
-        let (key, value) = written
-            .split_once('=')
+        let (key, value) = split_override(written)
             .ok_or_else(|| RecipeError::Override { text: text.to_owned() })?;
         let mut read = Vec::new();
-        add_entries(key.trim(), value, &mut read);
+        add_entries(key, value, &mut read);
         Ok(read)
     }
 

@@ -15,7 +15,7 @@ use super::summary::Summary;
 /// Configurations of different jobs are not compared: more GPUs or shorter responses change the job, not the schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The job: the values of the swept keys that do not belong to the schedule; empty if there is only one job.
+    /// The job: the values of the swept keys that do not belong to the schedule; empty if no such key is swept.
     pub job: String,
     /// The recommended configuration: of the on-policy configurations with low bias that are not significantly slower than the fastest of
     /// them, the one with the lowest cost. `None` if none is on-policy with low bias. If a trace only bounds the within-prompt correlation of

@@ -43,6 +43,13 @@ fn unset_keys_have_the_defaults_of_the_schedule() {
         (&SimulatedPlacement::Separate, GroupDelivery::Once)
     );
     assert_eq!((configured.training_gpus, configured.rollout_gpus()), (16, 16));
+    let uneven = job(&[
+        "pipeline.placement=separate",
+        "cluster.gpus=24",
+        "rollout.tensor_parallel=8",
+        "training.tensor_parallel=4",
+    ]);
+    assert_eq!((uneven.training_gpus, uneven.rollout_gpus()), (8, 16));
 }
 
 #[test]
@@ -109,7 +116,7 @@ fn errors_list_the_valid_names_and_bounds() {
         "",
         &["model.name=Qwen2.5-6B"],
         expect![
-            "key `model.name`: expected a table, or one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
+            "key `model.name`: expected one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
         ],
     );
     check_error(

@@ -1,4 +1,4 @@
-//! RolloutPipe: schedules frontier groups first and sends complete groups directly to the trainer; Qwen3-1.7B.
+//! RolloutPipe: launches requests of the groups nearest to completion first, and trains on each group when it is complete; Qwen3-1.7B.
 //!
 //! The paper reports ranges over its settings and states neither GPUs nor lengths. Here 8 GPUs generate, and the maximum response length
 //! varies. The number of GPUs that train is the one that brings the baseline's training time closest to its rollout time: with 8, the

@@ -11,7 +11,8 @@ const ORDERS = {
 export async function show(root, params, shared) {
   const [name, step, prompt] = [params.get("run") ?? shared.run, params.get("step"), params.get("prompt")];
   const group = await get(runPath(name, "steps", step, "prompts", prompt));
-  const state = { order: params.get("order") ?? "sample", marked: params.get("sample") };
+  const asked = params.get("order");
+  const state = { order: Object.hasOwn(ORDERS, asked ?? "") ? asked : "sample", marked: params.get("sample") };
   const cards = h("div", { class: "responses" });
 
   const at = group.prompts.indexOf(group.prompt);

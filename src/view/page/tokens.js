@@ -30,7 +30,8 @@ export async function show(root, params, shared) {
   ]);
   view.ratios = view.ref_logprobs.length === view.logprobs.length ? view.logprobs.map((own, at) => own - view.ref_logprobs[at]) : [];
   const offered = Object.entries(COLORINGS).filter(([, { list }]) => view[list].length > 0);
-  const state = { color: params.get("color") ?? "logprob" };
+  const asked = params.get("color") ?? "logprob";
+  const state = { color: offered.some(([own]) => own === asked) ? asked : "none" };
   const container = h("div", { class: "tokens model-text" });
   const key = h("p", { class: "legend" });
   const tip = h("div", { class: "tip", hidden: true });

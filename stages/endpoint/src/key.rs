@@ -1,5 +1,7 @@
 //! API keys, which come from environment variables.
 
+use std::env::VarError;
+
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use rollpacker_stages::secret::Secrets;
 
@@ -27,9 +29,14 @@ fn read_key(variable: &str) -> Result<String, AddressError> {
         let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is not a valid name";
         return Err(AddressError::Key(reason.to_owned()));
     }
-    let key =
-        std::env::var(variable).map_err(|_| key_error(variable, "with the key is not set"))?;
-    Ok(key.trim().to_owned())
+    let key = std::env::var(variable).map_err(|error| match error {
+        VarError::NotPresent => key_error(variable, "with the key is not set"),
+        VarError::NotUnicode(_) => key_error(variable, "with the key is not valid UTF-8"),
+    })?;
+    match key.trim() {
+        "" => Err(key_error(variable, "with the key is empty")),
+        key => Ok(key.to_owned()),
+    }
 }
 
 fn key_error(variable: &str, reason: &str) -> AddressError {

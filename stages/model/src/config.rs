@@ -315,9 +315,10 @@ fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> 
         }
         return Ok(());
     }
-    // Without `layer_types`, the layers from `max_window_layers` on use a sliding window if `use_sliding_window` is set.
+    // Without `layer_types`, the layers from `max_window_layers` on use a sliding window if `use_sliding_window` is set. transformers has a
+    // default window; only null means none.
     let slides =
-        json.bool("use_sliding_window")?.unwrap_or(false) && json.get("sliding_window").is_some();
+        json.bool("use_sliding_window")?.unwrap_or(false) && !json.is_null("sliding_window");
     let first = json.get("max_window_layers").and_then(Value::as_i64).unwrap_or(28);
     if slides && first < layers {
         return Err(json.unsupported(format!("`sliding_window` in the layers from {first} on")));

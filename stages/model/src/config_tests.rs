@@ -75,6 +75,11 @@ fn a_sliding_window_is_refused_where_a_layer_uses_it() {
         window(1, true).unwrap_err(),
         "`sliding_window` in the layers from 1 on is not supported"
     );
+    let without = json!({ "use_sliding_window": true, "max_window_layers": 1 });
+    assert!(read(without).is_err(), "transformers has a default window");
+    let null =
+        json!({ "use_sliding_window": true, "sliding_window": null, "max_window_layers": 1 });
+    assert!(read(null).is_ok());
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub enum ModelError {
         key: String,
         /// The values that are allowed.
         expected: String,
-        /// The value in the file.
+        /// The value in the file, as JSON; `nothing` if the key is missing.
         found: String,
     },
     /// The folder uses a feature that is not implemented and would change the results.

@@ -35,6 +35,11 @@ impl Object {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Returns `true` if the value at `key` is null; `false` if the key is missing or has another value.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?.clone();

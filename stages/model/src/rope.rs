@@ -28,7 +28,7 @@ pub enum Rope {
     Llama3 {
         /// Base of the frequencies.
         theta: f64,
-        /// The factor by which the context is extended.
+        /// The divisor of the frequencies of long wavelengths.
         factor: f64,
         /// The lower bound of the wavelengths whose frequencies are divided by `factor`, as a divisor of the original context.
         low_freq_factor: f64,

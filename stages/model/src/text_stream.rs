@@ -29,6 +29,10 @@ impl TextStream {
     /// # Errors
     /// Returns an error if the tokenizer's decoder fails.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: i32) -> Result<String, ModelError> {
+        // Without text, a token would only widen the window, which is decoded again with every token.
+        if self.skip_special && tokenizer.is_special(id) {
+            return Ok(String::new());
+        }
         self.ids.push(id);
         self.advance(tokenizer, false)
     }
@@ -67,5 +71,11 @@ mod tests {
             ids.iter().map(|id| stream.push(&tokenizer, *id).unwrap()).collect();
         assert_eq!(parts, ["a", " ", "b", "é", "", "b"]);
         assert_eq!(stream.finish(&tokenizer).unwrap(), "");
+        let end = tokenizer.token_to_id("<|eos|>").unwrap();
+        let before = stream.ids.len();
+        (0..10).for_each(|_| assert_eq!(stream.push(&tokenizer, end).unwrap(), ""));
+        assert_eq!(stream.ids.len(), before, "skipped tokens are not decoded again");
+        let mut all = TextStream::new(false);
+        assert_eq!(all.push(&tokenizer, end).unwrap(), "<|eos|>");
     }
 }

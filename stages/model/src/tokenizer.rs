@@ -119,6 +119,12 @@ impl Tokenizer {
         self.inner.decode(&ids, skip_special).map_err(failed(&self.origin))
     }
 
+    /// Returns `true` if `id` is a special token, which [`decode`](Self::decode) can skip.
+    pub(crate) fn is_special(&self, id: i32) -> bool {
+        let token = u32::try_from(id).ok().and_then(|id| self.inner.id_to_token(id));
+        token.is_some_and(|token| self.inner.get_added_vocabulary().is_special_token(&token))
+    }
+
     /// Returns the number of tokens, added tokens included.
     #[must_use]
     pub fn vocab_size(&self) -> usize {

@@ -382,8 +382,8 @@ pub trait RolloutEngine {
         let _ = placement;
     }
 
-    /// Returns the time, by the engine's clock, at which every instance uses the weights of `version`, which must be the version that was
-    /// loaded last. The time may be in the future. Returns `None` while it is unknown, and for engines that cannot report it.
+    /// Returns the time, by the engine's clock, from which every instance uses the weights of `version`. The time may be in the future.
+    /// Returns `None` while it is unknown, for weights that were replaced, and for engines that cannot report it.
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let _ = version;
         None

@@ -82,8 +82,9 @@ fn names(expr: &Expr) -> Vec<Expr> {
     items.iter().map(name).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// Returns `true` if two relations are equivalent: they have the same operators and their sides agree or, if each has one operator, the
-/// differences of their sides are proportional.
+/// Returns `true` if two relations are equivalent. Relations with `>` or `≥` and without `<` or `≤` are first reversed: `a > b` becomes
+/// `b < a`. The operators must then be the same. In addition, the sides must agree or, if there is one operator, the differences of the
+/// sides must be proportional, with a positive factor for inequalities.
 pub(super) fn are_equivalent(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
     let (truth, answer) = (ascending(truth), ascending(answer));
     if sides_agree(comparer, &truth, &answer) {

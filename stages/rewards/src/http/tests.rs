@@ -82,6 +82,8 @@ async fn one_number_is_not_the_score_of_several_samples() {
         json!({"error": null, "score": 0.5}),
         json!({"score": 0.5, "extra_logs": {"len": [1, 2, 3]}}),
         json!({"score": 0.5, "len": [1, 2, 3]}),
+        json!({"score": true, "len": [1, 2, 3]}),
+        json!({"error": 503, "kind": "retryable"}),
         json!(0.5),
     ] {
         let sent = answer.clone();

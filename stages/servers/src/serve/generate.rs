@@ -50,8 +50,8 @@ pub(super) async fn generate(
     Ok(events::respond(deltas, GenerateChunks { spans, include_usage, sampled: 0, job }))
 }
 
-/// Checks that a cache salt has 1 to `MAX_SALT` characters. The salt has no other effect: the engine keeps no KV cache after the responses
-/// to a prompt have ended, so no other prompt could use the cache.
+/// Checks that a cache salt has 1 to `MAX_SALT` characters. The salt has no other effect: the engine shares KV cache entries only among
+/// responses to an equal prompt that run at the same time, whatever their salts, and keeps no entry after these responses have ended.
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     let length = salt.map_or(1, |salt| salt.chars().count());
     if (1..=MAX_SALT).contains(&length) {

@@ -15,7 +15,8 @@ use crate::vllm::protocol::{SamplingParams, Stop};
 const MAX_CHOICES: u32 = 1024;
 /// Maximum number of most likely tokens for which log-probabilities are returned. (vLLM: `--max-logprobs`)
 const MAX_TOP_LOGPROBS: i64 = 20;
-/// The minimum temperature of random sampling. Lower temperatures are greedy, as in vLLM, because the logits would overflow.
+/// The minimum temperature of random sampling. Lower temperatures are greedy, because the logits would overflow. (vLLM raises temperatures
+/// between 0 and 0.01 to 0.01.)
 const MIN_TEMPERATURE: f64 = 1e-5;
 
 /// The sampling options of a request, which are within their bounds.

@@ -81,7 +81,11 @@ impl WeightRoot {
         for entry in fs::read_dir(root).map_err(WeightError::file(root))? {
             let path = entry.map_err(WeightError::file(root))?.path();
             if is_version(&path) {
-                fs::remove_dir_all(&path).map_err(WeightError::file(&path))?;
+                // The threads of an engine that was dropped in this process may remove its folders at the same time.
+                match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed.map_err(WeightError::file(&path))?,
+                }
             }
         }
         // Servers may run in other working directories, so they need the absolute path.

@@ -128,8 +128,7 @@ impl Chat for TorchChat {
 impl JudgeModel {
     fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
         let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
-        let worker =
-            self.worker(&self.weights(), None).map_err(|error| refuse(error.to_string()))?;
+        let worker = self.worker(None).map_err(|error| refuse(error.to_string()))?;
         let work = move || {
             set_threads_of_this_thread(threads);
             worker.serve();
@@ -143,13 +142,9 @@ impl JudgeModel {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn worker(
-        &self,
-        weights: &JudgeWeights,
-        instance: Option<Waker>,
-    ) -> Result<JudgeWorker, tch::TchError> {
-        let questions = Arc::clone(&self.questions);
-        JudgeWorker::new(weights.network(), self.capacity, questions, instance)
+    fn worker(&self, instance: Option<Waker>) -> Result<JudgeWorker, tch::TchError> {
+        let network = self.weights().network();
+        JudgeWorker::new(network, self.capacity, Arc::clone(&self.questions), instance)
     }
 
     /// Returns the token ids of the prompt. Returns an error if the messages cannot be encoded, the sampling options are out of range, the
@@ -207,13 +202,12 @@ impl JudgeModel {
 }
 
 impl ColocatedModel for JudgeModel {
-    fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>> {
-        // Locked until the worker has registered its instance: instances ask at the same time.
-        let weights = self.weights();
-        if !weights.can_be_shared() && self.questions.has_instances() {
+    fn workload(&self, wake: Waker, instance: u32) -> Option<Box<dyn ColocatedWorkload>> {
+        // The first instance is the last one that is released.
+        if instance != 0 && !self.weights().can_be_shared() {
             return None;
         }
-        match self.worker(&weights, Some(wake)) {
+        match self.worker(Some(wake)) {
             Ok(worker) => Some(Box::new(worker)),
             Err(error) => {
                 self.questions.fail(&error.to_string());

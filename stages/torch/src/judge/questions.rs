@@ -129,6 +129,7 @@ impl Questions {
     }
 
     /// Returns `true` if an instance is registered as a host.
+    #[cfg(test)]
     pub(super) fn has_instances(&self) -> bool {
         !self.lock().instances.is_empty()
     }

@@ -31,7 +31,7 @@ pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 pub(crate) trait ColocatedModel: Send + Sync {
     /// Returns a workload that runs the model on one instance. The model calls `wake` when there is work. Returns `None` if the model
     /// cannot run on a further instance or has failed.
-    fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>>;
+    fn workload(&self, wake: Waker, instance: u32) -> Option<Box<dyn ColocatedWorkload>>;
 
     /// Returns the number of tokens that the colocated model may process on an instance after each iteration of the actor, on average; at
     /// least 1.
@@ -66,9 +66,9 @@ impl ColocatedModels {
     }
 
     /// Returns a workload of each model for one instance. Models that cannot run on a further instance or have failed are left out.
-    pub(super) fn workloads(&self, wake: &Waker) -> Vec<BudgetedWorkload> {
+    pub(super) fn workloads(&self, wake: &Waker, instance: u32) -> Vec<BudgetedWorkload> {
         let workload = |model: Arc<dyn ColocatedModel>| {
-            Some(BudgetedWorkload::new(model.workload(Arc::clone(wake))?, model.share()))
+            Some(BudgetedWorkload::new(model.workload(Arc::clone(wake), instance)?, model.share()))
         };
         self.all().into_iter().filter_map(workload).collect()
     }

@@ -179,8 +179,7 @@ impl TorchEngine {
 
     /// Sends the colocated models to `instances`, which must not have colocated models or must have been sent a hand-over.
     ///
-    /// Each instance asks the models for workloads itself, after the hand-overs that it was sent. A model that can run on a single instance
-    /// only would refuse while the instance that it leaves has not handed over.
+    /// Each instance asks the models for workloads itself, after the hand-overs that it was sent.
     fn colocate_on(&self, instances: Range<usize>) {
         if self.colocated_models.is_empty() {
             return;

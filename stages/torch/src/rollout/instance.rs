@@ -239,7 +239,7 @@ impl Instance {
             InstanceCommand::HandOver => self.hand_over()?,
             InstanceCommand::SetDevices(devices) => self.set_devices(devices),
             InstanceCommand::Colocate(models, waker) => {
-                self.workloads.extend(models.workloads(&waker));
+                self.workloads.extend(models.workloads(&waker, self.number));
             }
             InstanceCommand::CheckWorkloads => {}
         }

@@ -253,9 +253,7 @@ impl Worker {
     }
 
     fn resume(&mut self, reply: Reply) -> Result<(), GeneratorError> {
-        self.close();
-        self.gate = Gate::Open;
-        self.counters.set_paused(false);
+        self.set_gate(Gate::Open);
         while let Some(generation) = self.held.pop_front() {
             self.start(generation)?;
         }
@@ -270,8 +268,13 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        self.counters.set_paused(true);
-        if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, Gate::Closed) {
+        self.set_gate(Gate::Closed);
+    }
+
+    /// Opens or closes the gate, and answers the callers that waited for the requests in the generator.
+    fn set_gate(&mut self, gate: Gate) {
+        self.counters.set_paused(matches!(gate, Gate::Closed));
+        if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, gate) {
             callers.into_iter().for_each(|reply| self.answer(reply));
         }
     }

@@ -127,6 +127,10 @@ fn imports_and_helpers_of_other_blocks_are_added() {
     check_f(&blocks(&[import, draft, g, usage, f, usage]), &format!("{import}{g}{f}"));
     check_f(&blocks(&[f, g, import]), &format!("{f}{g}{import}"));
     check_f(&blocks(&[draft, usage, F, usage]), F);
+    // Names of annotations and default values are no parameters.
+    let node = "class Node:\n    pass\n";
+    let typed = "def f(a: Dict[str, Node], b=Node(a, c)):\n    return a\n";
+    check_f(&blocks(&[node, usage, typed]), &format!("{node}{typed}"));
     let tests = Wanted::of_tests(&[
         "from solution import f, g\n\ndef test_x():\n    assert f(x) == g(x)\n".into(),
     ]);

@@ -43,8 +43,8 @@ const LONG_SIGNS: [&str; 25] = [
 /// The operators, delimiters and brackets of one character.
 const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
 
-/// Words that cannot begin a line within brackets. Before such a line, an open bracket counts as prose or as a mistake, and the logical
-/// line ends.
+/// Words that hardly ever begin an unindented line within brackets. Before such a line, an open bracket counts as prose or as a mistake,
+/// and the logical line ends.
 const BEGINNINGS: [&str; 5] = ["def", "class", "import", "from", "async"];
 
 /// Returns the logical lines of a text.
@@ -83,7 +83,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Returns the tokens of a logical line, and `true` if a bracket is unmatched. A line break inside brackets ends the line only if the
-    /// next line begins with `@` or a word that cannot begin a line there.
+    /// next line begins, without indentation, with `@` or one of [`BEGINNINGS`].
     fn line(&mut self) -> (Vec<(usize, Token<'a>)>, bool) {
         let mut tokens = Vec::new();
         let (mut depth, mut unbalanced) = (0_usize, false);

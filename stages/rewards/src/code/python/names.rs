@@ -28,7 +28,7 @@ impl<'a> Names<'a> {
         let words = statement.words();
         let is_header = definition(statement).is_some() && !statement.begins_with("class");
         let mut context =
-            TokenContext { depth: 0, parameters: is_header.then_some(0), loops: false };
+            TokenContext { depth: 0, parameters: is_header.then_some((0, 1)), loops: false };
         for at in 0..words.len() {
             self.word(&words, at, &mut context);
         }
@@ -40,10 +40,10 @@ impl<'a> Names<'a> {
         let before = at.checked_sub(1).map(|at| words[at]);
         let after = words.get(at + 1).copied();
         match token {
-            Token::Name("lambda") => context.parameters = Some(context.depth),
+            Token::Name("lambda") => context.parameters = Some((context.depth, context.depth)),
             Token::Name("for") => context.loops = true,
             Token::Name("in") => context.loops = false,
-            Token::Sign(":") if context.parameters == Some(context.depth) => {
+            Token::Sign(":") if context.parameters.is_some_and(|(end, _)| end == context.depth) => {
                 context.parameters = None
             }
             _ => {}
@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
         let first =
             matches!(before, Some(Token::Name("lambda") | Token::Sign("(" | "," | "*" | "**")));
         if context.loops
-            || context.parameters.is_some() && first
+            || first && context.parameters.is_some_and(|(_, names)| names == context.depth)
             || before == Some(Token::Name("as"))
             || after == Some(Token::Sign(":="))
         {
@@ -69,8 +69,9 @@ impl<'a> Names<'a> {
 /// The syntactic context of a token within a statement.
 struct TokenContext {
     depth: usize,
-    /// `Some(depth)` while within the parameters of a function, which a colon at this bracket depth ends.
-    parameters: Option<usize>,
+    /// While within the parameters of a function: the bracket depth of the colon that ends them, and the bracket depth of their names.
+    /// Names in annotations and default values are deeper, or follow another sign.
+    parameters: Option<(usize, usize)>,
     /// `true` between `for` and `in`.
     loops: bool,
 }

@@ -170,9 +170,7 @@ fn a_model_larger_than_its_budget_runs_on_one_instance() {
     let mut meter = actor.engine.colocated_use();
     actor.place(0);
     assert_eq!(answers_to(&chat, 3)(), vec![CHAIN; 3]);
-    let statistics = actor.engine.statistics();
-    let ran = statistics.iter().filter(|instance| instance.colocated_tokens > 0).count();
-    assert_eq!(ran, 1, "{statistics:?}");
+    assert_eq!(actor.engine.statistics()[1].colocated_tokens, 0);
     drop(actor);
     assert!(meter.take().tokens >= 12 * CHAIN.len() as u64);
 }
@@ -185,18 +183,15 @@ fn a_model_for_one_instance_stays_colocated_when_instances_change() {
     let chat = models.open_model(options).unwrap();
     let mut actor = Actor::start(2);
     actor.engine.colocate(&models.colocated());
-    let mut meter = actor.engine.colocated_use();
-    for (instances, tensor_parallel) in [(1, 2), (0, 1), (2, 1)] {
+    let tokens = |actor: &Actor| actor.engine.statistics()[0].colocated_tokens;
+    for (instances, tensor_parallel) in [(2, 1), (1, 1), (1, 2), (0, 2), (2, 1), (1, 1)] {
         actor.engine.place(Placement { instances, tensor_parallel });
-        if instances > 0 {
-            while !chat.0.questions.has_instances() {
-                std::thread::yield_now();
-            }
+        let before = tokens(&actor);
+        // The first questions may be answered by the judge's own thread, until the instance has executed its commands.
+        while instances > 0 && tokens(&actor) == before {
             assert_eq!(answers_to(&chat, 3)(), vec![CHAIN; 3]);
         }
     }
-    drop(actor);
-    assert!(meter.take().tokens > 0);
 }
 
 #[test]
