@@ -12,8 +12,8 @@ pub(crate) const PART: &str = "advantage";
 /// The maximum absolute value of the relative error of the divergence; larger errors are clipped, as in verl.
 const MAX_ERROR: f64 = 0.2;
 
-/// The minimum factor of a step. With a horizon below a fifth of the responses of a step, the formula gives negative factors, and a negative
-/// coefficient would reward divergence.
+/// The minimum factor of a step. With a horizon below a fifth of the responses of a step, the formula gives negative factors, and a
+/// negative coefficient would reward divergence.
 const MIN_FACTOR: f64 = 0.1;
 
 /// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)

@@ -260,10 +260,11 @@ impl Rule {
     pub(super) fn judge(&self, run: &Recent<'_>) -> Option<Finding> {
         let value = (self.value)(run).filter(|value| *value >= self.bound)?;
         let Self { severity, metric, advice, .. } = *self;
-        let problem = self.problem.replace("{%}", &format!("{:.0} %", value * 100.0)).replace(
-            "{}",
-            &if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") },
-        );
+        let digits = if value.fract() == 0.0 { 0 } else { 3 };
+        let problem = self
+            .problem
+            .replace("{%}", &format!("{:.0} %", value * 100.0))
+            .replace("{}", &format!("{value:.digits$}"));
         Some(Finding { severity, metric, value, problem, advice })
     }
 }

@@ -178,8 +178,8 @@ pub(crate) fn split_override(text: &str) -> Option<(&str, &str)> {
     Some((text[..at].trim(), &text[at + 1..]))
 }
 
-/// Splits a key into its parts, at the dots outside of quotes. Returns `None` if a part is empty, or has quotes that are not needed or not
-/// around the whole part: each key has one form.
+/// Splits a key into its parts, at the dots outside of quotes. Returns `None` if a part is empty, or has quotes that are not around the
+/// whole part. Quotes around a plain name are refused, too, because other code compares keys as texts.
 fn parts_of_key(key: &str) -> Option<Vec<&str>> {
     let (mut parts, mut rest) = (Vec::new(), key);
     loop {

@@ -8,8 +8,8 @@ use super::tasks::Executor;
 
 /// A tokio runtime with timers and I/O for the futures of operators.
 ///
-/// Dropping it waits neither for blocking calls nor for futures that are being polled: one that never returns cannot delay the end of a run.
-/// Its thread ends with the call, or with the process.
+/// Dropping it waits neither for blocking calls nor for futures that are being polled: one that never returns cannot delay the end of a
+/// run. Its thread ends with the call, or with the process.
 #[derive(Debug)]
 pub struct TaskRuntime(Option<Runtime>);
 

@@ -240,7 +240,8 @@ impl PipelineBuilder {
     /// Returns the pipeline. If no [`start`](Self::start) was set, blocks until the trainer has published its initial weights.
     ///
     /// # Errors
-    /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, or a run in virtual time has a validator.
+    /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, or a run in virtual time has a
+    /// validator.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
         // The thread of a validator works in wall time: in virtual time, nothing would wait for it.

@@ -109,8 +109,8 @@ impl OpenRound {
         }
     }
 
-    /// Changes a group and moves it to its new rank in the waiting set. The rank depends on the waiting and running responses of the group;
-    /// a change past this function would leave a stale entry in the set.
+    /// Changes a group and moves it to its new rank in the waiting set. The rank depends on the waiting and running responses of the group.
+    /// Code that changes them without this function, as `launch` and `stop` do, must update the set itself; a stale entry would stay.
     fn change<R>(&mut self, prompt: PromptId, change: impl FnOnce(&mut Group) -> R) -> R {
         let order = self.rules.order;
         let group = self.groups.get_mut(&prompt).expect("invariant: the prompt is of this round");

@@ -34,8 +34,8 @@ pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, Reward
 }
 
 /// Parses the answers for `count` samples: an array of answers, an object whose arrays have one entry for each sample, or an object with
-/// the field `error`. Other entries of an object apply to all samples, except numbers and truth values, which are left out
-/// if there are several samples. For one sample, any answer for a single sample is also accepted.
+/// the field `error`. Other entries of an object apply to all samples, except numbers and truth values, which are left out if there are
+/// several samples. For one sample, any answer for a single sample is also accepted.
 ///
 /// # Errors
 /// If there are several samples, and the answer has none of these forms or is an array of another length. If only the answer for a sample
@@ -64,8 +64,7 @@ pub(super) fn scores(
 }
 
 /// Extracts the answer for the sample at `row` from an object: replaces each list of `count` entries by its entry at `row`, also within
-/// nested objects. With several samples, numbers and truth values outside of lists are left
-/// out, because they belong to no sample.
+/// nested objects. With several samples, numbers and truth values outside of lists are left out, because they belong to no sample.
 #[cfg(feature = "http")]
 fn row_of(
     entries: &serde_json::Map<String, Value>,
@@ -77,10 +76,10 @@ fn row_of(
         Value::Object(nested) => row_of(nested, row, count).into(),
         other => other.clone(),
     };
-    let is_shared = |(key, value): &(&String, &Value)| {
+    let is_kept = |(key, value): &(&String, &Value)| {
         count == 1 || *key == "error" || !(value.is_number() || value.is_boolean())
     };
-    let entries = entries.iter().filter(is_shared);
+    let entries = entries.iter().filter(is_kept);
     entries.map(|(key, value)| (key.clone(), of(value))).collect()
 }
 

@@ -36,7 +36,8 @@ pub struct SandboxConfig {
     pub file_bytes: u64,
     /// Maximum number of open files of a process, at least 4; 64 by default.
     pub open_files: u32,
-    /// Size of the private /tmp in bytes; 64 MiB by default. Only used with [`Full`](Isolation::Full) isolation.
+    /// Size of the private /tmp in bytes, rounded up to whole pages, at least one page; 64 MiB by default. Only used with
+    /// [`Full`](Isolation::Full) isolation.
     pub tmpfs_bytes: u64,
     /// Maximum size of a run's output that is kept, in bytes; 1 MiB by default.
     pub output_bytes: u64,

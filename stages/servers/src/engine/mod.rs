@@ -27,12 +27,12 @@ mod start;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::{
     Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker, Work,
 };
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 pub use self::config::{ServersConfig, StartError};
@@ -58,6 +58,11 @@ const THREADS: usize = 2;
 /// Responses that run while a policy is loaded continue with the new weights or end before the load, depending on [`ServersConfig::pause`].
 /// The log-probabilities of tokens sampled in `keep` mode after the load are under the new weights, with the KV cache of the old ones.
 pub struct ServersEngine {
+    // Fields are dropped in this order: the tasks end before the servers are stopped.
+    /// The runtime of all tasks. Dropping it does not wait for the tasks, because a call may be in progress.
+    _runtime: TaskRuntime,
+    /// The servers that this engine owns as child processes; `None` if it owns none. Dropping them waits until the processes have ended.
+    fleet: Option<Fleet>,
     commands: UnboundedSender<Message>,
     received: Receiver<RolloutEvent>,
     source: Box<dyn WeightSource>,
@@ -65,11 +70,6 @@ pub struct ServersEngine {
     /// The maximum number of tokens of a prompt.
     max_prompt_length: usize,
     has_failed: bool,
-    /// The runtime of all tasks; `Some` until the engine is dropped. The drop does not wait for the tasks, because a call may be in
-    /// progress.
-    runtime: Option<Runtime>,
-    /// The servers that this engine owns as child processes; `None` if it owns none. They are stopped after the runtime.
-    fleet: Option<Fleet>,
 }
 
 impl ServersEngine {
@@ -86,27 +86,25 @@ impl ServersEngine {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         config.check()?;
-        let mut runtime = Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(THREADS).thread_name("servers").enable_all();
-        let runtime = runtime.build().map_err(StartError::Threads)?;
+        let runtime = TaskRuntime::start(THREADS, "servers").map_err(StartError::Threads)?;
         let max_prompt_length = config.max_prompt_length;
         let (sender, received) = channel();
         let shared = Arc::<SharedState>::default();
         let output = Output { shared: Arc::clone(&shared), events: sender };
         let (commands, messages) = unbounded_channel();
         let started = start::build_coordinator(config, detokenize, clock, output, commands.clone());
-        let coordinator = runtime.block_on(started)?;
+        let coordinator = runtime.handle().block_on(started)?;
         // The task ends with the runtime, which the engine owns.
-        drop(runtime.spawn(coordinator.run(messages)));
+        drop(runtime.handle().spawn(coordinator.run(messages)));
         Ok(Self {
+            _runtime: runtime,
+            fleet: None,
             commands,
             received,
             source,
             shared,
             max_prompt_length,
             has_failed: false,
-            runtime: Some(runtime),
-            fleet: None,
         })
     }
 
@@ -198,15 +196,5 @@ impl RolloutEngine for ServersEngine {
 
     fn wake_by(&mut self, waker: Waker) {
         self.shared.set_waker(waker);
-    }
-}
-
-impl Drop for ServersEngine {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-        // This waits until the processes have ended.
-        drop(self.fleet.take());
     }
 }
