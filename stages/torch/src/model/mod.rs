@@ -3,7 +3,7 @@
 //! A model that loads without an error computes the same results as in transformers, up to rounding. This module reads only the weights of
 //! a model folder; [`rollpacker_model`] reads the other files.
 
-mod allocator;
+pub(crate) mod allocator;
 mod checkpoint;
 pub mod decoder;
 pub mod device;

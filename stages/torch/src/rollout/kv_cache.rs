@@ -20,12 +20,13 @@ use self::kernel::AttentionKernel;
 use self::memory::{BlockMemory, CacheShape};
 use super::blocks::{BlockCopy, BlockPool, blocks_of};
 use super::grouping::Grouping;
+use crate::model::allocator::return_free_memory;
 
 pub(super) use self::memory::{CachePass, CacheRow};
 
 /// Maximum size of a chunk in the memory of the host, in bytes, unless a block is larger. Small chunks waste little memory when partly
-/// used.
-const HOST_CHUNK: usize = 4 << 20;
+/// used. With the header of the allocator, a chunk fits into two huge pages of 2 MiB. A chunk of 4 MiB would occupy a part of a third one.
+const HOST_CHUNK: usize = (4 << 20) - (64 << 10);
 
 /// Maximum size of a chunk in the memory of a device, in bytes, unless a block is larger. A layer launches kernels for each chunk, so few
 /// chunks are fast.
@@ -40,6 +41,8 @@ pub(super) struct KvCache {
     pool: BlockPool,
     memory: Box<dyn BlockMemory>,
     shape: CacheShape,
+    /// The largest number of chunks with blocks in use so far.
+    max_used_chunks: usize,
 }
 
 impl KvCache {
@@ -62,7 +65,8 @@ impl KvCache {
     }
 
     fn over(shape: CacheShape, memory: impl BlockMemory + 'static) -> Self {
-        Self { pool: BlockPool::new(shape.chunk_blocks), memory: Box::new(memory), shape }
+        let pool = BlockPool::new(shape.chunk_blocks);
+        Self { pool, memory: Box::new(memory), shape, max_used_chunks: 0 }
     }
 
     /// Returns the pool that the blocks of the cache are taken from.
@@ -74,7 +78,14 @@ impl KvCache {
     pub(super) fn fit(&mut self) -> Result<(), TchError> {
         let mut spare = SPARE_CHUNKS;
         let before = self.bytes();
-        for (chunk, used) in self.pool.used_by_chunk().into_iter().enumerate() {
+        let used_by_chunk = self.pool.used_by_chunk();
+        let used = used_by_chunk.iter().filter(|used| **used > 0).count();
+        if used > self.max_used_chunks {
+            // The peak of the process would include the temporary tensors of earlier passes. Rare, because it slows down the next pass.
+            return_free_memory();
+            self.max_used_chunks = used;
+        }
+        for (chunk, used) in used_by_chunk.into_iter().enumerate() {
             match (used > 0, self.memory.holds(chunk)) {
                 (true, false) => self.memory.allocate(chunk)?,
                 (false, true) if spare > 0 => spare -= 1,

@@ -4,6 +4,7 @@
 //!
 //! Each element of a product is summed in the order of the inputs, whatever the number of rows, so it is bit-identical in every batch.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use half::bf16;
@@ -145,20 +146,28 @@ impl MatrixKernel {
         if kernel_threads::part_count(cost(x)) <= blocks.len() {
             kernel_threads::each(blocks.collect(), |(x, sums)| {
                 let sums = sums.chunks_exact_mut(outputs).collect();
-                self.add(
-                    &self.0.run(Tiles { x, inputs }),
-                    panels,
-                    OutputShare { outputs: 0..outputs, sums },
-                );
+                let share = OutputShare { outputs: 0..outputs, sums };
+                self.with_columns(x, inputs, |columns| self.add(columns, panels, share));
             });
         } else {
             for (x, sums) in blocks {
-                let columns = self.0.run(Tiles { x, inputs });
-                kernel_threads::each(shares(outputs, cost(x), sums), |share| {
-                    self.add(&columns, panels, share);
+                self.with_columns(x, inputs, |columns| {
+                    kernel_threads::each(shares(outputs, cost(x), sums), |share| {
+                        self.add(columns, panels, share);
+                    });
                 });
             }
         }
+    }
+
+    /// Calls `multiply` with the rows `x [rows, inputs]` as [`Tiles`] transpose them.
+    fn with_columns(self, x: &[f32], inputs: usize, multiply: impl FnOnce(&[f32])) {
+        // A thread keeps its buffer, because the allocator would reserve several MiB for each size of buffer.
+        thread_local!(static COLUMNS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) });
+        let mut columns = COLUMNS.take();
+        self.0.run(Tiles { x, inputs, columns: &mut columns });
+        multiply(&columns);
+        COLUMNS.set(columns);
     }
 
     fn add(self, columns: &[f32], panels: &Panels, share: OutputShare<'_>) {
@@ -234,16 +243,19 @@ impl Tiling {
 struct Tiles<'a> {
     x: &'a [f32],
     inputs: usize,
+    /// Receives the result. Its contents are replaced.
+    columns: &'a mut Vec<f32>,
 }
 
 impl WithSimd for Tiles<'_> {
-    type Output = Vec<f32>;
+    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) -> Vec<f32> {
-        let Self { x, inputs } = self;
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { x, inputs, columns } = self;
         let Tiling { tile, full, last } = Tiling::of::<S>(x.len() / inputs);
-        let mut columns = vec![0.0; (full + last) * inputs];
+        columns.clear();
+        columns.resize((full + last) * inputs, 0.0);
         let (of_full, of_last) = columns.split_at_mut(full * inputs);
         let (full_x, last_x) = x.split_at(x.len().min(full * inputs));
         let tiles = of_full.chunks_exact_mut(tile * inputs);
@@ -251,7 +263,6 @@ impl WithSimd for Tiles<'_> {
             transpose(x, inputs, columns, tile);
         }
         transpose(last_x, inputs, of_last, last.max(1));
-        columns
     }
 }
 

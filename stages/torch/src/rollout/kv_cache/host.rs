@@ -155,7 +155,9 @@ impl HostPass<'_> {
 impl CachePass for HostPass<'_> {
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.memory.shape;
-        let (k, v) = (host::floats(k)?, host::floats(v)?);
+        // libtorch copies columns of a larger tensor. A copy by Rust would make its allocator reserve several MiB for each thread.
+        let (k, v) = (k.f_contiguous()?, v.f_contiguous()?);
+        let (k, v) = (host::floats(&k)?, host::floats(&v)?);
         let tokens = k.chunks_exact(kv_heads * head_dim).zip(v.chunks_exact(kv_heads * head_dim));
         for (row, (k, v)) in self.rows.iter().zip(tokens) {
             self.memory.write(layer, row, k, v);
