@@ -54,8 +54,8 @@ pub(super) struct PendingUndo {
 /// The weights that the server was started with.
 #[derive(Clone)]
 pub(super) struct FirstWeights {
-    /// The label of these weights; `None` if the server reports none.
-    pub(super) label: Option<String>,
+    /// The label of these weights.
+    pub(super) label: String,
     /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
     /// The program's scores of the canary under the perturbed weights, which the server may have instead; `None` before these weights are
@@ -94,7 +94,7 @@ impl ProbeSession {
     /// # Errors
     /// If the server does not answer, or is not ready.
     pub(super) async fn run(&mut self) -> Result<(), ServerError> {
-        match self.client.identity().await {
+        match self.client.endpoint().identity(self.client.call_limit()).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 self.record(Check::Health, Err(error.into()));

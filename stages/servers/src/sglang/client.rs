@@ -1,5 +1,7 @@
 //! A client of an SGLang server.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde::Serialize;
 use serde_json::json;
@@ -10,8 +12,7 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector, TokenChunk,
-    logprob_defect,
+    Call, CallSampling, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 use crate::vllm::protocol::PauseMode;
 
@@ -33,25 +34,9 @@ impl SglangClient {
         &self.endpoint
     }
 
-    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
-        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
-        self.endpoint.identity(self.limits.call).await
-    }
-
-    /// Returns `false`: every SGLang server has all calls, and none of them reports a pause.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
-        Ok(false)
-    }
-
-    /// Does nothing: a call to a paused server would wait, and the canary of the first delivery checks the same.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn check_tokens(
-        &self,
-        _tokens: &[i32],
-        _salt: &str,
-    ) -> Result<(), ServerError> {
-        Ok(())
+    /// Returns the time limit of a small call.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.limits.call
     }
 
     pub(crate) async fn generate(
@@ -110,18 +95,6 @@ impl SglangClient {
         self.expect_success(path::UPDATE_WEIGHTS, &answer)
     }
 
-    /// Does nothing: the load sets the label, and each response reports it.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn label(&self, _label: &str) -> Result<(), ServerError> {
-        Ok(())
-    }
-
-    /// Returns `None`: SGLang reports the label only in responses.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
-        Ok(None)
-    }
-
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
         let request = GenerateRequest {
             rid: format!("canary-{salt}"),
@@ -172,19 +145,12 @@ impl SglangClient {
     }
 
     fn logprob(&self, (logprob, token, _): &TokenLogprob) -> Result<f32, ServerError> {
-        let defect = match logprob {
-            None => Some("null".to_owned()),
-            Some(logprob) => logprob_defect(*logprob),
-        };
-        let expected = format!("a log-probability of token {token} that is a number of at most 0");
-        match (logprob, defect) {
-            (Some(logprob), None) => Ok(*logprob),
-            (_, defect) => Err(self.endpoint.invalid_answer(
-                path::GENERATE,
-                &expected,
-                defect.unwrap_or_default(),
-            )),
-        }
+        let logprob = logprob.unwrap_or(f32::NAN);
+        logprob_defect(logprob).map_or(Ok(logprob), |defect| {
+            let expected =
+                format!("a log-probability of token {token} that is a number of at most 0");
+            Err(self.endpoint.invalid_answer(path::GENERATE, &expected, defect))
+        })
     }
 
     fn outcome(&self, meta: &MetaInfo, received: usize) -> Result<Outcome, ServerError> {

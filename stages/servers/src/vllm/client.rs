@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::protocol::{
     AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorResponse,
     GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, IsPausedResponse,
-    ModelList, PauseMode, SamplingParams, StatusResponse, StreamOptions,
-    UpdateWeightVersionRequest, UpdateWeightVersionResponse, WeightInfoResponse, path,
+    PauseMode, SamplingParams, StatusResponse, StreamOptions, UpdateWeightVersionRequest,
+    UpdateWeightVersionResponse, WeightInfoResponse, path,
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    CacheUse, Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector,
-    TokenChunk, logprob_defect,
+    CacheUse, Call, CallSampling, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk,
+    logprob_defect,
 };
 
 /// A client of a vLLM server.
@@ -36,11 +36,6 @@ impl VllmClient {
     /// Returns the time limit of a small call.
     pub(crate) fn call_limit(&self) -> Duration {
         self.limits.call
-    }
-
-    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
-        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
-        self.endpoint.identity(self.limits.call).await
     }
 
     /// Checks that the server has the calls for pauses, labels and token ids. Returns `true` if the server is paused.
@@ -120,7 +115,7 @@ impl VllmClient {
         self.expect(path, "status", expected, &status.status)
     }
 
-    pub(crate) async fn load(&self, folder: &str, _label: &str) -> Result<(), ServerError> {
+    pub(crate) async fn load(&self, folder: &str) -> Result<(), ServerError> {
         let request = CollectiveRpcRequest::reload_weights(folder);
         let limit = self.limits.load;
         let answer: CollectiveRpcResponse =
@@ -145,10 +140,10 @@ impl VllmClient {
         self.expect(path::WEIGHT_INFO, "weight_version", label, &info.weight_version)
     }
 
-    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
+    pub(crate) async fn reported_label(&self) -> Result<String, ServerError> {
         let info: WeightInfoResponse =
             self.endpoint.get(path::WEIGHT_INFO, self.limits.call).await?;
-        Ok(Some(info.weight_version))
+        Ok(info.weight_version)
     }
 
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
@@ -269,16 +264,6 @@ impl VllmClient {
         }
         let expected = format!("`{field}` to be `{expected}`");
         Err(self.endpoint.invalid_answer(path, &expected, format_args!("`{found}`")))
-    }
-}
-
-impl Endpoint {
-    /// Returns the first model of OpenAI's list of models, which vLLM and SGLang both have.
-    pub(crate) async fn identity(&self, limit: Duration) -> Result<Identity, ServerError> {
-        let models: ModelList = self.get(path::MODELS, limit).await?;
-        let first = models.data.into_iter().next();
-        let card = first.ok_or_else(|| self.invalid_answer(path::MODELS, "a model", "none"))?;
-        Ok(Identity { model: card.id, max_tokens: card.max_model_len })
     }
 }
 
