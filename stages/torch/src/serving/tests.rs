@@ -1,5 +1,6 @@
 //! Commands of several callers, callers that do not wait, as when a client disconnects, and the end of an engine.
 
+use std::sync::Barrier;
 use std::sync::mpsc::Receiver;
 
 use futures::FutureExt;
@@ -131,10 +132,16 @@ fn commands_of_several_callers_have_the_same_order_on_all_instances() {
         sending: Mutex::default(),
         loading: tokio::sync::Mutex::default(),
     });
+    let both = &Barrier::new(2);
     let call_often = &|caller: usize| {
         for number in 0..2000 {
             let label: Arc<str> = format!("{caller}, {number}").into();
-            drop(shared.on_all(|reply| Command::Label(Arc::clone(&label), reply)));
+            both.wait();
+            drop(shared.on_all(|reply| {
+                // The other caller gets its turn between the commands to two instances.
+                std::thread::yield_now();
+                Command::Label(Arc::clone(&label), reply)
+            }));
         }
     };
     std::thread::scope(|scope| {
