@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::sampling::Sampling;
 use tokio::sync::watch;
 
 use super::finding::{Checked, Finding};
@@ -12,9 +13,7 @@ use super::report::{Check, ProbeReport};
 use super::{ProbeConfig, ReferenceModel, nonce};
 use crate::canary::{CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
-use crate::server::{
-    Call, CallSampling, Identity, Outcome, StallDetector, TokenChunk, with_retries,
-};
+use crate::server::{Call, Identity, Outcome, StallDetector, TokenChunk, with_retries};
 use crate::vllm::protocol::{PauseMode, SamplingParams};
 use crate::vllm::{CompleteResponse, VllmClient, generate_request};
 use crate::weights::salt;
@@ -237,14 +236,12 @@ impl ProbeSession {
         Call {
             id: format!("probe-{:016x}-{}", self.nonce, self.calls.get()),
             prompt,
-            sampling: CallSampling {
+            sampling: Sampling {
                 temperature,
-                top_p: 1.0,
-                top_k: 0,
-                min_tokens: tokens,
-                max_tokens: tokens,
-                eos_token_ids: [].into(),
+                min_new_tokens: tokens,
+                ..Sampling::unrestricted(tokens)
             },
+            eos_token_ids: [].into(),
             cache_salt: self.salt(0),
         }
     }

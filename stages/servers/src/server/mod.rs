@@ -15,9 +15,7 @@ use crate::vllm::VllmClient;
 use crate::vllm::protocol::{ModelList, PauseMode, path};
 
 pub(crate) use self::cache::CacheUse;
-pub(crate) use self::call::{
-    Call, CallSampling, Finish, Outcome, Sink, TokenChunk, logprob_defect,
-};
+pub(crate) use self::call::{Call, Finish, Outcome, Sink, TokenChunk, logprob_defect};
 pub use self::call::{Identity, Limits, Protocol};
 pub(crate) use self::retry::with_retries;
 pub(crate) use self::stall_detector::StallDetector;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::Method;
+use rollpacker_stages::rollout::sampling::Sampling;
 use serde::Serialize;
 use serde_json::json;
 
@@ -12,7 +13,7 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    Call, CallSampling, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
+    Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 use crate::vllm::protocol::PauseMode;
 
@@ -48,7 +49,7 @@ impl SglangClient {
         let request = GenerateRequest {
             rid: call.id.clone(),
             input_ids: call.prompt.clone(),
-            sampling_params: sampling_params(&call.sampling),
+            sampling_params: sampling_params(&call.sampling, &call.eos_token_ids),
             return_logprob: true,
             logprob_start_len: None,
         };
@@ -99,14 +100,7 @@ impl SglangClient {
         let request = GenerateRequest {
             rid: format!("canary-{salt}"),
             input_ids: tokens.to_vec(),
-            sampling_params: sampling_params(&CallSampling {
-                temperature: 1.0,
-                top_p: 1.0,
-                top_k: 0,
-                min_tokens: 0,
-                max_tokens: 1,
-                eos_token_ids: [].into(),
-            }),
+            sampling_params: sampling_params(&Sampling::unrestricted(1), &[]),
             return_logprob: true,
             logprob_start_len: Some(0),
         };
@@ -164,13 +158,13 @@ impl SglangClient {
     }
 }
 
-fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+fn sampling_params(sampling: &Sampling, eos_token_ids: &[i32]) -> SamplingParams {
     SamplingParams {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: if sampling.top_k == 0 { -1 } else { i64::from(sampling.top_k) },
-        max_new_tokens: sampling.max_tokens,
-        min_new_tokens: sampling.min_tokens,
-        stop_token_ids: sampling.eos_token_ids.to_vec(),
+        max_new_tokens: sampling.max_new_tokens,
+        min_new_tokens: sampling.min_new_tokens,
+        stop_token_ids: eos_token_ids.to_vec(),
     }
 }

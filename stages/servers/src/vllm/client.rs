@@ -13,8 +13,7 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    CacheUse, Call, CallSampling, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk,
-    logprob_defect,
+    CacheUse, Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 
 /// A client of a vLLM server.
@@ -286,7 +285,7 @@ pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
         request_id: Some(call.id.clone()),
         model: None,
         token_ids: call.prompt.clone(),
-        sampling_params: sampling_params(&call.sampling),
+        sampling_params: sampling_params(call),
         stream: Some(true),
         stream_options: Some(StreamOptions { include_usage: true }),
         cache_salt: Some(call.cache_salt.clone()),
@@ -296,15 +295,15 @@ pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
 
 /// Returns the sampling options of a call. A seed is never sent: it crashes the CPU engine of vLLM 0.32, and tokens depend on the server's
 /// batches anyway.
-fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+fn sampling_params(Call { sampling, eos_token_ids, .. }: &Call) -> SamplingParams {
     SamplingParams {
         n: Some(1),
         temperature: Some(sampling.temperature),
         top_p: Some(sampling.top_p),
         top_k: Some(i64::from(sampling.top_k)),
-        max_tokens: Some(sampling.max_tokens),
-        min_tokens: Some(sampling.min_tokens),
-        stop_token_ids: Some(sampling.eos_token_ids.to_vec()),
+        max_tokens: Some(sampling.max_new_tokens),
+        min_tokens: Some(sampling.min_new_tokens),
+        stop_token_ids: Some(eos_token_ids.to_vec()),
         logprobs: Some(0),
         detokenize: Some(false),
         ..SamplingParams::default()
