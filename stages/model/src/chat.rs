@@ -1,5 +1,6 @@
 //! Chat templates, which turn messages into the text that a model expects.
 
+use std::io;
 use std::path::Path;
 
 use minijinja::value::Kwargs;
@@ -15,7 +16,8 @@ use super::json::{MAX_BYTES, Object};
 /// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts.
 /// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
 /// test whether `strftime_now` is defined and fall back to a fixed date; rendering fails for templates that require it. Rendering fails if
-/// a chat takes more than ten million template instructions.
+/// a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the contents of its messages. The
+/// memory of values that a template computes and does not write is not limited.
 ///
 /// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ const NAME: &str = "chat";
 /// The maximum number of template instructions for a chat, which take about a second. Published templates take some hundred instructions
 /// for a message.
 const FUEL: u64 = 10_000_000;
+/// The maximum length that a template may add to the contents of the messages, in bytes.
+const MAX_ADDED_BYTES: usize = 64 << 20;
 const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
 impl ChatTemplate {
@@ -73,7 +77,7 @@ impl ChatTemplate {
     /// Renders a chat. `add_generation_prompt` appends the text that starts the model's answer.
     ///
     /// # Errors
-    /// Returns an error if the template fails or raises an exception.
+    /// Returns an error if the template fails, raises an exception, or takes too many instructions or too much text.
     pub fn render(
         &self,
         messages: &[Message],
@@ -87,7 +91,16 @@ impl ChatTemplate {
         let chat =
             context! { messages, add_generation_prompt, tools => (), documents => (), ..special };
         let template = environment.get_template(NAME).map_err(|error| self.failed(&error))?;
-        template.render(chat).map_err(|error| self.failed(&error))
+        let contents: usize = messages.iter().map(|message| message.content.len()).sum();
+        let limit = contents + MAX_ADDED_BYTES;
+        let mut text = LimitedText { text: Vec::new(), limit, is_exceeded: false };
+        let rendered = template.render_captured_to(chat, &mut text);
+        if text.is_exceeded {
+            let reason = format!("expected a text of at most {limit} bytes, found more");
+            return Err(ModelError::Template { origin: self.origin.clone(), reason });
+        }
+        rendered.map_err(|error| self.failed(&error))?;
+        Ok(String::from_utf8(text.text).expect("invariant: a template writes UTF-8"))
     }
 
     fn compile(
@@ -106,6 +119,27 @@ impl ChatTemplate {
 
     fn failed(&self, error: &minijinja::Error) -> ModelError {
         ModelError::Template { origin: self.origin.clone(), reason: reason(error) }
+    }
+}
+
+/// A text that grows up to a limit, in bytes. Writing more fails.
+struct LimitedText {
+    text: Vec<u8>,
+    limit: usize,
+    is_exceeded: bool,
+}
+
+impl io::Write for LimitedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > self.limit {
+            self.is_exceeded = true;
+            return Err(io::Error::other("the text is too long"));
+        }
+        self.text.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -109,6 +109,17 @@ fn a_template_that_does_not_end_fails() {
 }
 
 #[test]
+fn a_template_that_writes_too_much_fails() {
+    let template = "{% for a in range(70000) %}{{ messages[0].content * 1000 }}{% endfor %}";
+    let error = refusal(template);
+    let expected =
+        "chat template of a string: expected a text of at most 67108865 bytes, found more";
+    assert_eq!(error, expected);
+    let long = "a".repeat((64 << 20) + 1);
+    check("{{ messages[0].content }}", &[("user", &long)], &long);
+}
+
+#[test]
 fn a_folder_s_template_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let render = || {

@@ -11,6 +11,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, json};
 
 use super::ModelError;
+use super::layout::{check_shape, refuse_unexpected};
 
 /// The maximum size of the header of a safetensors file, in bytes, as in the reference implementation.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -157,17 +158,9 @@ impl TensorFile {
     /// Returns an error unless the file has exactly the tensors `expected`.
     pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
         let found = self.names();
-        let origin = || self.path.display().to_string();
+        let origin = self.path.display().to_string();
         let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
-        let missing: Vec<String> = without(expected, &found);
-        if !missing.is_empty() {
-            return Err(ModelError::MissingTensors { origin: origin(), names: missing });
-        }
-        let extra: Vec<String> = without(&found, expected);
-        if !extra.is_empty() {
-            return Err(ModelError::ExtraTensors { origin: origin(), names: extra });
-        }
-        Ok(())
+        refuse_unexpected(&origin, without(expected, &found), without(&found, expected))
     }
 
     /// Returns the header entry of a tensor, or an error if the tensor is missing or has a different type or shape.
@@ -190,15 +183,8 @@ impl TensorFile {
                 found: format!("{:?}", info.dtype),
             });
         }
-        if info.shape != shape {
-            let sizes = |shape: &[usize]| shape.iter().map(|&size| size as i64).collect();
-            return Err(ModelError::Shape {
-                origin: origin(),
-                tensor: name.to_owned(),
-                expected: sizes(shape),
-                found: sizes(&info.shape),
-            });
-        }
+        let sizes = |shape: &[usize]| shape.iter().map(|&size| size as i64).collect::<Vec<_>>();
+        check_shape(&origin(), name, &sizes(shape), &sizes(&info.shape))?;
         Ok(info)
     }
 }

@@ -151,12 +151,6 @@ impl Tokenizer {
         Some((self.token_to_id(&name)?, name))
     }
 
-    /// Returns the token with an id; `None` if no token has the id.
-    #[must_use]
-    pub fn id_to_token(&self, id: i32) -> Option<String> {
-        self.inner.id_to_token(u32::try_from(id).ok()?)
-    }
-
     /// Writes `tokenizer.json`, and a `tokenizer_config.json` for transformers unless the folder already has one.
     ///
     /// # Errors
@@ -214,8 +208,6 @@ mod tests {
         assert_eq!(tokenizer.decode(&[6, 13, 18, 7, 19, 1], true).unwrap(), "3+ 4\n");
         assert_eq!(tokenizer.decode(&[6, 1], false).unwrap(), "3<|eos|>");
         assert_eq!(tokenizer.token_to_id(EOS), Some(1));
-        assert_eq!(tokenizer.id_to_token(13).as_deref(), Some("+"));
-        assert_eq!(tokenizer.id_to_token(-1), None);
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! The check that a server can honour the sampling options of a run, and the options of each call.
 
-use std::sync::Arc;
-
 use rollpacker_stages::rollout::sampling::Sampling;
 use serde::{Deserialize, Serialize};
 
-use crate::server::{CallSampling, Protocol};
+use crate::server::Protocol;
 
 /// The distribution whose log-probabilities a vLLM server returns (`vllm serve --logprobs-mode`).
 ///
@@ -77,18 +75,11 @@ pub fn check(
 }
 
 /// Returns the options for the rest of a response that has `kept` tokens. `kept` must be below `max_new_tokens`.
-pub(crate) fn call_sampling(
-    sampling: &Sampling,
-    eos_token_ids: &Arc<[i32]>,
-    kept: u32,
-) -> CallSampling {
-    CallSampling {
-        temperature: sampling.temperature,
-        top_p: sampling.top_p,
-        top_k: sampling.top_k,
-        min_tokens: sampling.min_new_tokens.saturating_sub(kept),
-        max_tokens: sampling.max_new_tokens.saturating_sub(kept),
-        eos_token_ids: Arc::clone(eos_token_ids),
+pub(crate) fn rest_of(sampling: &Sampling, kept: u32) -> Sampling {
+    Sampling {
+        min_new_tokens: sampling.min_new_tokens.saturating_sub(kept),
+        max_new_tokens: sampling.max_new_tokens.saturating_sub(kept),
+        ..*sampling
     }
 }
 
@@ -121,7 +112,6 @@ mod tests {
     #[test]
     fn kept_tokens_shorten_the_rest() {
         let sampling = Sampling { min_new_tokens: 3, ..Sampling::unrestricted(8) };
-        let rest = call_sampling(&sampling, &[7].into(), 5);
-        assert_eq!((rest.min_tokens, rest.max_tokens), (0, 3));
+        assert_eq!(rest_of(&sampling, 5), Sampling::unrestricted(3));
     }
 }

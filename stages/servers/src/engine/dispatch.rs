@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::coordinator::{Coordinator, Message};
 use super::response::{Response, RunningCall};
-use crate::sampling;
+use crate::sampling::rest_of;
 use crate::server::Call;
 use crate::weights::salt;
 
@@ -69,11 +69,8 @@ impl Coordinator {
         let call = Call {
             id: format!("{}-{number}", self.nonce),
             prompt: response.input(),
-            sampling: sampling::call_sampling(
-                &self.config.sampling,
-                &self.config.eos_token_ids,
-                response.kept_tokens(),
-            ),
+            sampling: rest_of(&self.config.sampling, response.kept_tokens()),
+            eos_token_ids: Arc::clone(&self.config.eos_token_ids),
             cache_salt: salt(&policy),
         };
         let (client, stall_detector) = (member.server.clone(), Arc::clone(&member.stall_detector));

@@ -15,7 +15,7 @@ use super::coordinator::{Coordinator, Detokenize, Message};
 use super::member::{Member, MemberState};
 use super::output::Output;
 use crate::http::Endpoint;
-use crate::probe::check_start;
+use crate::probe::{check_start, nonce};
 use crate::server::{Identity, Server};
 use crate::weights::WeightRoot;
 
@@ -49,7 +49,7 @@ pub(super) async fn build_coordinator(
     });
     Ok(Coordinator {
         members: members.collect(),
-        nonce: nonce(&*clock),
+        nonce: format!("{:016x}", nonce()),
         config: Arc::new(config),
         clock,
         detokenize,
@@ -139,11 +139,4 @@ fn check_models(
         }
     }
     Ok(expected)
-}
-
-/// Returns a text that differs between the engines of all trainers, so that no two requests have the same id.
-fn nonce(clock: &dyn Clock) -> String {
-    use std::hash::{BuildHasher, RandomState};
-    // A new `RandomState` has random keys.
-    format!("{:016x}", RandomState::new().hash_one(clock.now().0))
 }

@@ -158,16 +158,20 @@ async fn run(
 }
 
 /// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends during the
-/// wait, or if no server is ready after the wait.
+/// wait, or if no server is ready after the wait. Logs the other servers that are not ready.
 async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<(), LaunchError> {
     servers.iter_mut().try_for_each(|server| server.start("start 1"))?;
     let late = try_join_all(servers.iter_mut().map(LaunchedServer::wait_until_ready)).await?;
     let is_any_ready = late.iter().any(Option::is_none);
-    match late.into_iter().flatten().next_back() {
-        Some(last) if !is_any_ready => {
-            let (waited, logs) = (config.timeout, config.log_folder.clone());
-            Err(LaunchError::Unreachable { waited, last, logs })
-        }
-        _ => Ok(()),
+    let late = late.into_iter().enumerate();
+    let mut late = late.filter_map(|(server, error)| Some((server, error?)));
+    let (waited, logs) = (config.timeout, &config.log_folder);
+    if !is_any_ready && let Some((_, last)) = late.next_back() {
+        return Err(LaunchError::Unreachable { waited, last, logs: logs.clone() });
     }
+    for (server, error) in late {
+        let logs = logs.display();
+        tracing::warn!(server, ?waited, %error, %logs, "an inference server was not ready in time; the others start without it");
+    }
+    Ok(())
 }

@@ -176,13 +176,11 @@ impl ProbeSession {
     async fn check_label(&self) -> Checked {
         let first = self.client.reported_label().await?;
         let label = format!("probe-{:016x}", self.nonce);
-        self.undo.label.replace(first.clone());
+        self.undo.label.replace(Some(first.clone()));
         self.client.label(&label).await?;
         let call = self.call(self.prompt(), 1.0, INTERRUPT_TOKENS as u32);
         let found = self.generate_streamed(&call, watch::Sender::new(0)).await?.outcome.labels;
-        if let Some(first) = first {
-            self.set_first_label(&first).await?;
-        }
+        self.set_first_label(&first).await?;
         match found {
             None => Err(Finding::missing("responses have no `weight_versions`")),
             Some(spans) if spans == [(label.clone(), INTERRUPT_TOKENS)] => {

@@ -127,8 +127,9 @@ pub async fn probe(
     Ok(session.report(interrupted))
 }
 
-/// Returns a number that differs between any two probes, so that they share no request id and no cache entry.
-fn nonce() -> u64 {
+/// Returns a random number. Probes and engines put it into the ids of their requests and the salts of their probes, so that no two of them
+/// share an id or a cache entry.
+pub(crate) fn nonce() -> u64 {
     // A new `RandomState` has random keys.
     RandomState::new().hash_one(0)
 }

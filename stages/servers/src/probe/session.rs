@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::sampling::Sampling;
 use tokio::sync::watch;
 
 use super::finding::{Checked, Finding};
@@ -12,9 +13,7 @@ use super::report::{Check, ProbeReport};
 use super::{ProbeConfig, ReferenceModel, nonce};
 use crate::canary::{CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
-use crate::server::{
-    Call, CallSampling, Identity, Outcome, StallDetector, TokenChunk, with_retries,
-};
+use crate::server::{Call, Identity, Outcome, StallDetector, TokenChunk, with_retries};
 use crate::vllm::protocol::{PauseMode, SamplingParams};
 use crate::vllm::{CompleteResponse, VllmClient, generate_request};
 use crate::weights::salt;
@@ -54,8 +53,8 @@ pub(super) struct PendingUndo {
 /// The weights that the server was started with.
 #[derive(Clone)]
 pub(super) struct FirstWeights {
-    /// The label of these weights; `None` if the server reports none.
-    pub(super) label: Option<String>,
+    /// The label of these weights.
+    pub(super) label: String,
     /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
     /// The program's scores of the canary under the perturbed weights, which the server may have instead; `None` before these weights are
@@ -94,7 +93,7 @@ impl ProbeSession {
     /// # Errors
     /// If the server does not answer, or is not ready.
     pub(super) async fn run(&mut self) -> Result<(), ServerError> {
-        match self.client.identity().await {
+        match self.client.endpoint().identity(self.client.call_limit()).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 self.record(Check::Health, Err(error.into()));
@@ -237,14 +236,12 @@ impl ProbeSession {
         Call {
             id: format!("probe-{:016x}-{}", self.nonce, self.calls.get()),
             prompt,
-            sampling: CallSampling {
+            sampling: Sampling {
                 temperature,
-                top_p: 1.0,
-                top_k: 0,
-                min_tokens: tokens,
-                max_tokens: tokens,
-                eos_token_ids: [].into(),
+                min_new_tokens: tokens,
+                ..Sampling::unrestricted(tokens)
             },
+            eos_token_ids: [].into(),
             cache_salt: self.salt(0),
         }
     }

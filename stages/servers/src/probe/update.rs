@@ -174,7 +174,7 @@ impl ProbeSession {
         update: &Update,
     ) -> Result<(Finding, CanaryFigures), Finding> {
         let label = format!("probe-{:016x}-update", self.nonce);
-        self.deliver(update.folder.weights.path(), Some(&label)).await?;
+        self.deliver(update.folder.weights.path(), &label).await?;
         let scores = self.client.score(self.canary(), &self.salt(1)).await?;
         let figures = CanaryFigures::compare(&scores, &update.reference, Some(&update.first));
         // A mix of old and new tensors can be within the bounds, but its difference is larger than that of the first weights.
@@ -191,15 +191,12 @@ impl ProbeSession {
         Ok((finding.figure("to_old", figures.to_previous.unwrap_or(f64::NAN)), figures))
     }
 
-    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does. Does not label the weights if `label`
-    /// is `None`.
-    async fn deliver(&self, folder: &Path, label: Option<&str>) -> Result<(), ServerError> {
+    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does.
+    async fn deliver(&self, folder: &Path, label: &str) -> Result<(), ServerError> {
         let (client, folder) = (&self.client, folder.to_string_lossy());
         self.pause(PauseMode::Abort).await?;
-        with_retries(|| client.load(&folder, label.unwrap_or_default())).await?;
-        if let Some(label) = label {
-            with_retries(|| client.label(label)).await?;
-        }
+        with_retries(|| client.load(&folder)).await?;
+        with_retries(|| client.label(label)).await?;
         self.resume().await
     }
 
@@ -235,10 +232,9 @@ impl ProbeSession {
         let Some(first) = self.undo.weights.borrow().clone() else {
             return Err(Finding::unchecked("the weights were not changed"));
         };
-        let label = first.label.as_deref();
         let folder = fs::canonicalize(&self.config.model_folder);
         let folder = folder.unwrap_or_else(|_| self.config.model_folder.clone());
-        let delivered = self.deliver(&folder, label).await;
+        let delivered = self.deliver(&folder, &first.label).await;
         // After a load that failed, the server may still have its weights. It must not stay paused in any case.
         let resumed = if self.undo.paused.get() { self.resume().await } else { Ok(()) };
         let salt = self.salt(2);
@@ -250,9 +246,7 @@ impl ProbeSession {
             return Err(Finding::failed(details).with_scores(&figures));
         }
         resumed?;
-        if let Some(label) = label {
-            self.set_first_label(label).await?;
-        }
+        self.set_first_label(&first.label).await?;
         self.undo.weights.replace(None);
         match delivered {
             Ok(()) => Ok(Finding::passed("the server has its first weights").with_scores(&figures)),

@@ -3,6 +3,7 @@
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use bytes::Bytes;
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
@@ -28,12 +29,19 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let location = if path == "." { String::new() } else { format!(" at `{path}`") };
-        ApiError::bad_request(format_args!("body{location}: {}", error.inner()))
-    })?;
+    let read = read(&mut json)?;
     json.end()
         .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format_args!("body: {error}")))?;
     Ok(read)
+}
+
+/// Reads a value. An error names the field that is wrong.
+pub(super) fn read<'de, T: DeserializeOwned>(
+    json: impl Deserializer<'de, Error = serde_json::Error>,
+) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(json).map_err(|error| {
+        let path = error.path().to_string();
+        let location = if path == "." { String::new() } else { format!(" at `{path}`") };
+        ApiError::bad_request(format_args!("body{location}: {}", error.inner()))
+    })
 }

@@ -19,8 +19,8 @@ use super::generate::check_salt;
 use super::job::{Choice, Job};
 use super::logprobs::TokenTexts;
 use super::neutral::refuse_unsupported;
-use super::options::{Options, take};
-use crate::vllm::protocol::{SamplingParams, StreamOptions};
+use super::options::{Options, stream_usage, take};
+use crate::vllm::protocol::StreamOptions;
 
 /// A request to continue a chat.
 #[derive(Debug, Deserialize)]
@@ -69,14 +69,13 @@ pub(super) async fn chat_completions(
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
-    let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
+    let include_usage = stream_usage(request.stream, request.stream_options)?;
     let call = service.parse_chat(&headers, request)?;
-    if !stream {
+    let Some(include_usage) = include_usage else {
         return service.respond_chat(&call).await.map(|answer| Json(answer).into_response());
-    }
+    };
     let deltas = Deltas::start(&service, &call.job, true)?;
-    let include_usage = stream_options.is_some_and(|options| options.include_usage);
-    Ok(events::respond(deltas, ChatChunks { service, call, include_usage, sampled: 0 }))
+    Ok(events::respond(deltas, ChatChunks { service, call }, include_usage))
 }
 
 impl Service {
@@ -93,16 +92,18 @@ impl Service {
         }
         let text = self.encoder.template.render(&messages, add_generation_prompt);
         let text = text.map_err(ApiError::bad_request)?;
-        let prompt = self.encoder.tokenizer.encode(&text).map_err(ApiError::bad_request)?;
+        let prompt = self.encode(&text)?;
         let return_token_ids = request.return_token_ids == Some(true);
         let options = request.options()?;
-        if options.only_scores() || options.prompt_logprobs.is_some() {
-            let expected = "at least 1, without prompt_logprobs";
-            return Err(ApiError::parameter("max_tokens", expected, "a request to score"));
+        if options.prompt_logprobs.is_some() {
+            return Err(ApiError::parameter("prompt_logprobs", "null in a chat", "a number"));
+        }
+        if options.only_scores() {
+            return Err(ApiError::parameter("max_tokens", "at least 1 in a chat", 0));
         }
         let id = self.call_id("chatcmpl-", headers, request_id.as_deref());
         Ok(Chat {
-            job: Job { id, prompts: vec![prompt.into()], options },
+            job: Job { id, prompts: vec![prompt], options },
             model: self.name().to_owned(),
             created: self.unix_time(),
             return_token_ids,
@@ -140,9 +141,7 @@ impl ChatRequest {
         ] {
             self.other.insert(name.to_owned(), value.unwrap_or_default());
         }
-        let params: SamplingParams = serde_json::from_value(Value::Object(self.other))
-            .map_err(|error| ApiError::bad_request(format_args!("body: {error}")))?;
-        Options::new(params)
+        Options::of_text(self.other)
     }
 }
 
@@ -155,8 +154,11 @@ impl ChatMessage {
     fn read(&self) -> Result<Message, ApiError> {
         refuse_unsupported(&self.other)?;
         let part = |part: &Value| {
-            let text = part["text"].as_str().filter(|_| part["type"] == "text");
-            text.map(str::to_owned)
+            let is_known = |(name, value): (&String, &Value)| {
+                matches!(name.as_str(), "type" | "text") || value.is_null()
+            };
+            let is_text = part["type"] == "text" && part.as_object()?.iter().all(is_known);
+            part["text"].as_str().filter(|_| is_text).map(str::to_owned)
         };
         let content = match &self.content {
             Value::Null => Some(String::new()),
@@ -210,8 +212,6 @@ impl Chat {
 struct ChatChunks {
     service: Arc<Service>,
     call: Chat,
-    include_usage: bool,
-    sampled: usize,
 }
 
 impl Chunks for ChatChunks {
@@ -223,13 +223,18 @@ impl Chunks for ChatChunks {
                 "index": index, "delta": { "role": "assistant", "content": "" }, "logprobs": null, "finish_reason": null,
             })
         };
-        let each = (0..self.call.job.options.n).map(first);
-        each.map(|choice| self.call.answer("chat.completion.chunk", vec![choice])).collect()
+        let chunk = |choice| {
+            let mut answer = self.call.answer("chat.completion.chunk", vec![choice]);
+            if self.call.return_token_ids {
+                answer["prompt_token_ids"] = json!(&*self.call.job.prompts[0]);
+            }
+            answer
+        };
+        (0..self.call.job.options.n).map(first).map(chunk).collect()
     }
 
     fn chunk(&mut self, delta: Delta) -> Option<Value> {
         let Delta { choice: index, token, text, end } = delta;
-        self.sampled += usize::from(token.is_some());
         let wants_tokens = self.call.job.options.logprobs.is_some() || self.call.return_token_ids;
         if text.is_empty() && end.is_none() && !(wants_tokens && token.is_some()) {
             return None;
@@ -252,10 +257,9 @@ impl Chunks for ChatChunks {
         Some(self.call.answer("chat.completion.chunk", vec![choice]))
     }
 
-    fn usage(&mut self) -> Option<Value> {
-        let usage = self.include_usage.then(|| self.call.job.usage(self.sampled))?;
+    fn usage(&self, sampled: usize) -> Value {
         let mut answer = self.call.answer("chat.completion.chunk", Vec::new());
-        answer["usage"] = json!(usage);
-        Some(answer)
+        answer["usage"] = json!(self.call.job.usage(sampled));
+        answer
     }
 }

@@ -17,10 +17,9 @@ use super::events::{self, Chunks};
 use super::generate::check_salt;
 use super::job::{Choice, Job, PromptResponses};
 use super::logprobs::{self, TokenTexts};
-use super::options::{Options, take};
+use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::{
-    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, SamplingParams,
-    Stop, Usage,
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Usage,
 };
 
 /// The default of `max_tokens`, as in vLLM.
@@ -44,21 +43,17 @@ pub(super) async fn completions(
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
-    let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
+    let include_usage = stream_usage(request.stream, request.stream_options)?;
     let call = service.parse_completion(&headers, request)?;
-    if !stream {
+    let Some(include_usage) = include_usage else {
         return service.respond_completion(&call).await.map(|answer| Json(answer).into_response());
-    }
+    };
     if call.echo.is_some() {
         return Err(ApiError::parameter("echo", "false with stream", true));
     }
     let deltas = Deltas::start(&service, &call.job, true)?;
-    let include_usage = stream_options.is_some_and(|options| options.include_usage);
-    let offsets = vec![0; call.job.prompts.len() * call.job.options.n as usize];
-    Ok(events::respond(
-        deltas,
-        CompletionChunks { service, call, include_usage, sampled: 0, offsets },
-    ))
+    let choices = vec![StreamedText::default(); call.job.choices()];
+    Ok(events::respond(deltas, CompletionChunks { service, call, choices }, include_usage))
 }
 
 impl Service {
@@ -68,19 +63,18 @@ impl Service {
         mut request: CompletionRequest,
     ) -> Result<Completion, ApiError> {
         check_salt(request.cache_salt.as_deref())?;
-        let prompts = self.prompts(&request.prompt)?;
         let flag = "true or false";
         let other = &mut request.other;
         let request_id: Option<String> = take(other, "request_id", "a text")?;
         let tokens_as_ids = take(other, "return_tokens_as_token_ids", flag)?.unwrap_or(false);
-        let prompt_logprobs = take(other, "prompt_logprobs", "a number")?;
-        let echo = request.echo == Some(true);
-        let mut params = sampling_params(request.clone());
-        params.prompt_logprobs = prompt_logprobs.or(params.logprobs.filter(|_| echo));
-        if let Some(stop) = request.stop {
-            params.other.insert("stop".to_owned(), stop_value(stop));
+        if other.get("max_tokens").is_none_or(Value::is_null) {
+            other.insert("max_tokens".to_owned(), MAX_TOKENS.into());
         }
-        let options = Options::new(params)?;
+        let echo = request.echo == Some(true);
+        let mut options = Options::of_text(request.other)?;
+        let wants_prompt_logprobs = options.prompt_logprobs.is_some();
+        options.prompt_logprobs = options.prompt_logprobs.or(options.logprobs.filter(|_| echo));
+        let prompts = self.prompts(&request.prompt, &options)?;
         if options.only_scores() && options.prompt_logprobs.is_none() {
             let expected = "at least 1, or echo with logprobs, or prompt_logprobs";
             return Err(ApiError::parameter("max_tokens", expected, 0));
@@ -97,7 +91,7 @@ impl Service {
             echo: echo.transpose().map_err(ApiError::internal)?,
             return_token_ids: request.return_token_ids == Some(true),
             tokens_as_ids,
-            wants_prompt_logprobs: prompt_logprobs.is_some(),
+            wants_prompt_logprobs,
             created: self.unix_time(),
             job: Job {
                 id,
@@ -107,22 +101,23 @@ impl Service {
         })
     }
 
-    /// Reads prompts: a text, token ids, or a list of either.
-    fn prompts(&self, prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+    /// Reads prompts: a text, token ids, or a list of either. Fails if they have too many choices, before any prompt of a list is read.
+    fn prompts(&self, prompt: &Value, options: &Options) -> Result<Vec<Prompt>, ApiError> {
         let expected = "a text, a list of token ids, or a list of either";
         let wrong = || ApiError::parameter("prompt", expected, prompt);
         if let Some(one) = self.prompt(prompt)? {
             return Ok(vec![one]);
         }
         let all = prompt.as_array().filter(|all| !all.is_empty()).ok_or_else(wrong)?;
+        options.check_choices(all.len())?;
         all.iter().map(|one| self.prompt(one)?.ok_or_else(wrong)).collect()
     }
 
     /// Reads a single prompt, a text or a list of token ids. Returns `None` if the value is neither, or is an empty list.
     fn prompt(&self, value: &Value) -> Result<Option<Prompt>, ApiError> {
         if let Some(text) = value.as_str() {
-            let ids = self.encoder.tokenizer.encode(text).map_err(ApiError::bad_request)?;
-            return Ok(Some(Prompt { text: Some(text.to_owned()), ids: ids.into() }));
+            let ids = self.encode(text)?;
+            return Ok(Some(Prompt { text: Some(text.to_owned()), ids }));
         }
         let id = |id: &Value| id.as_i64().and_then(|id| i32::try_from(id).ok());
         let ids = value.as_array().filter(|ids| !ids.is_empty());
@@ -146,32 +141,6 @@ impl Service {
 struct Prompt {
     text: Option<String>,
     ids: Arc<[i32]>,
-}
-
-/// Returns the sampling parameters of a request, without `stop` and `prompt_logprobs`, which the caller adds. `max_tokens` is
-/// [`MAX_TOKENS`] unless the request sets it.
-fn sampling_params(request: CompletionRequest) -> SamplingParams {
-    SamplingParams {
-        n: request.n,
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        seed: request.seed,
-        max_tokens: Some(request.max_tokens.unwrap_or(MAX_TOKENS)),
-        min_tokens: request.min_tokens,
-        stop_token_ids: request.stop_token_ids,
-        ignore_eos: request.ignore_eos,
-        logprobs: request.logprobs.map(i64::from),
-        other: request.other,
-        ..SamplingParams::default()
-    }
-}
-
-fn stop_value(stop: Stop) -> Value {
-    match stop {
-        Stop::One(text) => text.into(),
-        Stop::Any(texts) => texts.into(),
-    }
 }
 
 impl Completion {
@@ -259,16 +228,22 @@ fn id_and_logprob(token: &ServedToken) -> (i32, Option<&TokenLogprob>) {
 struct CompletionChunks {
     service: Arc<Service>,
     call: Completion,
-    include_usage: bool,
-    sampled: usize,
-    /// The position of the next token of each choice in the text of the choice, in characters.
-    offsets: Vec<u64>,
+    choices: Vec<StreamedText>,
+}
+
+/// The state of a choice in a stream.
+#[derive(Clone, Debug, Default)]
+struct StreamedText {
+    /// The position of the next token in the text, in characters.
+    offset: u64,
+    /// `true` once an event of the choice was sent.
+    has_begun: bool,
 }
 
 impl CompletionChunks {
     fn logprobs(&mut self, choice: u32, token: &ServedToken) -> Option<CompletionLogprobs> {
         self.call.job.options.logprobs?;
-        let offset = &mut self.offsets[choice as usize];
+        let offset = &mut self.choices[choice as usize].offset;
         let texts = self.call.texts(&self.service);
         let logprobs = texts.of_completion([id_and_logprob(token)].into_iter(), *offset);
         *offset += logprobs.tokens.iter().map(|text| text.chars().count() as u64).sum::<u64>();
@@ -281,12 +256,14 @@ impl Chunks for CompletionChunks {
 
     fn chunk(&mut self, delta: Delta) -> Option<CompletionResponse> {
         let Delta { choice: index, token, text, end } = delta;
-        self.sampled += usize::from(token.is_some());
         let returned = self.call.return_token_ids.then(|| token.iter().map(|t| t.id).collect());
         let is_empty_delta = text.is_empty() && end.is_none();
         if is_empty_delta && returned.is_none() && self.call.job.options.logprobs.is_none() {
             return None;
         }
+        let is_first = !std::mem::replace(&mut self.choices[index as usize].has_begun, true);
+        let prompt = &self.call.job.prompts[(index / self.call.job.options.n) as usize];
+        let prompt_token_ids = (is_first && self.call.return_token_ids).then(|| prompt.to_vec());
         let logprobs = token.as_ref().and_then(|token| self.logprobs(index, token));
         let choice = CompletionChoice {
             index,
@@ -295,13 +272,13 @@ impl Chunks for CompletionChunks {
             finish_reason: end.as_ref().map(|end| end.reason.to_string()),
             stop_reason: end.and_then(|end| end.stop),
             token_ids: returned,
+            prompt_token_ids,
             ..CompletionChoice::default()
         };
         Some(self.call.response(&self.service, vec![choice], None))
     }
 
-    fn usage(&mut self) -> Option<CompletionResponse> {
-        let usage = self.include_usage.then(|| self.call.job.usage(self.sampled))?;
-        Some(self.call.response(&self.service, Vec::new(), Some(usage)))
+    fn usage(&self, sampled: usize) -> CompletionResponse {
+        self.call.response(&self.service, Vec::new(), Some(self.call.job.usage(sampled)))
     }
 }

@@ -44,11 +44,19 @@ fn pause_mode(query: &str) -> Result<PauseMode, ApiError> {
                 mode = named
                     .ok_or_else(|| ApiError::parameter("mode", "abort, wait or keep", &value))?;
             }
-            "clear_cache" => {}
+            "clear_cache" => check_flag(&name, &value, &["true", "false"])?,
             _ => return Err(ApiError::parameter(&name, "mode or clear_cache", &value)),
         }
     }
     Ok(mode)
+}
+
+/// Returns an error unless the flag of a query has one of the `expected` values, in lower or upper case.
+fn check_flag(name: &str, value: &str, expected: &[&str]) -> Result<(), ApiError> {
+    if expected.iter().any(|expected| value.eq_ignore_ascii_case(expected)) {
+        return Ok(());
+    }
+    Err(ApiError::parameter(name, expected.join(" or "), value))
 }
 
 pub(super) async fn resume(State(service): State<Arc<Service>>) -> ApiResult<StatusResponse> {
@@ -81,6 +89,10 @@ pub(super) async fn collective_rpc(
             CollectiveRpcRequest::RELOAD_WEIGHTS
         );
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message));
+    }
+    if let Some(timeout) = request.timeout {
+        let expected = "null, because a load that has begun is completed";
+        return Err(ApiError::parameter("timeout", expected, timeout));
     }
     service.engine.load(weights_path(request)?).await?;
     Ok(Json(CollectiveRpcResponse { results: vec![Value::Null] }))
@@ -118,9 +130,21 @@ pub(super) async fn weight_info(State(service): State<Arc<Service>>) -> Json<Wei
     Json(WeightInfoResponse { weight_version: service.engine.label().to_string() })
 }
 
-/// Reports success and does nothing: there is no prefix cache, because the engine keeps no KV cache after a response has ended.
-pub(super) async fn reset_prefix_cache() -> Json<SuccessResponse> {
-    Json(SuccessResponse { success: true })
+/// Reports success and does nothing: there is no prefix cache, because the engine keeps no KV cache after a response has ended. Refuses to
+/// reset the KV cache of running responses.
+pub(super) async fn reset_prefix_cache(RawQuery(query): RawQuery) -> ApiResult<SuccessResponse> {
+    let query = query.unwrap_or_default();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "reset_running_requests" => check_flag(&name, &value, &["false"])?,
+            "reset_external" => check_flag(&name, &value, &["true", "false"])?,
+            _ => {
+                let expected = "reset_running_requests or reset_external";
+                return Err(ApiError::parameter(&name, expected, &value));
+            }
+        }
+    }
+    Ok(Json(SuccessResponse { success: true }))
 }
 
 fn status(status: &str) -> Json<StatusResponse> {
@@ -135,7 +159,7 @@ mod tests {
     fn a_pause_that_is_unknown_is_refused() {
         assert_eq!(pause_mode("").unwrap(), PauseMode::Abort);
         assert_eq!(pause_mode("clear_cache=true&mode=keep").unwrap(), PauseMode::Keep);
-        for query in ["mode=later", "wait=1"] {
+        for query in ["mode=later", "wait=1", "clear_cache=maybe"] {
             assert!(pause_mode(query).is_err(), "{query}");
         }
     }

@@ -77,9 +77,9 @@ impl Deltas {
                 Box::new(Forwarder { timing, first, events })
             }));
         }
-        let left = job.prompts.len() * options.n as usize;
+        let left = job.choices();
         let has_text = text || !options.text.stop.is_empty();
-        let text = has_text.then(|| ChoiceText::new(&options.text));
+        let text = has_text.then(|| ChoiceText::new(&options.text, options.min_tokens));
         let choices = vec![StreamedChoice { text, last: None, ended: false }; left];
         Ok(Self { service: Arc::clone(service), options, running, received, left, choices })
     }

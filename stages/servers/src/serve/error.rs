@@ -9,6 +9,9 @@ use rollpacker_stages::serving::ServingError;
 
 use crate::vllm::protocol::{ErrorDetail, ErrorResponse};
 
+/// Maximum number of characters of a message. Messages quote values of requests, which may be long.
+const MAX_MESSAGE: usize = 2000;
+
 /// The reason why a call fails.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
@@ -20,7 +23,12 @@ pub(super) struct ApiError {
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, message: impl fmt::Display) -> Self {
-        Self { status, message: message.to_string(), param: None }
+        let mut message = message.to_string();
+        if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
+            message.truncate(end);
+            message += "...";
+        }
+        Self { status, message, param: None }
     }
 
     /// Returns an error of the request as a whole, with status 400.

@@ -24,15 +24,17 @@ pub(super) trait Chunks: Send + 'static {
     /// Returns the event for `delta`; `None` if `delta` has nothing that the client requests.
     fn chunk(&mut self, delta: Delta) -> Option<Self::Chunk>;
 
-    /// Returns the last event, with the numbers of tokens; `None` if the client does not request it.
-    fn usage(&mut self) -> Option<Self::Chunk>;
+    /// Returns the last event, with the numbers of tokens. `sampled` is the number of sampled tokens.
+    fn usage(&self, sampled: usize) -> Self::Chunk;
 }
 
-/// Answers with the events of a job, and [`STREAM_END`] at the end. An error is sent as an event and ends the stream.
-pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C) -> Response {
+/// Answers with the events of a job, and [`STREAM_END`] at the end. The event with the numbers of tokens is sent if `include_usage` is set.
+/// An error is sent as an event and ends the stream.
+pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C, include_usage: bool) -> Response {
     let begin =
         stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
-    let rest = stream::unfold(Phase::Running(Box::new((deltas, chunks))), next);
+    let running = Running { deltas, chunks, include_usage, sampled: 0 };
+    let rest = stream::unfold(Phase::Running(Box::new(running)), next);
     let events = begin.chain(rest.filter_map(async |event| event));
     sse(events)
 }
@@ -43,10 +45,18 @@ fn sse(events: impl Stream<Item = Event> + Send + 'static) -> Response {
 
 /// The state of a stream.
 enum Phase<C> {
-    Running(Box<(Deltas, C)>),
+    Running(Box<Running<C>>),
     /// Only [`STREAM_END`] has not been sent yet.
     Ending,
     Ended,
+}
+
+struct Running<C> {
+    deltas: Deltas,
+    chunks: C,
+    include_usage: bool,
+    /// The number of sampled tokens.
+    sampled: usize,
 }
 
 async fn next<C: Chunks>(phase: Phase<C>) -> Option<(Option<Event>, Phase<C>)> {
@@ -55,13 +65,14 @@ async fn next<C: Chunks>(phase: Phase<C>) -> Option<(Option<Event>, Phase<C>)> {
         Phase::Ending => return Some((Some(Event::default().data(STREAM_END)), Phase::Ended)),
         Phase::Ended => return None,
     };
-    let (deltas, chunks) = &mut *running;
+    let Running { deltas, chunks, include_usage, sampled } = &mut *running;
     Some(match deltas.next().await {
         Some(Ok(delta)) => {
+            *sampled += usize::from(delta.token.is_some());
             (chunks.chunk(delta).map(|chunk| event(&chunk)), Phase::Running(running))
         }
         Some(Err(error)) => (Some(failure(&error)), Phase::Ending),
-        None => (chunks.usage().map(|chunk| event(&chunk)), Phase::Ending),
+        None => (include_usage.then(|| event(&chunks.usage(*sampled))), Phase::Ending),
     })
 }
 

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::events::{self, Chunks};
 use super::job::{Choice, Job, PromptResponses};
 use super::neutral::refuse_unsupported;
-use super::options::Options;
+use super::options::{Options, stream_usage};
 use super::{logprobs, spans::Spans};
 use crate::vllm::protocol::{
     GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, Usage,
@@ -32,6 +32,7 @@ pub(super) async fn generate(
     service.check_model(request.model.as_deref())?;
     check_salt(request.cache_salt.as_deref())?;
     refuse_unsupported(&request.other)?;
+    let include_usage = stream_usage(request.stream, request.stream_options)?;
     let options = Options::new(request.sampling_params.clone())?;
     if request.sampling_params.detokenize == Some(false) && !options.text.stop.is_empty() {
         return Err(ApiError::parameter("stop", "no texts with detokenize false", "texts"));
@@ -41,13 +42,12 @@ pub(super) async fn generate(
     }
     let id = service.call_id(GENERATE_ID_PREFIX, &headers, request.request_id.as_deref());
     let job = Job { id, prompts: vec![request.token_ids.into()], options };
-    if request.stream != Some(true) {
+    let Some(include_usage) = include_usage else {
         return service.respond_generate(&job).await.map(|answer| Json(answer).into_response());
-    }
+    };
     let deltas = Deltas::start(&service, &job, false)?;
-    let include_usage = request.stream_options.is_some_and(|options| options.include_usage);
     let spans = vec![Spans::default(); job.options.n as usize];
-    Ok(events::respond(deltas, GenerateChunks { spans, include_usage, sampled: 0, job }))
+    Ok(events::respond(deltas, GenerateChunks { spans, job }, include_usage))
 }
 
 /// Checks that a cache salt has 1 to `MAX_SALT` characters. The salt has no other effect: the engine shares KV cache entries only among
@@ -105,8 +105,6 @@ struct GenerateChunks {
     job: Job,
     /// The labels of the tokens of each choice.
     spans: Vec<Spans>,
-    include_usage: bool,
-    sampled: usize,
 }
 
 impl GenerateChunks {
@@ -126,7 +124,6 @@ impl Chunks for GenerateChunks {
     fn chunk(&mut self, delta: Delta) -> Option<GenerateResponse> {
         let Delta { choice: index, token, end, .. } = delta;
         let token: Vec<ServedToken> = token.into_iter().collect();
-        self.sampled += token.len();
         let spans = &mut self.spans[index as usize];
         token.iter().for_each(|token| spans.add(token));
         let mut choice = token_choice(&self.job, index, &token);
@@ -138,8 +135,7 @@ impl Chunks for GenerateChunks {
         Some(self.response(vec![choice], None))
     }
 
-    fn usage(&mut self) -> Option<GenerateResponse> {
-        let usage = self.include_usage.then(|| self.job.usage(self.sampled))?;
-        Some(self.response(Vec::new(), Some(usage)))
+    fn usage(&self, sampled: usize) -> GenerateResponse {
+        self.response(Vec::new(), Some(self.job.usage(sampled)))
     }
 }

@@ -64,6 +64,11 @@ impl Job {
         self.prompts.iter().map(|prompt| self.options.sampling_for_prompt(prompt, limits)).collect()
     }
 
+    /// Returns the number of choices of all prompts.
+    pub(super) fn choices(&self) -> usize {
+        self.prompts.len() * self.options.n as usize
+    }
+
     /// Returns the numbers of tokens of the prompts and of the responses, which have `completion_tokens` tokens in total.
     pub(super) fn usage(&self, completion_tokens: usize) -> Usage {
         let prompt_tokens = self.prompts.iter().map(|prompt| prompt.len() as u64).sum();
@@ -113,9 +118,8 @@ impl Service {
         // Stop texts are searched while tokens are sampled.
         let mut deltas = Deltas::start(self, job, text)?;
         let n = job.options.n as usize;
-        let count = job.prompts.len() * n;
-        let mut parts: Vec<(Vec<ServedToken>, String)> = vec![Default::default(); count];
-        let mut ends = vec![None; count];
+        let mut parts: Vec<(Vec<ServedToken>, String)> = vec![Default::default(); job.choices()];
+        let mut ends = vec![None; job.choices()];
         while let Some(delta) = deltas.next().await {
             let Delta { choice, token, text, end } = delta?;
             let (tokens, all) = &mut parts[choice as usize];

@@ -158,6 +158,19 @@ impl Service {
         }
     }
 
+    /// Returns the token ids of a text. A text whose length implies more tokens than the context is refused, because tokenization would use
+    /// much memory.
+    fn encode(&self, text: &str) -> Result<Arc<[i32]>, ApiError> {
+        let tokenizer = &self.encoder.tokenizer;
+        let (min, context) = (tokenizer.min_tokens(text.len()), self.engine.limits().context);
+        if min > context {
+            return Err(ApiError::bad_request(format_args!(
+                "this model's maximum context length is {context} tokens: found a prompt of at least {min} tokens"
+            )));
+        }
+        tokenizer.encode(text).map(Into::into).map_err(ApiError::bad_request)
+    }
+
     fn unix_time(&self) -> u64 {
         self.started_at + (self.clock.now().as_secs_f64() - self.started) as u64
     }

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::serving::{EndTokens, ServingLimits};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::body;
 use super::error::ApiError;
 use super::neutral::refuse_unsupported;
-use crate::vllm::protocol::{SamplingParams, Stop};
+use crate::vllm::protocol::{SamplingParams, StreamOptions};
 
 /// Maximum number of choices of a prompt.
 const MAX_CHOICES: u32 = 1024;
+/// Maximum number of choices of all prompts of a call: the maximum of `rollpacker serve --max-num-seqs`.
+const MAX_CALL_CHOICES: usize = 1 << 16;
 /// Maximum number of most likely tokens for which log-probabilities are returned. (vLLM: `--max-logprobs`)
 const MAX_TOP_LOGPROBS: i64 = 20;
 /// The minimum temperature of random sampling. Lower temperatures are greedy, because the logits would overflow. (vLLM raises temperatures
@@ -35,7 +39,8 @@ pub(super) struct Options {
     pub(super) text: TextOptions,
     /// The maximum number of tokens of a response; `None` for the rest of the context.
     max_tokens: Option<u32>,
-    min_tokens: u32,
+    /// The minimum number of tokens of a response, before which neither a token nor a text ends it.
+    pub(super) min_tokens: u32,
     temperature: f64,
     top_p: f64,
     top_k: u32,
@@ -50,6 +55,14 @@ pub(super) struct TextOptions {
     pub(super) include_stop: bool,
     /// `true` if special tokens are left out of the text.
     pub(super) skip_special: bool,
+}
+
+/// One or several texts that end a response.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Any(Vec<String>),
 }
 
 impl Options {
@@ -79,6 +92,14 @@ impl Options {
         Ok(options)
     }
 
+    /// Checks the sampling parameters among the fields of a request for text.
+    pub(super) fn of_text(mut fields: Map<String, Value>) -> Result<Self, ApiError> {
+        if take(&mut fields, "detokenize", "true or false")? == Some(false) {
+            return Err(ApiError::parameter("detokenize", "true in a call for text", false));
+        }
+        Self::new(body::read(Value::Object(fields))?)
+    }
+
     fn check(&self) -> Result<(), ApiError> {
         // The length is checked with the prompt.
         let sampling = self.sampling(self.max_tokens.unwrap_or(u32::MAX).max(1));
@@ -96,6 +117,16 @@ impl Options {
             min_new_tokens: self.min_tokens,
             max_new_tokens,
         }
+    }
+
+    /// Returns an error if a call with this number of prompts has more than `MAX_CALL_CHOICES` choices.
+    pub(super) fn check_choices(&self, prompts: usize) -> Result<(), ApiError> {
+        if prompts.saturating_mul(self.n as usize) <= MAX_CALL_CHOICES {
+            return Ok(());
+        }
+        let expected = format!("at most {MAX_CALL_CHOICES} choices, the number of prompts times n");
+        let found = format!("{prompts} prompts and n {}", self.n);
+        Err(ApiError::parameter("n", expected, found))
     }
 
     /// Returns `true` if the request samples no tokens and only scores its prompt.
@@ -168,6 +199,20 @@ impl TextOptions {
             include_stop: take(other, "include_stop_str_in_output", flag)?.unwrap_or(false),
             skip_special: take(other, "skip_special_tokens", flag)?.unwrap_or(true),
         })
+    }
+}
+
+/// Returns `None` if a request does not stream, or else whether its stream ends with an event that has the numbers of tokens.
+pub(super) fn stream_usage(
+    stream: Option<bool>,
+    options: Option<StreamOptions>,
+) -> Result<Option<bool>, ApiError> {
+    match (stream, options) {
+        (Some(true), options) => Ok(Some(options.is_some_and(|options| options.include_usage))),
+        (_, None) => Ok(None),
+        (_, Some(_)) => {
+            Err(ApiError::parameter("stream_options", "null without stream", "an object"))
+        }
     }
 }
 
@@ -268,6 +313,18 @@ mod tests {
         assert!(refusal(json!({"stop_token_ids": [-1]}), &[2]).contains("found -1"));
         assert!(refusal(json!({}), &[]).contains("empty"));
         assert!(refusal(json!({"max_tokens": 2, "min_tokens": 3}), &[2]).contains("`min_tokens`"));
+    }
+
+    #[test]
+    fn the_choices_of_all_prompts_are_bounded() {
+        let options = options(json!({"n": 1024})).unwrap();
+        assert!(options.check_choices(64).is_ok());
+        let refused = options.check_choices(65).unwrap_err().body().error;
+        assert_eq!(
+            refused.message,
+            "parameter `n`: expected at most 65536 choices, the number of prompts times n, found 65 prompts and n 1024"
+        );
+        assert!(options.check_choices(usize::MAX).is_err());
     }
 
     #[test]

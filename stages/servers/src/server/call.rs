@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollpacker_stages::rollout::sampling::Sampling;
 use serde::{Deserialize, Serialize};
 
 /// The protocol of a server.
@@ -62,26 +63,12 @@ pub(crate) struct Call {
     pub(crate) id: String,
     /// The prompt and the tokens of the response so far.
     pub(crate) prompt: Vec<i32>,
-    pub(crate) sampling: CallSampling,
-    /// The salt of the prefix cache. It differs for each policy, so that KV cache of other weights is not reused.
-    pub(crate) cache_salt: String,
-}
-
-/// The sampling options of a call.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CallSampling {
-    /// The divisor of the logits; 0 for greedy sampling.
-    pub(crate) temperature: f64,
-    /// The probability mass that nucleus sampling keeps, in (0, 1]; 1 for all.
-    pub(crate) top_p: f64,
-    /// The number of most likely tokens to sample from; 0 for all.
-    pub(crate) top_k: u32,
-    /// The minimum number of tokens. Before this number is reached, no end-of-sequence token is sampled.
-    pub(crate) min_tokens: u32,
-    /// The maximum number of tokens.
-    pub(crate) max_tokens: u32,
+    /// The sampling options, with the lengths of the rest of the response.
+    pub(crate) sampling: Sampling,
     /// The tokens that end the response, in addition to the server's own end-of-sequence tokens.
     pub(crate) eos_token_ids: Arc<[i32]>,
+    /// The salt of the prefix cache. It differs for each policy, so that KV cache of other weights is not reused.
+    pub(crate) cache_salt: String,
 }
 
 /// New tokens of a response, with a log-probability each.

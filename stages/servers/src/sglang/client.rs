@@ -1,6 +1,9 @@
 //! A client of an SGLang server.
 
+use std::time::Duration;
+
 use reqwest::Method;
+use rollpacker_stages::rollout::sampling::Sampling;
 use serde::Serialize;
 use serde_json::json;
 
@@ -10,8 +13,7 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector, TokenChunk,
-    logprob_defect,
+    Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 use crate::vllm::protocol::PauseMode;
 
@@ -33,25 +35,9 @@ impl SglangClient {
         &self.endpoint
     }
 
-    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
-        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
-        self.endpoint.identity(self.limits.call).await
-    }
-
-    /// Returns `false`: every SGLang server has all calls, and none of them reports a pause.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
-        Ok(false)
-    }
-
-    /// Does nothing: a call to a paused server would wait, and the canary of the first delivery checks the same.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn check_tokens(
-        &self,
-        _tokens: &[i32],
-        _salt: &str,
-    ) -> Result<(), ServerError> {
-        Ok(())
+    /// Returns the time limit of a small call.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.limits.call
     }
 
     pub(crate) async fn generate(
@@ -63,7 +49,7 @@ impl SglangClient {
         let request = GenerateRequest {
             rid: call.id.clone(),
             input_ids: call.prompt.clone(),
-            sampling_params: sampling_params(&call.sampling),
+            sampling_params: sampling_params(&call.sampling, &call.eos_token_ids),
             return_logprob: true,
             logprob_start_len: None,
         };
@@ -110,30 +96,11 @@ impl SglangClient {
         self.expect_success(path::UPDATE_WEIGHTS, &answer)
     }
 
-    /// Does nothing: the load sets the label, and each response reports it.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn label(&self, _label: &str) -> Result<(), ServerError> {
-        Ok(())
-    }
-
-    /// Returns `None`: SGLang reports the label only in responses.
-    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
-        Ok(None)
-    }
-
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
         let request = GenerateRequest {
             rid: format!("canary-{salt}"),
             input_ids: tokens.to_vec(),
-            sampling_params: sampling_params(&CallSampling {
-                temperature: 1.0,
-                top_p: 1.0,
-                top_k: 0,
-                min_tokens: 0,
-                max_tokens: 1,
-                eos_token_ids: [].into(),
-            }),
+            sampling_params: sampling_params(&Sampling::unrestricted(1), &[]),
             return_logprob: true,
             logprob_start_len: Some(0),
         };
@@ -172,19 +139,12 @@ impl SglangClient {
     }
 
     fn logprob(&self, (logprob, token, _): &TokenLogprob) -> Result<f32, ServerError> {
-        let defect = match logprob {
-            None => Some("null".to_owned()),
-            Some(logprob) => logprob_defect(*logprob),
-        };
-        let expected = format!("a log-probability of token {token} that is a number of at most 0");
-        match (logprob, defect) {
-            (Some(logprob), None) => Ok(*logprob),
-            (_, defect) => Err(self.endpoint.invalid_answer(
-                path::GENERATE,
-                &expected,
-                defect.unwrap_or_default(),
-            )),
-        }
+        let logprob = logprob.unwrap_or(f32::NAN);
+        logprob_defect(logprob).map_or(Ok(logprob), |defect| {
+            let expected =
+                format!("a log-probability of token {token} that is a number of at most 0");
+            Err(self.endpoint.invalid_answer(path::GENERATE, &expected, defect))
+        })
     }
 
     fn outcome(&self, meta: &MetaInfo, received: usize) -> Result<Outcome, ServerError> {
@@ -198,13 +158,13 @@ impl SglangClient {
     }
 }
 
-fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+fn sampling_params(sampling: &Sampling, eos_token_ids: &[i32]) -> SamplingParams {
     SamplingParams {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: if sampling.top_k == 0 { -1 } else { i64::from(sampling.top_k) },
-        max_new_tokens: sampling.max_tokens,
-        min_new_tokens: sampling.min_tokens,
-        stop_token_ids: sampling.eos_token_ids.to_vec(),
+        max_new_tokens: sampling.max_new_tokens,
+        min_new_tokens: sampling.min_new_tokens,
+        stop_token_ids: eos_token_ids.to_vec(),
     }
 }

@@ -6,8 +6,6 @@ use serde::{Deserialize, Serialize};
 pub mod path {
     /// POST [`GenerateRequest`](super::GenerateRequest).
     pub const GENERATE: &str = "/generate";
-    /// GET; the answer is 200 if the server is ready.
-    pub const HEALTH: &str = "/health";
     /// POST [`PauseRequest`](super::PauseRequest).
     pub const PAUSE: &str = "/pause_generation";
     /// POST `{}`.

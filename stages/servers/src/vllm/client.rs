@@ -8,13 +8,12 @@ use serde_json::Value;
 use super::protocol::{
     AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorResponse,
     GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, IsPausedResponse,
-    ModelList, PauseMode, SamplingParams, StatusResponse, StreamOptions,
-    UpdateWeightVersionRequest, UpdateWeightVersionResponse, WeightInfoResponse, path,
+    PauseMode, SamplingParams, StatusResponse, StreamOptions, UpdateWeightVersionRequest,
+    UpdateWeightVersionResponse, WeightInfoResponse, path,
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    CacheUse, Call, CallSampling, Finish, Identity, Limits, Outcome, Sink, StallDetector,
-    TokenChunk, logprob_defect,
+    CacheUse, Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 
 /// A client of a vLLM server.
@@ -36,11 +35,6 @@ impl VllmClient {
     /// Returns the time limit of a small call.
     pub(crate) fn call_limit(&self) -> Duration {
         self.limits.call
-    }
-
-    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
-        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
-        self.endpoint.identity(self.limits.call).await
     }
 
     /// Checks that the server has the calls for pauses, labels and token ids. Returns `true` if the server is paused.
@@ -120,7 +114,7 @@ impl VllmClient {
         self.expect(path, "status", expected, &status.status)
     }
 
-    pub(crate) async fn load(&self, folder: &str, _label: &str) -> Result<(), ServerError> {
+    pub(crate) async fn load(&self, folder: &str) -> Result<(), ServerError> {
         let request = CollectiveRpcRequest::reload_weights(folder);
         let limit = self.limits.load;
         let answer: CollectiveRpcResponse =
@@ -145,10 +139,10 @@ impl VllmClient {
         self.expect(path::WEIGHT_INFO, "weight_version", label, &info.weight_version)
     }
 
-    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
+    pub(crate) async fn reported_label(&self) -> Result<String, ServerError> {
         let info: WeightInfoResponse =
             self.endpoint.get(path::WEIGHT_INFO, self.limits.call).await?;
-        Ok(Some(info.weight_version))
+        Ok(info.weight_version)
     }
 
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
@@ -272,16 +266,6 @@ impl VllmClient {
     }
 }
 
-impl Endpoint {
-    /// Returns the first model of OpenAI's list of models, which vLLM and SGLang both have.
-    pub(crate) async fn identity(&self, limit: Duration) -> Result<Identity, ServerError> {
-        let models: ModelList = self.get(path::MODELS, limit).await?;
-        let first = models.data.into_iter().next();
-        let card = first.ok_or_else(|| self.invalid_answer(path::MODELS, "a model", "none"))?;
-        Ok(Identity { model: card.id, max_tokens: card.max_model_len })
-    }
-}
-
 /// Adds to a client error (status 4xx) the setting or version `needed`, without which vLLM lacks the call.
 fn advise(error: ServerError, needed: &str) -> ServerError {
     match error {
@@ -301,7 +285,7 @@ pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
         request_id: Some(call.id.clone()),
         model: None,
         token_ids: call.prompt.clone(),
-        sampling_params: sampling_params(&call.sampling),
+        sampling_params: sampling_params(call),
         stream: Some(true),
         stream_options: Some(StreamOptions { include_usage: true }),
         cache_salt: Some(call.cache_salt.clone()),
@@ -311,15 +295,15 @@ pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
 
 /// Returns the sampling options of a call. A seed is never sent: it crashes the CPU engine of vLLM 0.32, and tokens depend on the server's
 /// batches anyway.
-fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+fn sampling_params(Call { sampling, eos_token_ids, .. }: &Call) -> SamplingParams {
     SamplingParams {
         n: Some(1),
         temperature: Some(sampling.temperature),
         top_p: Some(sampling.top_p),
         top_k: Some(i64::from(sampling.top_k)),
-        max_tokens: Some(sampling.max_tokens),
-        min_tokens: Some(sampling.min_tokens),
-        stop_token_ids: Some(sampling.eos_token_ids.to_vec()),
+        max_tokens: Some(sampling.max_new_tokens),
+        min_tokens: Some(sampling.min_new_tokens),
+        stop_token_ids: Some(eos_token_ids.to_vec()),
         logprobs: Some(0),
         detokenize: Some(false),
         ..SamplingParams::default()

@@ -28,8 +28,9 @@ fn run_with_fault(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Ser
 
 #[test]
 fn responses_move_after_an_error_of_their_server() {
-    for fault in [Fault::Status(500), Fault::Status(503), Fault::Garbage, Fault::Nan, Fault::Fewer]
-    {
+    let statuses = [Fault::Status(500), Fault::Status(503)];
+    let answers = [Fault::Garbage, Fault::Nan, Fault::Lowest, Fault::Fewer];
+    for fault in statuses.into_iter().chain(answers) {
         let (responses, caller, _servers) = run_with_fault(fault);
         let reading = caller.measurements.take();
         assert_eq!((reading.server_errors, reading.moved_responses), (2, 2), "{fault:?}");

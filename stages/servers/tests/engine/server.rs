@@ -16,6 +16,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream;
 use rollpacker_servers::vllm::protocol::*;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -34,8 +35,10 @@ pub(crate) enum Fault {
     Hang(usize),
     /// An event is not JSON.
     Garbage,
-    /// A log-probability is vLLM's replacement for NaN.
+    /// A log-probability is NaN, for which JSON has `null`.
     Nan,
+    /// A log-probability is vLLM's replacement for a missing one.
+    Lowest,
     /// The usage counts a token more than were sent.
     Fewer,
     /// The tokens have the label of weights that were never delivered.
@@ -222,6 +225,11 @@ async fn metrics(State(shared): SharedState) -> String {
     )
 }
 
+#[derive(Deserialize)]
+struct PauseQuery {
+    mode: PauseMode,
+}
+
 async fn pause(
     State(shared): SharedState,
     Query(query): Query<PauseQuery>,
@@ -405,8 +413,11 @@ impl Run {
         if token == toy::END && self.sent.len() < min {
             token = 2;
         }
-        let is_nan = self.fault == Some(Fault::Nan) && self.sent.len() == 2;
-        let logprob = if is_nan { LOWEST_LOGPROB } else { toy::logprob(weights, &context, token) };
+        let logprob = match self.fault {
+            Some(Fault::Nan) if self.sent.len() == 2 => f32::NAN,
+            Some(Fault::Lowest) if self.sent.len() == 2 => LOWEST_LOGPROB,
+            _ => toy::logprob(weights, &context, token),
+        };
         let at = self.sent.len() as u32;
         match self.spans.last_mut().filter(|span| span.version == label) {
             Some(span) => span.end = at + 1,

@@ -80,8 +80,24 @@ fn pauses_and_weights_reach_the_engine() {
     assert_eq!(server.get("/weight_info").json(), json!({"weight_version": "17"}));
     assert_eq!(server.post("/resume", &Value::Null).json(), json!({"status": "resumed"}));
     assert_eq!(server.engine.paused(), None);
-    let reset = server.post("/reset_prefix_cache", &Value::Null).json();
+    let reset = server.post("/reset_prefix_cache?reset_external=false", &Value::Null).json();
     assert_eq!(reset, json!({"success": true}));
+}
+
+#[test]
+fn control_calls_refuse_what_they_cannot_honour() {
+    let server = Server::new();
+    for (path, body, name) in [
+        ("/pause?clear_cache=maybe", Value::Null, "clear_cache"),
+        ("/reset_prefix_cache?reset_running_requests=true", Value::Null, "reset_running_requests"),
+        ("/collective_rpc", json!({"method": "reload_weights", "timeout": 5}), "timeout"),
+        ("/update_weight_version", json!({"new_version": "1", "abort_all": true}), "abort_all"),
+        ("/abort_requests", json!({"rid": "p7"}), "rid"),
+    ] {
+        let (status, message, _) = server.post(path, &body).error();
+        assert!(status == 400 && message.contains(name), "{path}: {message}");
+    }
+    assert_eq!((server.engine.paused(), server.engine.loaded().len()), (None, 0));
 }
 
 #[test]

@@ -203,6 +203,40 @@ fn a_streamed_completion_is_the_same_text_in_parts() {
 }
 
 #[test]
+fn the_first_event_of_each_choice_has_the_token_ids_of_its_prompt() {
+    let server = Server::new();
+    let body = json!({"prompt": [[3, 4], [5]], "n": 2, "stream": true, "return_token_ids": true});
+    let events = server.post(COMPLETIONS, &body).events();
+    let prompts = |index: u32| {
+        let choices = events.iter().map(|event| &event["choices"][0]);
+        let own = choices.filter(move |choice| choice["index"] == index);
+        own.map(|choice| choice["prompt_token_ids"].clone()).collect::<Vec<_>>()
+    };
+    for (index, ids) in [(0, json!([3, 4])), (1, json!([3, 4])), (2, json!([5])), (3, json!([5]))] {
+        let found = prompts(index);
+        assert_eq!(found[0], ids, "choice {index}");
+        assert!(found[1..].iter().all(Value::is_null), "{found:?}");
+    }
+    let messages = json!([{"role": "user", "content": "ab"}]);
+    let body = json!({"messages": messages, "n": 2, "stream": true, "return_token_ids": true});
+    let events = server.post(CHAT, &body).events();
+    for (at, event) in events.iter().enumerate() {
+        let expected = if at < 2 { json!([3, 4]) } else { Value::Null };
+        assert_eq!(event["prompt_token_ids"], expected, "event {at}");
+    }
+}
+
+#[test]
+fn a_stop_text_within_the_minimum_of_tokens_does_not_count() {
+    let server = Server::new();
+    for (min, text) in [(0, "ab"), (3, "ab"), (4, "abcdab")] {
+        let body = json!({"prompt": "abcdab", "stop": "cd", "min_tokens": min});
+        let choice = server.post(COMPLETIONS, &body).json()["choices"][0].take();
+        assert_eq!(choice["text"], text, "min_tokens {min}");
+    }
+}
+
+#[test]
 fn a_chat_is_answered_by_its_template() {
     let server = Server::new();
     let messages = json!([{"role": "system", "content": "h"}, {"role": "user", "content": [{"type": "text", "text": "ab"}]}]);
@@ -229,6 +263,12 @@ fn unsupported_parameters_are_refused_by_name() {
     let server = Server::new();
     let tokens = |params: Value| json!({"token_ids": [3], "sampling_params": params});
     let text = |name: &str, value: Value| json!({"prompt": "a", name: value});
+    let chat = |name: &str, value: Value| {
+        let mut chat = json!({"messages": [{"role": "user", "content": "a"}]});
+        chat[name] = value;
+        chat
+    };
+    let cached = json!([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]);
     for (path, body, param) in [
         (GENERATE, tokens(json!({"min_p": 0.5})), "min_p"),
         (GENERATE, tokens(json!({"temprature": 1})), "temprature"),
@@ -242,9 +282,14 @@ fn unsupported_parameters_are_refused_by_name() {
         (COMPLETIONS, text("suffix", json!("x")), "suffix"),
         (COMPLETIONS, text("best_of", json!(2)), "best_of"),
         (COMPLETIONS, json!({"prompt": [1.5]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": vec!["a"; 65], "n": 1024}), "n"),
+        (COMPLETIONS, text("stream_options", json!({"include_usage": true})), "stream_options"),
         (COMPLETIONS, json!({"prompt": "a", "echo": true, "stream": true}), "echo"),
         (CHAT, json!({"messages": [{"role": "user", "content": "a"}], "tools": [{}]}), "tools"),
         (CHAT, json!({"messages": [], "max_tokens": 1}), "messages"),
+        (CHAT, chat("detokenize", json!(false)), "detokenize"),
+        (CHAT, chat("prompt_logprobs", json!(1)), "prompt_logprobs"),
+        (CHAT, chat("messages", json!([{"role": "user", "content": cached}])), "messages"),
         (
             CHAT,
             json!({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}),
@@ -255,12 +300,25 @@ fn unsupported_parameters_are_refused_by_name() {
         assert_eq!((status, found), (400, json!(param)), "{message}");
         assert!(message.contains(param), "{message}");
     }
+    let wrong = server.post(CHAT, &chat("temperature", json!("hot"))).error();
+    assert!(wrong.1.contains("`temperature`"), "{}", wrong.1);
     let wrong = server.post(GENERATE, &json!({"sampling_params": {}})).error();
     assert!(wrong.1.contains("token_ids"), "{}", wrong.1);
     let not_json = receive(send(server.address, "POST", GENERATE, "", "{")).error();
     assert_eq!(not_json.0, 400);
     let unknown = server.post(COMPLETIONS, &json!({"model": "gpt", "prompt": "a"})).error();
     assert!(unknown.0 == 404 && unknown.1.contains("`gpt`"), "{}", unknown.1);
+    // Texts that are far too long are not tokenized, and not quoted as a whole.
+    let long = "a".repeat(1000);
+    for (path, body) in [
+        (COMPLETIONS, text("prompt", json!([long]))),
+        (CHAT, chat("messages", json!([{"role": "user", "content": long}]))),
+    ] {
+        let (status, message, _) = server.post(path, &body).error();
+        assert!(status == 400 && message.contains("at least 143 tokens"), "{message}");
+    }
+    let wrong = server.post(COMPLETIONS, &text("prompt", json!(vec![0.5; 10_000]))).error();
+    assert!(wrong.0 == 400 && wrong.1.len() < 2100, "{}", wrong.1.len());
     let long = server.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 32})).error();
     assert!(long.0 == 400 && long.1.contains("32 tokens"), "{}", long.1);
 }

@@ -42,7 +42,7 @@ use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
 
 /// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration and the
-/// commands that were already sent to them; the receivers of responses in flight are dropped without a report.
+/// commands that were already sent to them; the receivers of responses in flight get a failure.
 pub struct TorchServing {
     folder: PathBuf,
     limits: ServingLimits,
@@ -55,7 +55,10 @@ struct Shared {
     config: ModelConfig,
     device: Device,
     instances: Vec<ServingInstance>,
+    /// The label that was set last.
     label: Mutex<Arc<str>>,
+    /// Locked while a command is sent to all instances, so that commands take effect in the same order on all instances.
+    sending: Mutex<()>,
     /// Locked during a load of weights, so that loads take effect in the same order on all instances.
     loading: tokio::sync::Mutex<()>,
 }
@@ -88,6 +91,7 @@ impl TorchServing {
                 device,
                 instances: Vec::new(),
                 label: Mutex::new(Arc::clone(&config.label)),
+                sending: Mutex::default(),
                 loading: tokio::sync::Mutex::default(),
             }),
             threads: Vec::new(),
@@ -129,8 +133,11 @@ impl TorchServing {
     }
 }
 
-/// Runs an instance on `threads` threads until the engine is dropped. After an error or a panic, all requests in flight
-/// and all later requests of the instance fail.
+/// The reason for which requests fail after the engine was dropped.
+const SHUT_DOWN: &str = "it was shut down";
+
+/// Runs an instance on `threads` threads until the engine is dropped, or an error or a panic. Then all requests in flight and all later
+/// requests of the instance fail.
 fn run(mut worker: Worker, threads: usize) {
     let run = || {
         let _threads = KernelThreads::for_this_thread(threads)
@@ -138,7 +145,7 @@ fn run(mut worker: Worker, threads: usize) {
         worker.run().map_err(|error| error.to_string())
     };
     let reason = match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => return,
+        Ok(Ok(())) => SHUT_DOWN.to_owned(),
         Ok(Err(reason)) => reason,
         Err(panic) => format!("panicked: {}", panic_message(&*panic)),
     };
@@ -146,19 +153,24 @@ fn run(mut worker: Worker, threads: usize) {
 }
 
 impl Shared {
-    /// Sends a command to every instance and waits for the replies. All commands are sent before the first reply is awaited. Returns an
-    /// error if an instance has stopped.
-    fn on_all<'s, F: Fn(Reply) -> Command>(
-        &'s self,
-        command: F,
-    ) -> impl Future<Output = Result<(), ServingError>> + use<'s, F> {
+    /// Sends a command to every instance. The future is ready when all instances have replied, and returns an error if an instance has
+    /// stopped.
+    fn on_all(
+        self: &Arc<Self>,
+        command: impl Fn(Reply) -> Command,
+    ) -> BoxFuture<'static, Result<(), ServingError>> {
         let send = |instance: &ServingInstance| {
             let (reply, replied) = oneshot::channel();
             instance.send(command(reply));
             replied
         };
+        let in_order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let replies: Vec<_> = self.instances.iter().map(send).collect();
-        try_join_all(replies).map(|replies| replies.map(drop).map_err(|_ended| self.stopped()))
+        drop(in_order);
+        let shared = Arc::clone(self);
+        try_join_all(replies)
+            .map(move |replies| replies.map(drop).map_err(|_ended| shared.stopped()))
+            .boxed()
     }
 
     fn failure(&self) -> Option<String> {
@@ -166,12 +178,12 @@ impl Shared {
     }
 
     fn stopped(&self) -> ServingError {
-        ServingError::Stopped(self.failure().unwrap_or_else(|| "it was shut down".to_owned()))
+        ServingError::Stopped(self.failure().unwrap_or_else(|| SHUT_DOWN.to_owned()))
     }
 
     /// Reads the weights of `folder` on a thread for blocking work, and sends them to the instances. Returns an error if they cannot be
     /// read or an instance has stopped.
-    async fn load(&self, folder: PathBuf) -> Result<(), ServingError> {
+    async fn load(self: &Arc<Self>, folder: PathBuf) -> Result<(), ServingError> {
         let _alone = self.loading.lock().await;
         let (config, device) = (self.config.clone(), self.device);
         let path = folder.clone();
@@ -220,13 +232,11 @@ impl ServingEngine for TorchServing {
     }
 
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.on_all(|reply| Command::Pause(mode, reply)).await }.boxed()
+        self.shared.on_all(|reply| Command::Pause(mode, reply))
     }
 
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.on_all(Command::Resume).await }.boxed()
+        self.shared.on_all(Command::Resume)
     }
 
     fn is_paused(&self) -> bool {
@@ -240,13 +250,11 @@ impl ServingEngine for TorchServing {
     }
 
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>> {
-        let shared = Arc::clone(&self.shared);
-        let labelled = async move {
-            shared.on_all(|reply| Command::Label(Arc::clone(&label), reply)).await?;
-            *shared.label.lock().unwrap_or_else(PoisonError::into_inner) = label;
-            Ok(())
-        };
-        labelled.boxed()
+        // Locked while the command is sent, so that the last label is the last one of all instances.
+        let mut last = self.shared.label.lock().unwrap_or_else(PoisonError::into_inner);
+        let labelled = self.shared.on_all(|reply| Command::Label(Arc::clone(&label), reply));
+        *last = label;
+        labelled
     }
 
     fn label(&self) -> Arc<str> {

@@ -1,4 +1,7 @@
-//! Pauses whose callers do not wait for them, as when a client disconnects.
+//! Commands of several callers, callers that do not wait, as when a client disconnects, and the end of an engine.
+
+use std::sync::Barrier;
+use std::sync::mpsc::Receiver;
 
 use futures::FutureExt;
 use futures::executor::block_on;
@@ -9,23 +12,26 @@ use rollpacker_stages::serving::{EndTokens, ServedToken, TokenLogprob, TokenRece
 
 use super::*;
 
-/// A receiver that drops everything.
-struct Discard;
+/// A receiver that passes on the reason of a failure and drops everything else.
+struct FailureReceiver(Sender<String>);
 
-impl TokenReceiver for Discard {
+impl TokenReceiver for FailureReceiver {
     fn prompt(&mut self, _: Vec<TokenLogprob>) {}
     fn token(&mut self, _: u32, _: ServedToken) {}
     fn end(&mut self, _: u32, _: FinishReason) {}
     fn fail(&mut self, reason: &str) {
-        panic!("{reason}");
+        self.0.send(reason.to_owned()).unwrap();
     }
+}
+
+fn model_config() -> ModelConfig {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
+    ModelConfig::from_folder(fixture.as_ref()).unwrap()
 }
 
 /// Returns an engine with two instances, whose responses end after 100,000 tokens.
 fn engine() -> TorchServing {
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
-    let config = ModelConfig::from_folder(fixture.as_ref()).unwrap();
-    let config = ModelConfig { max_position_embeddings: 200_000, ..config };
+    let config = ModelConfig { max_position_embeddings: 200_000, ..model_config() };
     let folder = tempfile::tempdir().unwrap();
     Decoder::init(config, 0, Device::Cpu).unwrap().save(folder.path()).unwrap();
     let config = TorchServingConfig {
@@ -40,8 +46,10 @@ fn engine() -> TorchServing {
     TorchServing::start(folder.path(), Device::Cpu, &config).unwrap()
 }
 
-fn endless(id: u64) -> Generation {
-    Generation {
+/// Returns a request whose response does not end within the time of a test, and the reasons of its failure.
+fn endless(id: u64) -> (Generation, Receiver<String>) {
+    let (failure, failures) = channel();
+    let generation = Generation {
         id: GenerationId(id),
         prompt_ids: [1, 2].into(),
         samples: 1,
@@ -50,8 +58,9 @@ fn endless(id: u64) -> Generation {
         seed: None,
         logprobs: None,
         prompt_logprobs: None,
-        receiver: Box::new(Discard),
-    }
+        receiver: Box::new(FailureReceiver(failure)),
+    };
+    (generation, failures)
 }
 
 fn wait_until(condition: impl Fn() -> bool) {
@@ -66,7 +75,8 @@ fn wait_until(condition: impl Fn() -> bool) {
 #[test]
 fn a_pause_begins_although_its_caller_is_gone() {
     let engine = engine();
-    engine.generate(endless(1));
+    let (generation, _failures) = endless(1);
+    engine.generate(generation);
     assert!(engine.pause(Pause::Wait).now_or_never().is_none());
     assert!(!engine.is_paused(), "a response runs");
     engine.abort(GenerationId(1));
@@ -78,12 +88,75 @@ fn a_pause_begins_although_its_caller_is_gone() {
 #[test]
 fn a_resume_ends_a_pause_that_waits_for_responses() {
     let engine = engine();
-    engine.generate(endless(1));
+    let (generation, _failures) = endless(1);
+    engine.generate(generation);
     let mut pause = engine.pause(Pause::Wait);
     assert!((&mut pause).now_or_never().is_none());
     block_on(engine.resume()).unwrap();
     block_on(pause).unwrap();
     assert!(!engine.is_paused(), "the resume came last");
-    engine.generate(endless(2));
+    let (generation, _later_failures) = endless(2);
+    engine.generate(generation);
     wait_until(|| engine.statistics().running == 2);
+}
+
+#[test]
+fn requests_in_flight_fail_when_the_engine_is_dropped() {
+    let engine = engine();
+    let (running, running_failures) = endless(1);
+    engine.generate(running);
+    wait_until(|| engine.statistics().running == 1);
+    block_on(engine.pause(Pause::Keep)).unwrap();
+    let (held, held_failures) = endless(2);
+    engine.generate(held);
+    drop(engine);
+    for failures in [running_failures, held_failures] {
+        assert_eq!(failures.iter().collect::<Vec<_>>(), ["it was shut down"]);
+    }
+}
+
+#[test]
+fn commands_of_several_callers_have_the_same_order_on_all_instances() {
+    let (instances, received): (Vec<_>, Vec<_>) = (0..4)
+        .map(|_| {
+            let (commands, received) = channel();
+            let counters = Arc::default();
+            (ServingInstance { commands: Mutex::new(Some(commands)), counters }, received)
+        })
+        .unzip();
+    let shared = Arc::new(Shared {
+        config: model_config(),
+        device: Device::Cpu,
+        instances,
+        label: Mutex::new("first".into()),
+        sending: Mutex::default(),
+        loading: tokio::sync::Mutex::default(),
+    });
+    let both = &Barrier::new(2);
+    let call_often = &|caller: usize| {
+        for number in 0..2000 {
+            let label: Arc<str> = format!("{caller}, {number}").into();
+            both.wait();
+            drop(shared.on_all(|reply| {
+                // The other caller gets its turn between the commands to two instances.
+                std::thread::yield_now();
+                Command::Label(Arc::clone(&label), reply)
+            }));
+        }
+    };
+    std::thread::scope(|scope| {
+        for caller in 0..2 {
+            scope.spawn(move || call_often(caller));
+        }
+    });
+    let labels = received.iter().map(|received| {
+        let label = |command| match command {
+            Command::Label(label, _) => Some(label),
+            _ => None,
+        };
+        received.try_iter().filter_map(label).collect::<Vec<_>>()
+    });
+    let labels: Vec<_> = labels.collect();
+    assert_eq!(labels[0].len(), 4000);
+    assert!(labels.iter().all(|others| *others == labels[0]));
 }

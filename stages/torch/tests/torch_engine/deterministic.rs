@@ -6,16 +6,15 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId, Step};
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Partial, Placement, Request, RolloutEngine, RolloutError,
-    RolloutEvent,
+    Completion, FinishReason, Placement, Request, RolloutEngine, RolloutError, RolloutEvent,
 };
 use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{
-    BUILT_IN, Driver, GatedClock, WIDE, config, decoder, deterministic, has_kernels, id, request,
-    rounded, scaled,
+    BUILT_IN, Driver, GatedClock, WIDE, config, decoder, deterministic, first, has_kernels, id,
+    request, rounded, scaled,
 };
 
 /// Token ids, bits of the log-probabilities, and the finish reason.
@@ -130,17 +129,6 @@ fn long_responses_do_not_differ_in_any_bit() {
     let all = |config| generated(BUILT_IN, config, [0, 7].into_iter(), 0).0;
     let narrow = TorchEngineConfig { max_running: 5, instances: 2, ..base.clone() };
     assert_eq!(all(narrow), all(base));
-}
-
-fn first(completion: &Completion, tokens: usize) -> Partial {
-    Partial {
-        sample: completion.id.sample,
-        launched: Step(3),
-        response_length: tokens as u32,
-        response_ids: completion.response_ids[..tokens].to_vec(),
-        logprobs: completion.logprobs[..tokens].to_vec(),
-        token_versions: completion.token_versions.prefix(tokens),
-    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::rollout::sampling::Sampling;
-use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::rollout::{Completion, Partial, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
@@ -87,6 +87,18 @@ pub(super) fn has_kernels() -> bool {
 pub(super) fn scaled(decoder: &Decoder, factor: f64) -> Weights {
     let scaled = |(name, tensor): &(String, Tensor)| (name.clone(), tensor * factor);
     Weights::new(decoder.parameters().iter().map(scaled).collect()).unwrap()
+}
+
+/// Returns the first `tokens` tokens of a response, in the form that a caller keeps.
+pub(super) fn first(completion: &Completion, tokens: usize) -> Partial {
+    Partial {
+        sample: completion.id.sample,
+        launched: Step(3),
+        response_length: tokens as u32,
+        response_ids: completion.response_ids[..tokens].to_vec(),
+        logprobs: completion.logprobs[..tokens].to_vec(),
+        token_versions: completion.token_versions.prefix(tokens),
+    }
 }
 
 pub(super) fn deterministic(base: TorchEngineConfig) -> TorchEngineConfig {

@@ -12,19 +12,7 @@ use rollpacker_stages::rollout::{
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
-use super::driver::{Driver, EOS, GatedClock, config, decoder, id, prompts, request};
-
-/// Returns the first `tokens` tokens of a response, in the form that a caller keeps.
-fn first(completion: &Completion, tokens: usize) -> Partial {
-    Partial {
-        sample: completion.id.sample,
-        launched: Step(3),
-        response_length: tokens as u32,
-        response_ids: completion.response_ids[..tokens].to_vec(),
-        logprobs: completion.logprobs[..tokens].to_vec(),
-        token_versions: completion.token_versions.prefix(tokens),
-    }
-}
+use super::driver::{Driver, EOS, GatedClock, config, decoder, first, id, prompts, request};
 
 /// Returns the parts of a response that resuming must preserve, which excludes its times.
 fn outcome(completion: &Completion) -> (Vec<i32>, FinishReason, TokenVersions) {

@@ -13,39 +13,6 @@ pub struct CompletionRequest {
     pub model: Option<String>,
     /// A text, a list of token ids, or a list of either.
     pub prompt: Value,
-    /// The number of choices for each prompt; 1 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n: Option<u32>,
-    /// The maximum number of tokens; 16 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<u32>,
-    /// See [`SamplingParams::min_tokens`](super::SamplingParams::min_tokens).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_tokens: Option<u32>,
-    /// See [`SamplingParams::temperature`](super::SamplingParams::temperature).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<f64>,
-    /// See [`SamplingParams::top_p`](super::SamplingParams::top_p).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_p: Option<f64>,
-    /// See [`SamplingParams::top_k`](super::SamplingParams::top_k).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_k: Option<i64>,
-    /// See [`SamplingParams::seed`](super::SamplingParams::seed).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<i64>,
-    /// Texts that end a response. By default they are not part of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Stop>,
-    /// See [`SamplingParams::stop_token_ids`](super::SamplingParams::stop_token_ids).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop_token_ids: Option<Vec<i32>>,
-    /// See [`SamplingParams::ignore_eos`](super::SamplingParams::ignore_eos).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ignore_eos: Option<bool>,
-    /// Requests the log-probabilities of each sampled token and of the given number of most likely tokens; none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<u32>,
     /// Puts the prompt before each response. With `logprobs`, the answer then has the log-probabilities of the prompt; with `max_tokens` 0,
     /// it has no sampled tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,19 +30,10 @@ pub struct CompletionRequest {
     /// See [`GenerateRequest::cache_salt`](super::GenerateRequest::cache_salt).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
-    /// Options that this struct does not have. A server that cannot honour one must refuse the request.
+    /// All other options: those of [`SamplingParams`](super::SamplingParams), with 16 as the default of `max_tokens`, and options that
+    /// neither struct has. A server that cannot honour one must refuse the request.
     #[serde(flatten)]
     pub other: Map<String, Value>,
-}
-
-/// One or several texts that end a response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Stop {
-    /// One text.
-    One(String),
-    /// Several texts.
-    Any(Vec<String>),
 }
 
 /// The options of a stream.

@@ -38,27 +38,6 @@ impl fmt::Display for PauseMode {
     }
 }
 
-/// The query of [`PAUSE`](super::path::PAUSE).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PauseQuery {
-    /// The treatment of running requests.
-    #[serde(default)]
-    pub mode: PauseMode,
-    /// Clears the KV cache after the pause; `true` by default, and ignored by [`PauseMode::Keep`].
-    #[serde(default = "yes")]
-    pub clear_cache: bool,
-}
-
-impl Default for PauseQuery {
-    fn default() -> Self {
-        Self { mode: PauseMode::default(), clear_cache: true }
-    }
-}
-
-fn yes() -> bool {
-    true
-}
-
 /// The answer to [`PAUSE`](super::path::PAUSE) (`paused`) and [`RESUME`](super::path::RESUME) (`resumed`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusResponse {
@@ -75,6 +54,7 @@ pub struct IsPausedResponse {
 
 /// A request to abort other requests. Their calls return with the tokens sampled so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AbortRequest {
     /// The ids, with [`GENERATE_ID_PREFIX`](super::GENERATE_ID_PREFIX). `None` or an empty list aborts all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,25 +72,20 @@ pub struct AbortResponse {
 
 /// A request to call a method on all workers of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CollectiveRpcRequest {
     /// The name of the method, such as `reload_weights`.
     pub method: String,
     /// Positional arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<Value>,
-    /// Named arguments. The method `reload_weights` takes [`ReloadWeightsArguments`].
+    /// Named arguments. The method `reload_weights` takes `weights_path`, a Hugging Face folder with tensors in safetensors files, on the
+    /// file system of the server.
     #[serde(default)]
     pub kwargs: Map<String, Value>,
     /// The time limit in seconds; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-}
-
-/// The named arguments of the method `reload_weights`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadWeightsArguments {
-    /// A Hugging Face folder with tensors in safetensors files, on the file system of the server.
-    pub weights_path: String,
 }
 
 impl CollectiveRpcRequest {
@@ -139,6 +114,7 @@ pub struct CollectiveRpcResponse {
 
 /// A request to label the loaded weights. vLLM does not check the label against the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UpdateWeightVersionRequest {
     /// The label of the loaded weights: any text that the client chooses.
     pub new_version: String,
@@ -222,22 +198,10 @@ pub struct ErrorDetail {
     pub code: u16,
 }
 
-/// Names of the metrics at [`METRICS`](super::path::METRICS) that clients read. Counters have the suffix `_total` in the text.
+/// Names of the metrics at [`METRICS`](super::path::METRICS) that clients read.
 pub mod metric {
-    /// Gauge: running requests.
-    pub const REQUESTS_RUNNING: &str = "vllm:num_requests_running";
     /// Gauge: requests that wait to run.
     pub const REQUESTS_WAITING: &str = "vllm:num_requests_waiting";
     /// Gauge: the used share of the KV cache, in [0, 1].
     pub const KV_CACHE_USAGE: &str = "vllm:kv_cache_usage_perc";
-    /// Counter: preemptions, after which the KV cache of a request is computed again.
-    pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
-    /// Counter: prompt tokens.
-    pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
-    /// Counter: sampled tokens.
-    pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
-    /// Counter: prompt tokens looked up in the prefix cache.
-    pub const PREFIX_CACHE_QUERIES: &str = "vllm:prefix_cache_queries_total";
-    /// Counter: prompt tokens found in the prefix cache.
-    pub const PREFIX_CACHE_HITS: &str = "vllm:prefix_cache_hits_total";
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::StreamOptions;
@@ -144,9 +144,11 @@ pub struct Logprobs {
 pub struct Logprob {
     /// The token.
     pub token_id: i32,
-    /// The log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) in place of NaN.
+    /// The log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) in place of lower values and of a missing
+    /// log-probability, and `null` in place of NaN; `null` is read as NaN.
+    #[serde(deserialize_with = "nan_if_null")]
     pub logprob: f32,
-    /// The rank of the token, from 1; missing if the log-probability was NaN.
+    /// The rank of the token, from 1; missing if the log-probability is missing.
     #[serde(default)]
     pub rank: Option<u32>,
     /// The most likely tokens with their log-probabilities; empty unless requested.
@@ -157,7 +159,8 @@ pub struct Logprob {
 /// The log-probability of a prompt token, or of a likely token at the same position.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PromptLogprob {
-    /// The log-probability in nats, without temperature.
+    /// The log-probability in nats, without temperature. `null` is read as NaN.
+    #[serde(deserialize_with = "nan_if_null")]
     pub logprob: f32,
     /// The rank of the token, from 1.
     #[serde(default)]
@@ -165,6 +168,11 @@ pub struct PromptLogprob {
     /// The text of the token.
     #[serde(default)]
     pub decoded_token: Option<String>,
+}
+
+/// Reads a number, and NaN if the value is `null`, which represents NaN in JSON.
+fn nan_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    Option::deserialize(deserializer).map(|number| number.unwrap_or(f32::NAN))
 }
 
 /// The tokens `start..end` of a response, sampled by weights with the label `version`.

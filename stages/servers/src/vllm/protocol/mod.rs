@@ -8,14 +8,13 @@ mod control;
 mod generate;
 
 pub use completions::{
-    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Stop,
-    StreamOptions,
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, StreamOptions,
 };
 pub use control::{
     AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorDetail,
-    ErrorResponse, IsPausedResponse, ModelCard, ModelList, PauseMode, PauseQuery,
-    ReloadWeightsArguments, StatusResponse, SuccessResponse, UpdateWeightVersionRequest,
-    UpdateWeightVersionResponse, WeightInfoResponse, metric,
+    ErrorResponse, IsPausedResponse, ModelCard, ModelList, PauseMode, StatusResponse,
+    SuccessResponse, UpdateWeightVersionRequest, UpdateWeightVersionResponse, WeightInfoResponse,
+    metric,
 };
 pub use generate::{
     GenerateChoice, GenerateRequest, GenerateResponse, Logprob, Logprobs, PromptLogprob,
@@ -25,7 +24,7 @@ pub use generate::{
 /// The prefix that a server puts before the `request_id` of a [`GenerateRequest`]. [`AbortRequest`] needs ids with this prefix.
 pub const GENERATE_ID_PREFIX: &str = "generate-tokens-";
 
-/// The log-probability that vLLM reports in place of NaN and of lower values.
+/// The log-probability that vLLM reports in place of lower values and of a missing log-probability.
 pub const LOWEST_LOGPROB: f32 = -9999.0;
 
 /// The data of the last event of a stream of server-sent events (`data: [DONE]`).
@@ -47,7 +46,9 @@ pub mod path {
     pub const VERSION: &str = "/version";
     /// GET; metrics in the Prometheus text format.
     pub const METRICS: &str = "/metrics";
-    /// POST with a [`PauseQuery`](super::PauseQuery); answers with [`StatusResponse`](super::StatusResponse) after the pause took effect.
+    /// POST; answers with [`StatusResponse`](super::StatusResponse) after the pause took effect. The query has `mode`, a
+    /// [`PauseMode`](super::PauseMode), and `clear_cache`, which clears the KV cache after the pause; `true` by default, and ignored by
+    /// [`PauseMode::Keep`](super::PauseMode::Keep).
     pub const PAUSE: &str = "/pause";
     /// POST; answers with [`StatusResponse`](super::StatusResponse).
     pub const RESUME: &str = "/resume";

@@ -63,8 +63,25 @@ fn an_event_of_an_aborted_response_has_no_tokens() {
 }
 
 #[test]
-fn a_pause_without_a_query_aborts() {
-    let read: PauseQuery = from_value(json!({})).unwrap();
-    assert_eq!(read, PauseQuery { mode: PauseMode::Abort, clear_cache: true });
+fn a_log_probability_that_is_null_is_nan() {
+    let read: Logprob = from_value(json!({"token_id": 5, "logprob": null})).unwrap();
+    assert!(read.logprob.is_nan());
+    let read: PromptLogprob = from_value(json!({"logprob": null})).unwrap();
+    assert!(read.logprob.is_nan());
+    assert!(from_value::<Logprob>(json!({"token_id": 5})).is_err(), "a missing one is an error");
+}
+
+#[test]
+fn a_request_with_an_unknown_field_is_refused() {
+    // An abort without ids would abort all requests.
+    let refused = from_value::<AbortRequest>(json!({"rid": "p7-3"})).unwrap_err().to_string();
+    assert!(refused.contains("`rid`"), "{refused}");
+    let load = json!({"method": "reload_weights", "kwarg": {"weights_path": "/w/v17"}});
+    assert!(from_value::<CollectiveRpcRequest>(load).is_err());
+}
+
+#[test]
+fn a_pause_aborts_by_default() {
+    assert_eq!(PauseMode::default(), PauseMode::Abort);
     assert_eq!(to_value(PauseMode::Keep).unwrap(), PauseMode::Keep.as_str());
 }
