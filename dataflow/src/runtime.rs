@@ -1,5 +1,7 @@
 //! Runs a graph until it ends or fails.
 
+use std::ops::ControlFlow;
+
 use timely::WorkerConfig;
 use timely::communication::allocator::Allocator;
 use timely::communication::allocator::thread::Thread;
@@ -19,16 +21,7 @@ use crate::watchdog::{self, Watchdog};
 /// # Errors
 /// If a fault is raised. The first fault is returned. The graph is torn down, and all values that its operators own are dropped.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
-    run_with(
-        single_worker_allocator(),
-        None,
-        build,
-        |_| {},
-        |worker, _| {
-            worker.step_or_park(None);
-            true
-        },
-    )
+    run_watched(None, build)
 }
 
 /// Like [`run`], under an optional watchdog.
@@ -46,7 +39,7 @@ pub fn run_watched<R>(
         |_| {},
         |worker, watchdog| {
             worker.step_or_park(watchdog.map(Watchdog::park_timeout));
-            true
+            ControlFlow::Continue(())
         },
     )
 }
@@ -61,8 +54,7 @@ pub fn run_virtual<R>(
     clock: &VirtualClock,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
-    let mut stalled = false;
-    let result = run_with(
+    run_with(
         single_worker_allocator(),
         None,
         build,
@@ -71,11 +63,12 @@ pub fn run_virtual<R>(
             worker.step();
             // After a worker step without activations, nothing is in flight, not even in channels.
             let quiet = worker.activations().borrow().empty_for().is_none();
-            stalled = quiet && worker.has_dataflows() && !clock.advance();
-            !stalled
+            if quiet && worker.has_dataflows() && !clock.advance() {
+                return ControlFlow::Break(Some(Fault::new("runtime", Origin::Program, STALLED)));
+            }
+            ControlFlow::Continue(())
         },
-    )?;
-    if stalled { Err(Fault::new("runtime", Origin::Program, STALLED)) } else { Ok(result) }
+    )
 }
 
 const STALLED: &str = "the run is stalled: no alarm is set, and the graph has not ended";
@@ -85,15 +78,16 @@ fn single_worker_allocator() -> Allocator {
     Allocator::Thread(Thread::default())
 }
 
-/// Runs a graph by calling `step` until the graph ends, a fault is raised, the watchdog ends the run, or `step` returns `false`. `failing`
-/// receives this worker's fault before the graph is torn down, because the teardown may take long.
+/// Runs a graph by calling `step` until the graph ends, a fault is raised, the watchdog ends the run, or `step` breaks. `step` breaks with
+/// the fault of this worker, or with `None` if the run failed elsewhere. `failing` receives this worker's fault before the graph is torn
+/// down, because the teardown may take long.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 pub(crate) fn run_with<R>(
     allocator: Allocator,
     mut watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
     failing: impl FnOnce(&Fault),
-    mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
+    mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> ControlFlow<Option<Fault>>,
 ) -> Result<R, Fault> {
     telemetry::reset();
     watchdog::begin(watchdog.as_ref().map(Watchdog::clock));
@@ -102,11 +96,11 @@ pub(crate) fn run_with<R>(
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
     let result = worker.dataflow(|scope| build(scope, &faults));
     let mut stuck = None;
-    while worker.has_dataflows()
-        && faults.first().is_none()
-        && stuck.is_none()
-        && step(&mut worker, watchdog.as_ref())
-    {
+    while worker.has_dataflows() && faults.first().is_none() && stuck.is_none() {
+        if let ControlFlow::Break(fault) = step(&mut worker, watchdog.as_ref()) {
+            stuck = fault;
+            break;
+        }
         stuck = watchdog.as_mut().and_then(Watchdog::check);
     }
     let fault = faults.first().or(stuck);

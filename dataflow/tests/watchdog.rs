@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::{Nanos, WallClock};
+use rollpacker_dataflow::clock::{Nanos, VirtualClock, WallClock};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::runtime::run_watched;
+use rollpacker_dataflow::runtime::{run_virtual, run_watched};
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::watchdog::{Stall, Watchdog};
@@ -61,5 +61,18 @@ fn the_fault_names_what_an_operator_awaits() {
 #[test]
 fn the_fault_lists_the_frontiers_if_no_operator_reports_a_wait() {
     let (fault, _) = fault(false);
-    assert!(fault.ends_with("the input frontiers are reward [] update [0]"), "{fault}");
+    assert!(fault.ends_with("the input frontiers are reward [] update [1]"), "{fault}");
+}
+
+#[test]
+fn a_stall_in_virtual_time_is_passed_to_the_callback() {
+    let received = Rc::<RefCell<Vec<String>>>::default();
+    let sink = received.clone();
+    let fault = run_virtual(&VirtualClock::default(), |scope, faults| {
+        faults.on_fault(move |fault| sink.borrow_mut().push(fault.to_string()));
+        build(scope, true);
+    });
+    let fault = fault.expect_err("it is stuck").to_string();
+    assert!(fault.contains("the run is stalled"), "{fault}");
+    assert_eq!(*received.borrow(), [fault]);
 }

@@ -32,12 +32,12 @@ pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
         let mut open: BTreeMap<Step, (Capability<Step>, MetricValues)> = BTreeMap::new();
         move |frontiers| {
             input.for_each(|capability, batch| {
-                let held = || (capability.retain(output.index()), MetricValues::default());
-                open.entry(*capability.time()).or_insert_with(held).1.take(&batch);
+                let held = || (capability.retain(output.index()), MetricValues::new());
+                add(&mut open.entry(*capability.time()).or_insert_with(held).1, &batch);
             });
             let passed = |step: &Step| !frontiers[0].less_equal(step);
             for (_, (capability, measured)) in open.extract_if(.., |step, _| passed(step)) {
-                let merged = measured.0.into_iter().map(|(name, values)| {
+                let merged = measured.into_iter().map(|(name, values)| {
                     let value = Merge::of(&name).apply(values);
                     (name, value)
                 });
@@ -49,14 +49,11 @@ pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
 }
 
 /// The values that all workers reported for a step, by metric.
-#[derive(Default)]
-struct MetricValues(BTreeMap<String, Vec<f64>>);
+type MetricValues = BTreeMap<String, Vec<f64>>;
 
-impl MetricValues {
-    fn take(&mut self, batch: &Batch) {
-        let values = batch.values::<Float64Type>(column::VALUE).values();
-        for (name, value) in batch.text(column::NAME).iter().flatten().zip(values) {
-            self.0.entry(name.to_owned()).or_default().push(*value);
-        }
+fn add(measured: &mut MetricValues, batch: &Batch) {
+    let values = batch.values::<Float64Type>(column::VALUE).values();
+    for (name, value) in batch.text(column::NAME).iter().flatten().zip(values) {
+        measured.entry(name.to_owned()).or_default().push(*value);
     }
 }

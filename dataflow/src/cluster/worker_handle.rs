@@ -1,5 +1,6 @@
 //! The handle of one worker of a cluster.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use timely::communication::allocator::Allocator;
@@ -87,7 +88,11 @@ impl WorkerHandle {
         let result = runtime::run_with(allocator, watchdog, build, failing, |worker, watchdog| {
             worker.step_or_park(watchdog.map(Watchdog::park_timeout));
             run_state.record_progress(&mut seen);
-            !run_state.has_failed()
+            if run_state.has_failed() {
+                ControlFlow::Break(None)
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         match run_state.fault() {
             Some(fault) => Err(fault),

@@ -112,7 +112,7 @@ impl fmt::Display for Stall {
             for (operator, frontiers) in &self.frontiers {
                 let steps: Vec<_> = frontiers
                     .iter()
-                    .map(|step| step.map_or("ended".to_owned(), |step| step.to_string()))
+                    .map(|step| step.map_or("ended".to_owned(), |step| step.ordinal().to_string()))
                     .collect();
                 write!(f, " {operator} [{}]", steps.join(", "))?;
             }

@@ -28,7 +28,7 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
 /// Returns the concatenated rows of the parts with the name `part` from all workers; `None` if no worker wrote such a part.
 ///
 /// # Errors
-/// If a part cannot be read, or its columns differ from `schema`.
+/// If a part cannot be read, its columns differ from `schema`, or all parts together have too many items for one column.
 pub(crate) fn read_rows(
     restored: &RestoredSnapshot,
     part: &'static str,
@@ -39,13 +39,16 @@ pub(crate) fn read_rows(
     }
     let parts: Vec<_> = restored.rows(part)?.into_iter().map(|(_, rows)| rows).collect();
     let plain: Fields = schema.fields().iter().map(unshared_field).collect();
+    let differs =
+        |expected, found| ResumeError::Layout { step: restored.step(), part, expected, found };
     if let Some(other) = parts.iter().find(|rows| *rows.schema().fields() != plain) {
-        let (step, found) = (restored.step(), format!("{:?}", names(&other.schema())));
-        let expected = format!("the columns {:?}", names(schema));
-        return Err(ResumeError::Layout { step, part, expected, found });
+        let found = format!("{:?}", names(&other.schema()));
+        return Err(differs(format!("the columns {:?}", names(schema)), found));
     }
-    let rows = concat_batches(&Arc::new(Schema::new(plain)), &parts);
-    let rows = rows.expect("invariant: the parts are of one schema");
+    // The total of all parts may exceed the limit of a column of lists or texts.
+    let rows = concat_batches(&Arc::new(Schema::new(plain)), &parts).map_err(|error| {
+        differs("lists and texts that fit into one column".to_owned(), error.to_string())
+    })?;
     Ok(Some(Batch::new(shared(&rows, schema))))
 }
 

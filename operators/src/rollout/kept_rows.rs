@@ -53,7 +53,17 @@ pub(super) struct KeptRows(Batch);
 
 impl SavedState for KeptRows {
     fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
-        Ok(read_rows(restored, PART, &KEPT)?.map(Self))
+        let Some(batch) = read_rows(restored, PART, &KEPT)? else { return Ok(None) };
+        let mut reasons = batch.text(column::FINISH_REASON).iter().flatten();
+        match reasons.find(|reason| reason.parse::<FinishReason>().is_err()) {
+            None => Ok(Some(Self(batch))),
+            Some(found) => Err(ResumeError::Layout {
+                step: restored.step(),
+                part: PART,
+                expected: "finish reasons".to_owned(),
+                found: format!("`{found}`"),
+            }),
+        }
     }
 }
 
@@ -166,4 +176,43 @@ fn read(batch: &Batch, row: usize) -> ((PromptId, u32), KeptResponse) {
         KeptResponse::Partial(partial(&completion, completion.id.step), version)
     };
     ((prompt, sample), kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_dataflow::snapshot::{Identity, SnapshotStore, StoreOptions};
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_finish_reason_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = StoreOptions { identity: Identity::default(), keep: 1 };
+        let store = SnapshotStore::open(folder.path(), options).expect("opens");
+        let wide = || -> ArrayRef { Arc::new(UInt64Array::from(vec![1])) };
+        let narrow = || -> ArrayRef { Arc::new(UInt32Array::from(vec![1])) };
+        let text = |text| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+        let columns = vec![
+            wide(),
+            narrow(),
+            wide(),
+            wide(),
+            narrow(),
+            narrow(),
+            lists::<Int32Type>([&[1][..]].into_iter()),
+            lists::<Float32Type>([&[1.0][..]].into_iter()),
+            lists::<UInt64Type>([&[1][..]].into_iter()),
+            text("bored"),
+            text(""),
+            narrow(),
+            narrow(),
+        ];
+        let record = store.write(Step(0), PART, 0, rows(&KEPT, columns)).expect("written");
+        store.commit(Step(0), record.into_iter().collect(), 1).expect("committed");
+        let restored = store.latest().expect("readable").restored.expect("one");
+        let error = KeptRows::read(&restored).err().expect("refused").to_string();
+        let expected =
+            "snapshot after step 1, part `rollout`: expected finish reasons, found `bored`";
+        assert_eq!(error, expected);
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PromptId, Step};
 use serde::{Deserialize, Serialize};
 
 use super::Queue;
@@ -52,6 +52,12 @@ impl LongPromptQueue {
             self.lanes.remove(lane);
         }
         taken
+    }
+
+    /// Removes and returns all prompts, by lane.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = PromptId> + use<> {
+        let lanes = std::mem::take(&mut self.lanes).into_values();
+        lanes.flatten().map(|deferred| deferred.left.prompt)
     }
 
     /// Returns `true` if some prompt of a lane would wait more than `age` rounds, assuming that the round of `step` takes none and each

@@ -245,7 +245,8 @@ pub enum Reason {
     QueueAge,
     /// Too few fresh prompts of the epoch remain to fill a round.
     EpochEnd,
-    /// The run has only as many rounds left as the queue needs.
+    /// The run has only as many rounds left as the queue needs. As the reason for a rejection: a run that was resumed with fewer steps
+    /// has no round left for the deferred prompt.
     RunEnd,
     /// No quota is set for the domain of the prompt.
     NoQuota,
@@ -432,7 +433,9 @@ pub trait Schedule {
     /// # Contract
     /// The saved state comes from another process, whose run may have ended because it reached its last step or ran out of prompts. The
     /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
-    /// ignore in the saved state that the run had finished or that no prompts were left.
+    /// ignore in the saved state that the run had finished or that no prompts were left. A run may also be resumed with fewer steps, too
+    /// few to launch or admit all deferred prompts. Its last round then [rejects](Decision::Reject) those that are left, with the reason
+    /// [`Reason::RunEnd`]. A run without a step left only finishes.
     ///
     /// # Errors
     /// If `saved` is not a state of this schedule. The default implementation always returns an error.

@@ -64,7 +64,8 @@ impl PromptStore {
     }
 
     /// Closes a round. Stores the prompts that the round left, which go into the next round, and decides [`Defer`](Decision::Defer) for
-    /// each of them that the round launched. Then decides [`Close`](Decision::Close).
+    /// each of them that the round launched. After the last round, [rejects](Decision::Reject) the prompts that were launched instead.
+    /// Then decides [`Close`](Decision::Close).
     pub fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
@@ -74,16 +75,23 @@ impl PromptStore {
 }
 
 /// Returns the prompts that a round neither admitted nor rejected, each with its lane, and decides `Defer` for each of them that the round
-/// launched.
+/// launched. After the last round of the run, rejects those that any round launched and does not return them: no round is left for them.
+/// This happens only to a resumed run with fewer steps than the run that took the snapshot.
 pub(super) fn defer_rest(
     round: OpenRound,
     rounds: &mut Rounds,
 ) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt)> {
-    round.into_undecided().map(|(lane, left, is_deferred)| {
-        if is_deferred {
-            rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
+    let is_last = rounds.remaining() == 0;
+    round.into_undecided().filter_map(move |(lane, left, is_deferred)| {
+        let prompt = left.prompt;
+        if is_last && left.since.is_some() {
+            rounds.decide(Decision::Reject { prompt, reason: Reason::RunEnd });
+            return None;
         }
-        (lane, left)
+        if is_deferred {
+            rounds.decide(Decision::Defer { prompt, reason: Reason::RoundFull });
+        }
+        Some((lane, left))
     })
 }
 

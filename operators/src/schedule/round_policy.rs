@@ -6,11 +6,13 @@
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::checked::Violation;
 pub use super::plan::{KeptSamples, LeftoverPrompt, Order, Plan, PlannedPrompt, RoundRules};
 pub use super::pool::Pool;
 pub use super::prompt_store::{PromptStore, RoundShare};
@@ -26,7 +28,8 @@ use super::{Decision, Event, Offer, Schedule};
 /// - [`open`](Self::open) takes the prompts of its plan from the pool or from the prompts that earlier rounds left, and passes the plan to
 ///   [`Rounds::open`]. A plan has at least one prompt.
 /// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for each of these prompts that was
-///   launched, and passes the step to [`Rounds::close`]. [`PromptStore::close`] does all of this.
+///   launched, and passes the step to [`Rounds::close`]. If no round [remains](Rounds::remaining), it rejects all prompts that were
+///   launched instead, because a resumed run may have fewer steps. [`PromptStore::close`] does all of this.
 /// - The serialized state contains everything that [`next`](Self::next) depends on. Maps have numbers or text as keys.
 ///
 /// # Example
@@ -127,9 +130,9 @@ pub trait RoundPolicy {
         0
     }
 
-    /// Removes and returns a prompt of the schedule to replace a rejected prompt, in the lane and of the epoch of `vacancy`. `Prompts`
-    /// waits for further prompts. `Finish`, the default, leaves the rejected prompt without replacement. Not called once the round has
-    /// launched as many prompts as the filter allows.
+    /// Removes and returns a prompt of the schedule to replace a rejected prompt, in the lane and of the epoch of `vacancy`. A prompt of
+    /// another lane ends the run with an error. `Prompts` waits for further prompts. `Finish`, the default, leaves the rejected prompt
+    /// without replacement. Not called once the round has launched as many prompts as the filter allows.
     fn replacement(&mut self, vacancy: &Vacancy) -> NextAction<PlannedPrompt> {
         let _ = vacancy;
         NextAction::Finish
@@ -186,12 +189,15 @@ fn settle<P: RoundPolicy>(policy: &mut P) {
 
 /// Replaces rejected prompts, as far as the filter's bound and the available prompts allow. Decides that the run fails if the bound leaves
 /// too few groups and the filter is set to fail.
+///
+/// Lanes are served in their order: a lane that waits for prompts holds up the lanes after it. Otherwise the order of the launches would
+/// depend on the number of prompts that were read ahead.
 fn refill<P: RoundPolicy>(policy: &mut P) {
     while let Some(vacancy) = policy.rounds().vacancy() {
         let quota = policy.quota(&vacancy.lane);
         let bound = policy.filter().filter(|filter| !filter.allows(vacancy.prompts, quota));
-        if let Some(failure) = bound.and_then(|filter| filter.failure(&vacancy)) {
-            return policy.rounds().fail(failure);
+        if let Some(message) = bound.and_then(|filter| filter.failure(&vacancy)) {
+            return policy.rounds().fail(Decision::Fail { origin: Origin::User, message });
         }
         let next = match bound {
             Some(_) => NextAction::Finish,
@@ -199,6 +205,13 @@ fn refill<P: RoundPolicy>(policy: &mut P) {
         };
         match next {
             NextAction::Prompts => return,
+            NextAction::Round(PlannedPrompt { prompt, lane: found, .. })
+                if found != vacancy.lane =>
+            {
+                let violation =
+                    Violation::ReplacementLane { prompt, expected: vacancy.lane, found };
+                return policy.rounds().fail(violation.failure());
+            }
             NextAction::Round(planned) => policy.rounds().replace(planned),
             NextAction::Finish => policy.rounds().skip_replacement(&vacancy.lane),
         }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
@@ -187,10 +186,10 @@ impl Rounds {
         self.out.push_back(Decision::Finish);
     }
 
-    /// Decides that the run ends with the error `message`, which names the configuration key at fault.
-    pub(super) fn fail(&mut self, message: String) {
+    /// Decides that the run ends with `failure`, a [`Decision::Fail`].
+    pub(super) fn fail(&mut self, failure: Decision) {
         self.finished = true;
-        self.out.push_back(Decision::Fail { origin: Origin::User, message });
+        self.out.push_back(failure);
     }
 
     /// Appends a decision that the open round does not take itself, such as a deferral or a rejection between rounds.

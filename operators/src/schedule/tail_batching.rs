@@ -24,7 +24,8 @@
 //!   prompts. With one quota, only the last round of an epoch is smaller. The next epoch begins when no prompt of the current epoch is
 //!   left, so each epoch trains on each of its prompts once. Prompts of the next epoch may be offered earlier; they wait.
 //! - **End of the run.** With `r` rounds left, including the current one, a short round launches only as many prompts as leave at most `r -
-//!   1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round.
+//!   1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round,
+//!   except in a run that is resumed with fewer steps: its last round rejects the prompts that are left in the queue.
 //! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without reward variance, or with a response that could not be
 //!   scored, is rejected instead of admitted, and is never queued. Another prompt is launched in its place; in a long round, this is the
 //!   next prompt of the queue, if there is one. If the epoch has no prompt left, or the bound allows none, the round admits fewer groups or
@@ -54,6 +55,7 @@ use super::inclusion::Inclusion;
 use super::long_prompt_queue::LongPromptQueue;
 use super::plan::{LeftoverPrompt, Plan, PlannedPrompt, RoundRules};
 use super::pool::Pool;
+use super::prompt_store::defer_rest;
 use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds, times};
@@ -404,10 +406,14 @@ impl RoundPolicy for TailBatching {
     fn close(&mut self, round: OpenRound) {
         let (step, epoch) = (round.step(), round.epoch());
         let mut deferred = Vec::new();
-        for (lane, left, _) in round.into_undecided() {
-            self.rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
+        for (lane, left) in defer_rest(round, &mut self.rounds) {
             deferred.push(left.prompt);
             self.queue.put(epoch, lane, left, step);
+        }
+        if self.rounds.remaining() == 0 {
+            for prompt in self.queue.clear() {
+                self.rounds.decide(Decision::Reject { prompt, reason: Reason::RunEnd });
+            }
         }
         if let Some(inclusion) = &mut self.inclusion {
             inclusion.close(step, &deferred);

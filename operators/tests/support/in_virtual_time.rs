@@ -252,18 +252,9 @@ impl<P: PlacementPolicy + 'static> VirtualRun<P> {
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
-            observe(
-                ReportInputs {
-                    responses,
-                    groups,
-                    decisions,
-                    texts,
-                    metrics: updates.metrics,
-                    resumable: Resumable::default(),
-                },
-                time,
-                observer,
-            );
+            let (metrics, resumable) = (updates.metrics, Resumable::default());
+            let observed = ReportInputs { responses, groups, decisions, texts, metrics, resumable };
+            observe(observed, time, observer);
             edge.connect(updates.policies);
         });
         outcome.expect("no fault");

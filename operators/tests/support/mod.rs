@@ -295,15 +295,11 @@ pub fn check_truths(report: &StepReport) {
     }
 }
 
-/// Returns a batch of prompts with the given ids.
-pub fn prompts(
-    ids: std::ops::Range<u64>,
-    epoch_of: impl Fn(u64) -> u32,
-    data_source: &str,
-) -> Batch {
-    let row = |id| PromptRow {
+/// Returns a prompt of three tokens, which is the dataset row `id` of the first epoch.
+fn prompt_row(id: u64, data_source: &str) -> PromptRow {
+    PromptRow {
         prompt: PromptId(id),
-        epoch: epoch_of(id),
+        epoch: 0,
         row: id,
         domain: "math".into(),
         prompt_ids: vec![1, 2, 3],
@@ -312,7 +308,16 @@ pub fn prompts(
         messages: "[]".into(),
         ground_truth: Some(truth(PromptId(id))),
         extra_info: None,
-    };
+    }
+}
+
+/// Returns a batch of prompts with the given ids.
+pub fn prompts(
+    ids: std::ops::Range<u64>,
+    epoch_of: impl Fn(u64) -> u32,
+    data_source: &str,
+) -> Batch {
+    let row = |id| PromptRow { epoch: epoch_of(id), ..prompt_row(id, data_source) };
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
@@ -320,34 +325,19 @@ pub fn prompts(
 pub fn sized_prompts(ids: std::ops::Range<u64>, bytes: usize, data_source: &str) -> Batch {
     let tokens = bytes / 4;
     let row = |id| PromptRow {
-        prompt: PromptId(id),
-        row: id,
-        domain: "math".into(),
         prompt_ids: vec![7; tokens],
         prompt_length: u32::try_from(tokens).expect("small"),
-        data_source: data_source.into(),
         messages: "x".repeat(bytes),
-        ground_truth: Some(truth(PromptId(id))),
         extra_info: Some("{}".into()),
-        ..PromptRow::default()
+        ..prompt_row(id, data_source)
     };
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
 /// Returns a batch of prompts like [`prompts`], read from `rows` dataset rows epoch after epoch.
 pub fn prompts_of_rows(ids: std::ops::Range<u64>, rows: u64, data_source: &str) -> Batch {
-    let row = |id: u64| PromptRow {
-        prompt: PromptId(id),
-        epoch: u32::try_from(id / rows).expect("small"),
-        row: id % rows,
-        domain: "math".into(),
-        prompt_ids: vec![1, 2, 3],
-        prompt_length: 3,
-        data_source: data_source.into(),
-        messages: "[]".into(),
-        ground_truth: Some(truth(PromptId(id))),
-        ..PromptRow::default()
-    };
+    let epoch = |id| u32::try_from(id / rows).expect("small");
+    let row = |id| PromptRow { epoch: epoch(id), row: id % rows, ..prompt_row(id, data_source) };
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
@@ -506,18 +496,9 @@ impl<E: RolloutEngine + 'static> Run<E> {
                 resumable: Resumable::default(),
             };
             let metrics = updates.metrics.concat(ledger(recorded, cap));
-            observe(
-                ReportInputs {
-                    responses,
-                    groups,
-                    decisions,
-                    texts,
-                    metrics,
-                    resumable: Resumable::default(),
-                },
-                clock,
-                observer,
-            );
+            let resumable = Resumable::default();
+            let observed = ReportInputs { responses, groups, decisions, texts, metrics, resumable };
+            observe(observed, clock, observer);
             edge.connect(updates.policies);
         })
     }

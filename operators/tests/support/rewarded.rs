@@ -274,19 +274,9 @@ impl Rewarded {
             let updates = gradients.update();
             warn(updates.warnings, move |warning| log.line(format_args!("warning: {warning}")));
             raise(updates.errors, faults);
-            let metrics = updates.metrics;
-            observe(
-                ReportInputs {
-                    responses,
-                    groups,
-                    decisions,
-                    texts,
-                    metrics,
-                    resumable: Resumable::default(),
-                },
-                time,
-                observer,
-            );
+            let (metrics, resumable) = (updates.metrics, Resumable::default());
+            let observed = ReportInputs { responses, groups, decisions, texts, metrics, resumable };
+            observe(observed, time, observer);
             edge.connect(updates.policies);
         })?;
         Ok(reports.0.take())

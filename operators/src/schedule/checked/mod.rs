@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::PromptId;
 
 use self::round_log::RoundLog;
@@ -66,8 +65,7 @@ impl Checked {
 
     fn fail(&mut self, violation: &Violation) {
         self.has_failed = true;
-        let message = format!("the schedule violates its contract: {violation}");
-        self.decided.push_back(Decision::Fail { origin: Origin::Program, message });
+        self.decided.push_back(violation.failure());
     }
 }
 

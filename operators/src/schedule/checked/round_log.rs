@@ -285,6 +285,10 @@ impl RoundLog {
             return Err(Violation::OpenAtFinish { step: open.step });
         }
         self.is_finished = true;
+        // A resumed run without a step left changes nothing: the snapshot keeps the deferred prompts.
+        if self.last.is_none() {
+            return Ok(());
+        }
         let lost = self.held.iter().find(|(_, launched)| **launched);
         lost.map_or(Ok(()), |(&prompt, _)| Err(Violation::Lost { prompt }))
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 

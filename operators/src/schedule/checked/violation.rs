@@ -1,8 +1,12 @@
 //! Violations of the contract of a schedule.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+
+use crate::schedule::Decision;
 
 /// A decision that the contract of a schedule forbids, or a round that can never close.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +118,16 @@ pub enum Violation {
         /// The id of the response.
         id: SampleId,
     },
+    /// A [`RoundPolicy`](crate::schedule::round_policy::RoundPolicy) replaces a rejected prompt by a prompt of another lane.
+    #[error("it replaces a rejected prompt of lane `{expected}` by {prompt} of lane `{found}`")]
+    ReplacementLane {
+        /// The id of the replacement.
+        prompt: PromptId,
+        /// The lane of the rejected prompt.
+        expected: Arc<str>,
+        /// The lane of the replacement.
+        found: Arc<str>,
+    },
     /// The run finishes although a round is open.
     #[error("it finishes before it closes step {}", .step.ordinal())]
     OpenAtFinish {
@@ -136,4 +150,12 @@ pub enum Violation {
         /// The step of the round.
         step: Step,
     },
+}
+
+impl Violation {
+    /// Returns the decision that ends the run because of the violation.
+    pub(in crate::schedule) fn failure(&self) -> Decision {
+        let message = format!("the schedule violates its contract: {self}");
+        Decision::Fail { origin: Origin::Program, message }
+    }
 }

@@ -7,13 +7,14 @@ use proptest::prelude::*;
 use rollpacker_dataflow::step::PromptId;
 
 use super::contract::{Contract, each_round};
-use super::laws::decisions;
+use super::laws::{decisions, deliver_in_any_order};
 use super::log::{admitted, ended, launches};
+use super::timeline::play;
 use crate::schedule::testkit::{Entry, World, check_schedule};
 use crate::schedule::{
-    Builtin, Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Reason, Schedule,
-    Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group, longest_first,
-    partial, sorted, sync, tail_batching,
+    Builtin, Checked, Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Reason,
+    Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
+    longest_first, partial, sorted, sync, tail_batching,
 };
 
 /// The schedule of a random run, with its configuration.
@@ -397,19 +398,64 @@ mod law {
         /// Events that break the contract do not cause a panic.
         #[test]
         fn any_order_of_events_causes_no_panic(case in cases(&ALL), seed: u64) {
-            let event_of = |entry| match entry {
-                Entry::Event(event) => Some(event),
-                Entry::Decision(_) => None,
-            };
-            let mut events: Vec<Event> = case.run().into_iter().filter_map(event_of).collect();
-            let mut schedule = case.schedule();
-            let mut random = seed;
-            while !events.is_empty() {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let index = usize::try_from(random >> 33).unwrap() % events.len();
-                schedule.on(Default::default(), events.swap_remove(index));
-                while schedule.poll().is_some() {}
-            }
+            deliver_in_any_order(case.run(), case.schedule(), seed);
+        }
+    }
+}
+
+/// Returns schedules that launch 12 prompts with one response each and admit the first 4 of them.
+fn deferring(total_steps: Option<u64>) -> [Builtin; 3] {
+    let (prompts, responses, oversubscription, max_versions) = (4, 1, 3.0, 3);
+    let partial =
+        partial::Config { prompts, responses, oversubscription, max_versions, total_steps };
+    let sorted = sorted::Config {
+        prompts,
+        responses,
+        group_size: 3,
+        slots: 100,
+        harvest: None,
+        mode: sorted::Mode::Partial,
+        carry_over: false,
+        total_steps,
+    };
+    let tail_batching = tail_batching::Config {
+        eta_prompts: 3.0,
+        eta_responses: 1.0,
+        keep_partial: true,
+        total_steps,
+        ..tail_batching::Config::new(prompts, responses)
+    };
+    [
+        Partial::new(partial).unwrap().into(),
+        Sorted::new(sorted).unwrap().into(),
+        TailBatching::new(tail_batching).unwrap().into(),
+    ]
+}
+
+#[test]
+fn a_run_resumed_with_fewer_steps_rejects_the_prompts_without_a_round() {
+    let first_round = "prompts 0..12
+         policy 0
+         stop @0 0..4:0
+         pause @0 4..12:0";
+    let rest = "policy 1
+         stop @1 4..8:0
+         pause @1 8..12:0
+         policy 2
+         stop @2 8..12:0
+         end";
+    let rejected = "  reject p8 p9 p10 p11 (run end)\n  close 1 (queue 0, age 0)\n";
+    for (total_steps, rejects) in [(1, false), (2, true), (3, false)] {
+        let resumed = deferring(Some(total_steps));
+        for (mut first, mut resumed) in deferring(None).into_iter().zip(resumed) {
+            play(&mut first, first_round);
+            resumed.restore(&first.save().expect("a state")).expect("its state");
+            let held = (4..12).map(|prompt| (PromptId(prompt), true));
+            let log = play(&mut Checked::with_held(Box::new(resumed), held), rest);
+            assert!(log.contains("  finish\n") && !log.contains("fail"), "{total_steps}: {log}");
+            assert_eq!(log.contains(rejected), rejects, "{total_steps}: {log}");
+            assert_eq!(log.contains("reject"), rejects, "{total_steps}: {log}");
+            assert_eq!(log.contains("close 2"), total_steps == 3, "{total_steps}: {log}");
         }
     }
 }

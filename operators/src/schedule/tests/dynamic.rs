@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
+use serde::{Deserialize, Serialize};
 
 use super::timeline::play;
 use crate::schedule::dynamic::Config;
+use crate::schedule::round_policy::{
+    NextAction, OpenRound, PlannedPrompt, Pool, RoundPolicy, RoundShare, Rounds, Vacancy,
+};
 use crate::schedule::{
-    Dynamic, OnExhausted, Schedule, ScheduleError, TailBatching, ZeroVarianceFilter, tail_batching,
+    Checked, Dynamic, OnExhausted, Schedule, ScheduleError, TailBatching, ZeroVarianceFilter,
+    tail_batching,
 };
 
 fn config() -> Config {
@@ -291,4 +296,61 @@ fn configurations_out_of_bounds_are_refused() {
         .assert_eq(&refused(Config { gen_prompts: Some(1), ..config() }));
     expect!["`max_generated_batches` is 2, expected at least 3, for the prompts that a round launches at once"]
         .assert_eq(&refused(Config { gen_prompts: Some(5), ..config() }));
+}
+
+/// Dynamic sampling that replaces a rejected prompt by a prompt of a lane that the round does not have.
+#[derive(Serialize, Deserialize)]
+struct OtherLane(Dynamic);
+
+impl RoundPolicy for OtherLane {
+    type Upcoming = RoundShare;
+
+    fn rounds(&mut self) -> &mut Rounds {
+        self.0.rounds()
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        self.0.rounds_ref()
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        self.0.pool()
+    }
+
+    fn filter(&self) -> Option<&ZeroVarianceFilter> {
+        self.0.filter()
+    }
+
+    fn quota(&self, lane: &str) -> usize {
+        self.0.quota(lane)
+    }
+
+    fn replacement(&mut self, vacancy: &Vacancy) -> NextAction<PlannedPrompt> {
+        let other = |planned| PlannedPrompt { lane: "other".into(), ..planned };
+        self.0.replacement(vacancy).map(other)
+    }
+
+    fn next(&self) -> NextAction<RoundShare> {
+        RoundPolicy::next(&self.0)
+    }
+
+    fn open(&mut self, share: RoundShare) {
+        self.0.open(share);
+    }
+
+    fn close(&mut self, round: OpenRound) {
+        self.0.close(round);
+    }
+}
+
+#[test]
+fn a_replacement_of_another_lane_is_named() {
+    let mut schedule = Checked::new(Box::new(OtherLane(Dynamic::new(config()).unwrap())));
+    let script = "prompts 0..4
+         policy 0
+         stop @0 1:0..2
+         score 1 @0 1:0..2";
+    let log = play(&mut schedule, script);
+    let message = "the schedule violates its contract: it replaces a rejected prompt of lane `` by p2 of lane `other`";
+    assert!(log.contains(message), "{log}");
 }

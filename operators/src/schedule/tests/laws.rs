@@ -108,6 +108,23 @@ pub(super) fn decisions(log: Vec<Entry>) -> Vec<Decision> {
     log.into_iter().filter_map(decided).collect()
 }
 
+/// Delivers the events of `log` to a schedule, in an order that follows from `seed`.
+pub(super) fn deliver_in_any_order(log: Vec<Entry>, mut schedule: Builtin, seed: u64) {
+    let event_of = |entry| match entry {
+        Entry::Event(event) => Some(event),
+        Entry::Decision(_) => None,
+    };
+    let mut events: Vec<Event> = log.into_iter().filter_map(event_of).collect();
+    let mut random = seed;
+    while !events.is_empty() {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = usize::try_from(random >> 33).unwrap() % events.len();
+        schedule.on(Default::default(), events.swap_remove(index));
+        while schedule.poll().is_some() {}
+    }
+}
+
 /// Writes the schedule to a snapshot and reads it back.
 pub(super) fn restored(schedule: Builtin) -> Builtin {
     let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
@@ -211,18 +228,7 @@ mod law {
         #[test]
         fn any_order_of_events_causes_no_panic(case in cases(), seed: u64) {
             let log = case.world.run(case.tail_batching()).unwrap();
-            let mut events: Vec<Event> = log.into_iter().filter_map(|entry| match entry {
-                Entry::Event(event) => Some(event),
-                Entry::Decision(_) => None,
-            }).collect();
-            let mut schedule = case.tail_batching();
-            let mut random = seed;
-            while !events.is_empty() {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let index = usize::try_from(random >> 33).unwrap() % events.len();
-                schedule.on(Default::default(), events.swap_remove(index));
-                while schedule.poll().is_some() {}
-            }
+            deliver_in_any_order(log, case.tail_batching(), seed);
         }
     }
 }

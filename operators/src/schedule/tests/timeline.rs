@@ -48,11 +48,11 @@ fn events(line: &str) -> Vec<Event> {
             ids(step, samples).into_iter().map(|id| Event::Scored { id, score }).collect()
         }
         [how, step, ref samples @ ..] if step.starts_with('@') => {
-            responses(reason(how), 1, ids(step, samples))
+            responses(how, 1, ids(step, samples))
         }
         [how, tokens, step, ref samples @ ..] => {
             let tokens = u32::try_from(number(tokens)).unwrap();
-            responses(reason(how), tokens, ids(step, samples))
+            responses(how, tokens, ids(step, samples))
         }
         _ => panic!("not an event: {line}"),
     }
@@ -72,7 +72,8 @@ fn prompts(ids: Range<u64>, rest: &[&str]) -> Vec<Event> {
     .collect()
 }
 
-fn responses(finish_reason: FinishReason, tokens: u32, ids: Vec<SampleId>) -> Vec<Event> {
+fn responses(how: &str, tokens: u32, ids: Vec<SampleId>) -> Vec<Event> {
+    let finish_reason: FinishReason = how.parse().unwrap();
     ids.into_iter().map(|id| Event::Response { id, tokens, finish_reason }).collect()
 }
 
@@ -89,16 +90,6 @@ fn ids(step: &str, samples: &[&str]) -> Vec<SampleId> {
         sample: u32::try_from(sample).unwrap(),
     };
     samples.iter().flat_map(of).map(id).collect()
-}
-
-fn reason(word: &str) -> FinishReason {
-    match word {
-        "stop" => FinishReason::Stop,
-        "length" => FinishReason::Length,
-        "abort" => FinishReason::Abort,
-        "pause" => FinishReason::Pause,
-        _ => panic!("not a finish reason: {word}"),
-    }
 }
 
 fn range(text: &str) -> Range<u64> {
