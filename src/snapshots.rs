@@ -2,6 +2,7 @@
 
 mod error;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -267,38 +268,38 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
 fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshotsError> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
-    let has_other_prompts = ours.facts.get(DATA_FACT) != theirs.facts.get(DATA_FACT);
-    let of = |identity: &Identity| {
-        identity.facts.get(RECIPE_FACT).and_then(Value::as_object).cloned().unwrap_or_default()
-    };
-    let (ours, theirs) = (of(ours), of(theirs));
-    let defaults = Recipe::default_settings();
-    let value_of = |keys: &serde_json::Map<String, Value>, key: &str| {
-        let value_of = keys.get(key).and_then(Value::as_str).map(str::to_owned);
-        value_of.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())
-    };
-    let mut all: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
-    all.sort();
-    all.dedup();
-    let differing: Vec<String> = all
-        .into_iter()
-        .filter(|key| value_of(&ours, key) != value_of(&theirs, key))
-        .map(|key| {
-            format!(
-                "key `{key}`: expected {}, found {}",
-                value_of(&theirs, key),
-                value_of(&ours, key)
-            )
-        })
-        .collect();
-    if !differing.is_empty() {
-        return Err(RunSnapshotsError::OtherRecipe { steps, keys: differing });
+    let keys = differing_keys(ours, theirs);
+    if !keys.is_empty() {
+        return Err(RunSnapshotsError::OtherRecipe { steps, keys });
     }
     // Keys that change the order of the prompts are among those above.
-    if has_other_prompts {
+    if ours.facts.get(DATA_FACT) != theirs.facts.get(DATA_FACT) {
         return Err(RunSnapshotsError::OtherPrompts { steps });
     }
     Ok(())
+}
+
+/// Describes the keys whose values differ. A key that an identity lacks has its default.
+fn differing_keys(ours: &Identity, theirs: &Identity) -> Vec<String> {
+    let of = |identity: &Identity| {
+        let recipe = identity.facts.get(RECIPE_FACT).and_then(Value::as_object);
+        let recorded =
+            recipe.into_iter().flatten().filter_map(|(key, value)| Some((key, value.as_str()?)));
+        recorded
+            .map(|(key, value)| (key.clone(), Recipe::recorded_setting(key, value)))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let (ours, theirs) = (of(ours), of(theirs));
+    let defaults = Recipe::default_settings();
+    let value_of = |keys: &BTreeMap<String, String>, key: &str| {
+        keys.get(key).or_else(|| defaults.get(key)).cloned().unwrap_or_else(|| "nothing".to_owned())
+    };
+    let all: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+    let values = all.into_iter().map(|key| (key, value_of(&theirs, key), value_of(&ours, key)));
+    values
+        .filter(|(_, theirs, ours)| theirs != ours)
+        .map(|(key, theirs, ours)| format!("key `{key}`: expected {theirs}, found {ours}"))
+        .collect()
 }
 
 /// Rejects a snapshot that continues records which the run folder does not have.
@@ -313,4 +314,36 @@ fn check_records(run: &Path, restored: &RestoredSnapshot) -> Result<(), RunSnaps
 #[must_use]
 pub fn folder(run: &Path) -> PathBuf {
     run.join("snapshots")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the identity of a run whose recipe has one setting that is not a default.
+    fn with(key: &str, value: &str) -> Identity {
+        let keys = serde_json::json!({ key: value });
+        let facts = [(RECIPE_FACT.to_owned(), keys)].into_iter().collect();
+        Identity { facts, ..Identity::default() }
+    }
+
+    #[test]
+    fn a_credential_that_an_earlier_version_recorded_is_no_difference() {
+        for (key, before, now) in [
+            (
+                "reward.options.own.command",
+                r#"["score", "--api-key", "secret", "-v"]"#,
+                r#"["score", "--api-key", "[redacted]", "-v"]"#,
+            ),
+            ("rollout.serve.env.HF_TOKEN", r#""secret""#, r#""[redacted]""#),
+            ("rollout.servers", r#"["http://me:secret@host"]"#, r#"["http://[redacted]@host"]"#),
+        ] {
+            assert_eq!(differing_keys(&with(key, now), &with(key, before)), [""; 0], "{key}");
+        }
+        let (key, before) = ("reward.options.own.command", r#"["score", "--api-key", "secret"]"#);
+        let expected = format!(
+            r#"key `{key}`: expected ["score", "--api-key", "[redacted]"], found ["other"]"#
+        );
+        assert_eq!(differing_keys(&with(key, r#"["other"]"#), &with(key, before)), [expected]);
+    }
 }

@@ -10,7 +10,7 @@ use crate::chunk::Chunks;
 use crate::columns::ColumnRoles;
 use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
-use crate::jsonl::JsonlFile;
+use crate::jsonl::{BYTE_ORDER_MARK, JsonlFile};
 use crate::parquet::ParquetFile;
 use crate::reopen::check_reopens;
 use crate::segment::Segment;
@@ -139,6 +139,7 @@ impl FileFormat {
     }
 
     fn of_head(head: &[u8]) -> Option<Self> {
+        let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
         match head {
             b"PAR1" => Some(Self::Parquet),
             head if head.trim_ascii_start().starts_with(b"{") => Some(Self::Jsonl),
@@ -179,5 +180,18 @@ impl OpenedFile {
             found: format!("content that begins with {}", quoted(&head)),
         })?;
         Ok(Self { format, content: Cursor::new(head).chain(file) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FileFormat;
+
+    #[test]
+    fn content_of_json_may_begin_with_a_byte_order_mark() {
+        for head in [&b"{\"a\""[..], b" \n{\"", b"\xef\xbb\xbf{"] {
+            assert!(matches!(FileFormat::of_head(head), Some(FileFormat::Jsonl)), "{head:?}");
+        }
+        assert!(FileFormat::of_head(b"\xef\xbb\xbf[").is_none());
     }
 }

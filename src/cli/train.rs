@@ -15,7 +15,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::signals::on_signal;
-use super::{bad_input, workers};
+use super::{BAD_INPUT, bad_input, workers};
 use crate::App;
 use crate::banner::{self, StartBanner};
 use crate::engines::ServersUnavailable;
@@ -25,7 +25,7 @@ use crate::recipe::{KnownNames, RawRecipe, Recipe, RecipeError, override_key, re
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
-use crate::snapshots::{self, ResumeFrom, ResumeFromError, RunSnapshots};
+use crate::snapshots::{self, ResumeFrom, ResumeFromError, RunSnapshots, RunSnapshotsError};
 use crate::telemetry::{Telemetry, warnings};
 use crate::terminal;
 
@@ -182,17 +182,29 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     match cluster {
         None => match train(&recipe, session, snapshots, None, &stop) {
             Ok(report) => report.report(),
-            // Options of an engine are checked by the engine, when it starts.
-            Err(error) if error.is::<RecipeError>() => Ok(bad_input(&error)),
-            Err(error) if error.is::<ServersUnavailable>() => {
-                terminal::error(&error);
-                Ok(ExitCode::from(ENDED_EARLY))
-            }
-            Err(error) => Err(error),
+            Err(error) => match exit_status(&error) {
+                Some(status) => {
+                    terminal::error(&error);
+                    Ok(ExitCode::from(status))
+                }
+                None => Err(error),
+            },
         },
         Some(cluster) => {
             workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
         }
+    }
+}
+
+/// Returns the exit status of a run that ended with `error`; `None` for a failure.
+pub(super) fn exit_status(error: &anyhow::Error) -> Option<u8> {
+    // The engine checks its options when it starts. Processes other than the first open the snapshots when they start.
+    if error.is::<RecipeError>() || error.is::<RunSnapshotsError>() {
+        Some(BAD_INPUT)
+    } else if error.is::<ServersUnavailable>() {
+        Some(ENDED_EARLY)
+    } else {
+        None
     }
 }
 

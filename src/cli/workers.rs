@@ -1,17 +1,16 @@
 //! `rollpacker train` with several workers.
 
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
 
-use super::train::{TrainingReport, train};
+use super::train::{TrainingReport, exit_status, train};
 use super::{BAD_INPUT, failed};
-use crate::engines::ServersUnavailable;
-use crate::recipe::{Recipe, RecipeError};
+use crate::recipe::Recipe;
 use crate::run_folder::RunFolder;
 use crate::session::{Session, SharedInputs};
 use crate::snapshots::RunSnapshots;
@@ -38,12 +37,22 @@ impl Workers {
         let (inputs, process) = (session.shared_inputs(), cluster.process());
         // The workers of one process share one snapshot plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
+        // A fault does not carry the exit status of the error that it was made from.
+        let status = Arc::new(OnceLock::new());
+        let first_status = Arc::clone(&status);
         let ended = cluster.run(&facts, &note, move |handle| {
             let snapshots = match process {
                 0 => Ok(self.snapshots.clone()),
                 _ => self.join_snapshots(&joined, handle.note()),
             };
-            snapshots.and_then(|snapshots| self.worker(&inputs, snapshots, handle)).map_err(fault)
+            snapshots.and_then(|snapshots| self.worker(&inputs, snapshots, handle)).map_err(
+                |error| {
+                    if let Some(status) = exit_status(&error) {
+                        first_status.get_or_init(|| status);
+                    }
+                    fault(error)
+                },
+            )
         });
         match ended {
             Ok(reports) => {
@@ -56,7 +65,7 @@ impl Workers {
                     other => other.to_string(),
                 };
                 terminal::warn(&format!("error: {message}"));
-                Ok(exit_code(&error))
+                Ok(exit_code(&error, status.get().copied()))
             }
         }
     }
@@ -111,19 +120,22 @@ impl Observer for Silent {
 }
 
 fn fault(error: anyhow::Error) -> Fault {
-    error.downcast().unwrap_or_else(|error| {
-        let origin = if error.is::<RecipeError>() {
-            Origin::User
-        } else if error.is::<ServersUnavailable>() {
-            Origin::Environment
-        } else {
-            Origin::Program
-        };
-        Fault::new("worker", origin, terminal::with_causes(&error))
-    })
+    let origin = match exit_status(&error) {
+        Some(BAD_INPUT) => Origin::User,
+        Some(_) => Origin::Environment,
+        None => Origin::Program,
+    };
+    error
+        .downcast()
+        .unwrap_or_else(|error| Fault::new("worker", origin, terminal::with_causes(&error)))
 }
 
-fn exit_code(error: &ClusterError) -> ExitCode {
+/// Returns the exit status of a run that ended with `error`, and prints advice for a failure. `status` is that of the first error of a
+/// worker of this process that is no failure.
+fn exit_code(error: &ClusterError, status: Option<u8>) -> ExitCode {
+    if let (ClusterError::Fault(_), Some(status)) = (error, status) {
+        return ExitCode::from(status);
+    }
     match error {
         ClusterError::Read { .. }
         | ClusterError::Address { .. }
@@ -137,5 +149,31 @@ fn exit_code(error: &ClusterError) -> ExitCode {
         | ClusterError::Fault(_) => failed(error.origin()),
         // The message has the advice.
         ClusterError::Lost(_) => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::ServersUnavailable;
+    use crate::lifetime::ENDED_EARLY;
+    use crate::recipe::error::out_of_bounds;
+
+    #[test]
+    fn several_workers_end_with_the_status_of_one_worker() {
+        let lost = Fault::new("rollout", Origin::Environment, "no server answers");
+        let errors = [
+            (anyhow::Error::from(out_of_bounds("rollout.n", "1", 0)), Some(BAD_INPUT)),
+            (anyhow::Error::from(lost.clone()).context(ServersUnavailable), Some(ENDED_EARLY)),
+            (anyhow::Error::from(lost), None),
+            (anyhow::anyhow!("the disk is full"), None),
+        ];
+        for (error, expected) in errors {
+            let status = exit_status(&error);
+            assert_eq!(status, expected, "{error:#}");
+            let code = exit_code(&ClusterError::Fault(fault(error)), status);
+            let expected = expected.map_or(ExitCode::FAILURE, ExitCode::from);
+            assert_eq!(format!("{code:?}"), format!("{expected:?}"));
+        }
     }
 }

@@ -27,6 +27,20 @@ impl Recipe {
         RawRecipe::default().settings()
     }
 
+    /// Returns a value of the settings that another version has recorded, as this version records it: that version may not have redacted
+    /// the same credentials. Returns the value as it is if this version cannot read it.
+    #[must_use]
+    pub(crate) fn recorded_setting(key: &str, recorded: &str) -> String {
+        let parts = key.rsplit('.');
+        let nested = parts.fold(value_of(recorded), |value, part| {
+            Table::from_iter([(part.to_owned(), value)]).into()
+        });
+        let settings =
+            Table::try_from(nested).ok().and_then(|table| from_table::<RawRecipe>(table).ok());
+        let again = settings.and_then(|settings| settings.settings().remove(key));
+        again.unwrap_or_else(|| recorded.to_owned())
+    }
+
     /// Returns the recipe as TOML, with defaults filled in and credentials removed.
     ///
     /// # Panics

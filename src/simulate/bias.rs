@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::outcome::RunOutcome;
@@ -55,22 +54,17 @@ impl LengthBias {
     /// the ledgers if all are exact or the first seed cannot be compared with its baseline, otherwise the baseline. The effective sample
     /// size and the discarded tokens are those of `runs` alone.
     pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
-        let estimated = |run: &RunOutcome, name: &str| {
-            last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
-        };
-        let ratio = |name: &str, known: &dyn Fn(&RunOutcome, &RunOutcome) -> Option<f64>| {
-            let of = |(run, base)| {
-                let known = if is_exact(run) { None } else { known(run, base) };
-                known.or_else(|| estimated(run, name))
-            };
-            SeedStat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
+        let ratio = |name: &str, statistic: &dyn Fn(&TrainedLengths) -> Option<f64>| {
+            let seeds = runs.iter().zip(baseline);
+            let ratios = seeds.filter_map(|(run, base)| chosen_ratio(run, base, name, statistic));
+            SeedStat::of(&ratios.collect::<Vec<_>>())
         };
         let inclusion = inclusions(runs, baseline);
         let shares = inclusion.iter().map(|(_, stat)| *stat);
         Self {
-            mean_ratio: ratio("mean_ratio", &mean_ratio),
-            p90_ratio: ratio("p90_ratio", &|run, base| quantile_ratio(run, base, 0.9)),
-            p99_ratio: ratio("p99_ratio", &|run, base| quantile_ratio(run, base, 0.99)),
+            mean_ratio: ratio("mean_ratio", &mean),
+            p90_ratio: ratio("p90_ratio", &|lengths| quantile(lengths, 0.9)),
+            p99_ratio: ratio("p99_ratio", &|lengths| quantile(lengths, 0.99)),
             least_inclusion: shares.min_by(|a, b| a.mean.total_cmp(&b.mean)),
             inclusion,
             ess: stat(runs, |run| last(run, ESS_METRIC)),
@@ -98,54 +92,67 @@ fn is_exact(run: &RunOutcome) -> bool {
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
 }
 
+/// Returns a ratio of lengths from the source that [`LengthBias::of`] describes. `name` is the ledger's name of the ratio.
+fn chosen_ratio(
+    run: &RunOutcome,
+    baseline: &RunOutcome,
+    name: &str,
+    statistic: &dyn Fn(&TrainedLengths) -> Option<f64>,
+) -> Option<f64> {
+    let compared = if is_exact(run) { None } else { ratio(run, baseline, statistic) };
+    compared
+        .or_else(|| last(run, &format!("bias/weighted_{name}")))
+        .or_else(|| last(run, &format!("bias/{name}")))
+}
+
+/// Returns a statistic of the trained lengths of `run` divided by the same statistic of `baseline`.
+fn ratio(
+    run: &RunOutcome,
+    baseline: &RunOutcome,
+    statistic: impl Fn(&TrainedLengths) -> Option<f64>,
+) -> Option<f64> {
+    Some(statistic(&run.trained)? / statistic(&baseline.trained)?)
+}
+
+/// The name and the inclusion of each bucket of a run, in ascending order of length.
+type Inclusion = Vec<(String, f64)>;
+
+/// Returns the inclusion from the source that [`LengthBias::of`] describes.
 fn inclusions(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Vec<(String, SeedStat)> {
-    let known: Vec<Vec<(String, f64)>> =
+    let compared: Vec<Inclusion> =
         runs.iter().zip(baseline).map(|(run, base)| inclusion(run, base)).collect();
-    let exact = runs.iter().all(is_exact);
-    let buckets = known.first().filter(|buckets| !buckets.is_empty() && !exact);
-    let Some(buckets) = buckets else { return estimated_inclusion(runs) };
+    let is_comparable = compared.first().is_some_and(|buckets| !buckets.is_empty());
+    match is_comparable && !runs.iter().all(is_exact) {
+        true => over_seeds(&compared),
+        false => over_seeds(&runs.iter().filter_map(estimated_inclusion).collect::<Vec<_>>()),
+    }
+}
+
+/// Returns the statistics over all seeds of the buckets that the first seed has.
+fn over_seeds(seeds: &[Inclusion]) -> Vec<(String, SeedStat)> {
     let of = |bucket: &String| {
-        let values = known.iter().filter_map(|buckets| {
-            buckets.iter().find(|(name, _)| name == bucket).map(|(_, value)| *value)
-        });
-        SeedStat::of(&values.collect::<Vec<_>>())
+        let values = seeds.iter().filter_map(|seed| seed.iter().find(|(name, _)| name == bucket));
+        SeedStat::of(&values.map(|(_, value)| *value).collect::<Vec<_>>())
     };
-    buckets.iter().filter_map(|(bucket, _)| Some((bucket.clone(), of(bucket)?))).collect()
+    let buckets = seeds.iter().take(1).flatten();
+    buckets.filter_map(|(bucket, _)| Some((bucket.clone(), of(bucket)?))).collect()
 }
 
-fn estimated_inclusion(runs: &[RunOutcome]) -> Vec<(String, SeedStat)> {
-    let metrics = |run: &RunOutcome| run.steps.last().map(|step| step.metrics.clone());
-    let ends: Vec<Metrics> = runs.iter().filter_map(metrics).collect();
-    let mut buckets: Vec<(&str, u64)> = ends
-        .first()
-        .into_iter()
-        .flat_map(Metrics::keys)
-        .filter_map(|name| name.strip_prefix(INCLUSION_PREFIX))
-        .map(|bucket| {
-            (bucket, bucket.split('_').next().and_then(|low| low.parse().ok()).unwrap_or(0))
-        })
+/// Returns the inclusion that the ledger estimates; `None` for a run without steps.
+fn estimated_inclusion(run: &RunOutcome) -> Option<Inclusion> {
+    let metrics = &run.steps.last()?.metrics;
+    let mut buckets: Inclusion = metrics
+        .iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix(INCLUSION_PREFIX)?.to_owned(), *value)))
         .collect();
-    buckets.sort_by_key(|&(_, low)| low);
-    let of = |bucket: &str| {
-        let name = format!("{}{bucket}", INCLUSION_PREFIX);
-        SeedStat::of(&ends.iter().filter_map(|end| end.get(&name).copied()).collect::<Vec<_>>())
-    };
-    buckets.into_iter().filter_map(|(bucket, _)| Some((bucket.to_owned(), of(bucket)?))).collect()
+    let start = |bucket: &str| bucket.split('_').next()?.parse::<u64>().ok();
+    buckets.sort_by_key(|(bucket, _)| start(bucket).unwrap_or(0));
+    Some(buckets)
 }
 
-/// Returns the mean trained length of `run` divided by the mean trained length of `baseline`.
-fn mean_ratio(run: &RunOutcome, baseline: &RunOutcome) -> Option<f64> {
-    Some(mean(&run.trained)? / mean(&baseline.trained)?)
-}
-
-/// Returns the `q`-quantile of the trained lengths of `run` divided by the same quantile of `baseline`.
-fn quantile_ratio(run: &RunOutcome, baseline: &RunOutcome, q: f64) -> Option<f64> {
-    Some(quantile(&run.trained, q)? / quantile(&baseline.trained, q)?)
-}
-
-/// Returns the name and the inclusion of each bucket, in ascending order: the bucket's share of the trained weight of `run` divided by its
-/// share in `baseline`. Buckets that are empty in the baseline are left out.
-fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
+/// Returns the inclusion of each bucket: its share of the trained weight of `run` divided by its share in `baseline`. Buckets that are
+/// empty in the baseline are left out.
+fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Inclusion {
     let (Some(total), Some(baseline_weight)) = (weight(&run.trained), weight(&baseline.trained))
     else {
         return Vec::new();
@@ -209,17 +216,17 @@ mod tests {
     fn lengths_are_compared_by_weight() {
         let policy = outcome(&[(100, 6.0), (1000, 3.0), (4000, 1.0)]);
         let short = outcome(&[(100, 8.0), (1000, 2.0)]);
-        assert_eq!(mean_ratio(&short, &policy), Some(280.0 / 760.0));
-        assert_eq!(quantile_ratio(&short, &policy, 0.9), Some(1.0));
-        assert_eq!(quantile_ratio(&short, &policy, 0.99), Some(0.25));
-        let buckets: Vec<(String, f64)> = inclusion(&short, &policy);
+        assert_eq!(ratio(&short, &policy, mean), Some(280.0 / 760.0));
+        assert_eq!(ratio(&short, &policy, |lengths| quantile(lengths, 0.9)), Some(1.0));
+        assert_eq!(ratio(&short, &policy, |lengths| quantile(lengths, 0.99)), Some(0.25));
+        let buckets: Inclusion = inclusion(&short, &policy);
         let names: Vec<&str> = buckets.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["0_512", "512_1024", "2048_4096"]);
         assert!((buckets[0].1 - 0.8 / 0.6).abs() < 1e-12);
         assert_eq!(buckets[2].1, 0.0);
         let weighted = outcome(&[(100, 6.0), (1000, 2.0), (4000, 2.0)]);
-        assert!(mean_ratio(&weighted, &policy).is_some_and(|ratio| ratio > 1.0));
-        assert_eq!(mean_ratio(&outcome(&[]), &policy), None);
+        assert!(ratio(&weighted, &policy, mean).is_some_and(|ratio| ratio > 1.0));
+        assert_eq!(ratio(&outcome(&[]), &policy, mean), None);
     }
 
     #[test]

@@ -167,7 +167,33 @@ fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trac
     let replayed = trace.rows.iter().filter_map(|row| {
         let step = Step(row.step?.checked_sub(1)?);
         let id = SampleId { step, prompt: PromptId(row.prompt?), sample: row.sample? };
-        Some((id, Recorded { response_length: row.tokens, whole: row.is_complete }))
+        // A complete response has at least one token. A dropped one may have none.
+        let response_length = row.tokens.max(u32::from(row.is_complete));
+        Some((id, Recorded { response_length, whole: row.is_complete }))
     });
     Ok(lengths::Trace::new(records, config)?.replaying(replayed))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_datasets::TraceOptions;
+
+    use super::*;
+
+    #[test]
+    fn a_complete_response_without_tokens_is_replayed_with_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.csv");
+        let rows = "step,prompt_id,sample,tokens\n1,0,0,0\n2,0,0,7\n";
+        std::fs::write(&path, rows).expect("written");
+        let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+        let (domain, population) = ("math".to_owned(), PopulationConfig::default());
+        let config = TraceConfig { domain, population, correlation: 0.0, seed: 0, cap: 100 };
+        let model = recorded(&trace, &config).expect("a trace");
+        let length = |step| {
+            let id = SampleId { step: Step(step), prompt: PromptId(0), sample: 0 };
+            model.response(0, id, 0)
+        };
+        assert_eq!([length(0), length(1)], [1, 7]);
+    }
 }

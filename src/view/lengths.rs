@@ -74,9 +74,10 @@ impl Default for Bins {
 }
 
 impl Bins {
-    fn covering(low: f64, values: impl Iterator<Item = f64>) -> Self {
-        let (low, high) =
-            values.fold((low, low), |(low, high), value| (low.min(value), high.max(value)));
+    /// Returns bins that cover 0 and `values`.
+    fn covering(values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = values
+            .fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
         Self { low, high: if high > low { high } else { low + 1.0 }, count: BINS }
     }
 
@@ -101,7 +102,7 @@ impl Distributions {
         let lengths = sources.values().flat_map(|source| {
             source.trained.iter().chain(&source.untrained).chain(&source.cut).copied()
         });
-        let (scores, lengths) = (Bins::covering(0.0, scores), Bins::covering(0.0, lengths));
+        let (scores, lengths) = (Bins::covering(scores), Bins::covering(lengths));
         let histograms = |(name, source): (&String, &SourceValues)| SourceHistograms {
             source: name.clone(),
             scores: scores.counts(&source.scores),
@@ -176,11 +177,11 @@ mod tests {
 
     #[test]
     fn every_value_is_in_a_bin() {
-        let bins = Bins::covering(0.0, [10.0, 400.0].into_iter());
+        let bins = Bins::covering([10.0, 400.0].into_iter());
         let counts = bins.counts(&[0.0, 10.0, 399.9, 400.0]);
         assert_eq!(counts.iter().sum::<u32>(), 4);
         assert_eq!((counts[0], counts[1], counts[BINS - 1]), (1, 1, 2));
-        assert_eq!(Bins::covering(0.0, std::iter::empty()), Bins::default());
-        assert_eq!(Bins::covering(0.0, [-1.0].into_iter()).low, -1.0);
+        assert_eq!(Bins::covering(std::iter::empty()), Bins::default());
+        assert_eq!(Bins::covering([-1.0].into_iter()).low, -1.0);
     }
 }

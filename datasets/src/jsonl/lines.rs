@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::DatasetError;
 
 /// The UTF-8 byte order mark, which some programs write at the start of a file.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A reader of the non-blank lines of a file.
 #[derive(Debug)]

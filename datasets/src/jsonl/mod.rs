@@ -24,6 +24,7 @@ use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::describe;
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
+pub(crate) use lines::BYTE_ORDER_MARK;
 pub(crate) use records::JsonlRecords;
 
 /// The number of lines between two recorded positions.

@@ -26,7 +26,8 @@ use plan::{LengthSource, TraceColumns};
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// One row per response, in the order of files and rows, without the rows of paused responses that continue in a later row.
+    /// One row per response, in the order of files and rows. A paused response that continues in a later row has only that row. A response
+    /// that was kept whole, and returned in a later row without a further token, has only its first row.
     pub rows: Vec<TraceRow>,
     /// The source of the rows.
     pub source: TraceSource,
@@ -73,6 +74,7 @@ pub type CountTokens<'a> =
 pub struct TraceOptions<'a> {
     /// The column of response lengths. Default: the first column with a common name, compared without case and underscores: lengths such as
     /// `response_length` or `completion_tokens`, token ids such as `response_ids`, or text such as `completion`.
+    /// A column of CSV is text if it has one of these names of text and [`count_tokens`](Self::count_tokens) is given.
     pub length_column: Option<String>,
     /// The column that identifies the prompt of a response. Default: the first column with a common name, such as `prompt_id`, `uid` or
     /// `prompt`.
@@ -90,13 +92,14 @@ impl Trace {
     ///
     /// # Errors
     /// If the path does not exist; if a folder contains no trace; if a file is a pipe, has another format, has no rows or is damaged; if a
-    /// requested column is absent; if no column holds lengths; or if a row cannot be used. An error of a row names file, row and column.
+    /// requested column is absent or has a wrong type; if no column holds lengths; or if a row cannot be used. An error of a row names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = TraceReader {
             options,
             keys: BTreeMap::new(),
             named: Vec::new(),
             paused: BTreeSet::new(),
+            returned: BTreeSet::new(),
             rows: Vec::new(),
             columns: None,
         };
@@ -114,7 +117,7 @@ impl Trace {
             }
         }
         trace.number_keys();
-        trace.drop_continued();
+        trace.drop_repeated();
         let TraceColumnNames { length_column, prompt_column, prompt_length_column } =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
         let source = TraceSource { files, length_column, prompt_column, prompt_length_column };
@@ -197,6 +200,8 @@ struct TraceReader<'a> {
     named: Vec<(usize, usize)>,
     /// The rows of paused responses.
     paused: BTreeSet<usize>,
+    /// The rows of ended responses all of whose tokens were sampled before.
+    returned: BTreeSet<usize>,
     rows: Vec<TraceRow>,
     columns: Option<TraceColumnNames>,
 }
@@ -242,8 +247,14 @@ impl TraceReader<'_> {
             let reason = plan.finish_reason.map(&cell);
             matches!(reason, Some(TraceCell::Text(reason)) if reasons.contains(&reason.as_ref()))
         };
-        if is_one_of(&PAUSED) {
+        let is_paused = is_one_of(&PAUSED);
+        let is_complete = !is_paused && !is_one_of(&DROPPED);
+        if is_paused {
             self.paused.insert(self.rows.len());
+        }
+        let resumed = plan.resumed.and_then(|column| cell(column).whole_number::<u32>());
+        if is_complete && tokens > 0 && resumed == Some(tokens) {
+            self.returned.insert(self.rows.len());
         }
         self.rows.push(TraceRow {
             prompt,
@@ -251,7 +262,7 @@ impl TraceReader<'_> {
             step: plan.step.and_then(|column| cell(column).whole_number()),
             prompt_tokens,
             tokens,
-            is_complete: !is_one_of(&DROPPED) && !is_one_of(&PAUSED),
+            is_complete,
         });
         Ok(())
     }
@@ -308,22 +319,25 @@ impl TraceReader<'_> {
         None
     }
 
-    /// Removes paused responses that continue in a later row, which has all of their tokens.
-    fn drop_continued(&mut self) {
-        let mut later = BTreeSet::new();
-        let mut continued = BTreeSet::new();
-        for (at, row) in self.rows.iter().enumerate().rev() {
-            if let Some(id) = row.prompt.zip(row.sample)
-                && !later.insert(id)
-                && self.paused.contains(&at)
-            {
-                continued.insert(at);
+    /// Removes paused responses that continue in a later row, which has all of their tokens, and rows that return a response of an earlier
+    /// row again.
+    fn drop_repeated(&mut self) {
+        let mut last = BTreeMap::new();
+        let mut repeated = BTreeSet::new();
+        for (at, row) in self.rows.iter().enumerate() {
+            let Some(before) = row.prompt.zip(row.sample).and_then(|id| last.insert(id, at)) else {
+                continue;
+            };
+            if self.paused.contains(&before) {
+                repeated.insert(before);
+            } else if self.returned.contains(&at) {
+                repeated.insert(at);
             }
         }
         let mut at = 0;
         self.rows.retain(|_| {
             at += 1;
-            !continued.contains(&(at - 1))
+            !repeated.contains(&(at - 1))
         });
     }
 

@@ -64,7 +64,8 @@ pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), Datas
 impl TraceColumns {
     fn columns(&self) -> impl Iterator<Item = usize> {
         let prompt_length = self.prompt_length.map(|(index, _)| index);
-        let others = [self.prompt, prompt_length, self.sample, self.step, self.finish_reason];
+        let others =
+            [self.prompt, prompt_length, self.sample, self.resumed, self.step, self.finish_reason];
         std::iter::once(self.length.0).chain(others.into_iter().flatten())
     }
 }

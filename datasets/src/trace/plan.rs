@@ -13,8 +13,14 @@ pub(super) enum TraceColumnKind {
     /// Text that may be a number, like all fields of CSV.
     Field,
     List,
+    /// No value in the rows that determine the columns.
+    Null,
     Other,
 }
+
+/// The types of columns whose values a trace may lack.
+const SCALARS: [TraceColumnKind; 4] =
+    [TraceColumnKind::Number, TraceColumnKind::Text, TraceColumnKind::Field, TraceColumnKind::Null];
 
 /// The way in which a length is derived from a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,7 @@ pub(super) struct TraceColumns {
     pub(super) prompt: Option<usize>,
     pub(super) prompt_length: Option<(usize, LengthSource)>,
     pub(super) sample: Option<usize>,
+    pub(super) resumed: Option<usize>,
     pub(super) step: Option<usize>,
     pub(super) finish_reason: Option<usize>,
 }
@@ -88,7 +95,7 @@ impl TraceColumns {
     /// Chooses the columns.
     ///
     /// # Errors
-    /// If no column holds lengths, or a requested column is absent or has a type without lengths.
+    /// If no column holds lengths, or a requested column is absent, has a type without lengths, or cannot identify prompts.
     pub(super) fn of(
         file: &Path,
         columns: &[(String, TraceColumnKind)],
@@ -96,22 +103,21 @@ impl TraceColumns {
     ) -> Result<Self, DatasetError> {
         let table = Table { file, columns };
         let prompt = match &options.prompt_column {
-            Some(name) => Some(table.named(name)?),
+            Some(name) => Some(table.key(table.named(name)?)?),
             None => table.find(
                 &PROMPTS,
                 &[TraceColumnKind::Number, TraceColumnKind::Text, TraceColumnKind::Field],
             ),
         };
-        let scalar =
-            |name: &str| table.find(&[name], &[TraceColumnKind::Number, TraceColumnKind::Field]);
+        let scalar = |name: &str| table.find(&[name], &SCALARS);
         Ok(Self {
             length: table.length(options)?,
             prompt,
             prompt_length: table.prompt_length(options)?,
             sample: scalar("sample"),
+            resumed: scalar("resumedlength"),
             step: scalar("step"),
-            finish_reason: table
-                .find(&["finishreason"], &[TraceColumnKind::Text, TraceColumnKind::Field]),
+            finish_reason: scalar("finishreason"),
         })
     }
 }
@@ -136,7 +142,7 @@ impl Table<'_> {
         }
         match self.find(&TEXTS, &[TraceColumnKind::Text, TraceColumnKind::Field]) {
             Some(text) if options.count_tokens.is_some() => Ok((text, LengthSource::Text)),
-            Some(text) => Err(self.not_lengths(text, "text")),
+            Some(text) => Err(self.wrong_type(text, LENGTHS, "text")),
             None => Err(self.absent("response_length")),
         }
     }
@@ -167,15 +173,30 @@ impl Table<'_> {
         index: usize,
         options: &TraceOptions<'_>,
     ) -> Result<(usize, LengthSource), DatasetError> {
-        match self.columns[index].1 {
-            TraceColumnKind::Number | TraceColumnKind::Field => Ok((index, LengthSource::Number)),
-            TraceColumnKind::List => Ok((index, LengthSource::List)),
-            TraceColumnKind::Text if options.count_tokens.is_some() => {
+        let (name, kind) = &self.columns[index];
+        let is_counted = options.count_tokens.is_some();
+        match kind {
+            // A field of CSV has no type, so its name decides.
+            TraceColumnKind::Field if is_counted && is_text(name) => {
                 Ok((index, LengthSource::Text))
             }
-            TraceColumnKind::Text => Err(self.not_lengths(index, "text")),
-            TraceColumnKind::Other => Err(self.not_lengths(index, "another type")),
+            TraceColumnKind::Number | TraceColumnKind::Field => Ok((index, LengthSource::Number)),
+            TraceColumnKind::List => Ok((index, LengthSource::List)),
+            TraceColumnKind::Text if is_counted => Ok((index, LengthSource::Text)),
+            TraceColumnKind::Text => Err(self.wrong_type(index, LENGTHS, "text")),
+            TraceColumnKind::Null => Err(self.wrong_type(index, LENGTHS, "no values")),
+            TraceColumnKind::Other => Err(self.wrong_type(index, LENGTHS, "another type")),
         }
+    }
+
+    /// Returns a requested column of prompt keys.
+    fn key(&self, index: usize) -> Result<usize, DatasetError> {
+        let found = match self.columns[index].1 {
+            TraceColumnKind::List => "lists",
+            TraceColumnKind::Other => "another type",
+            _ => return Ok(index),
+        };
+        Err(self.wrong_type(index, "a column of numbers or text that identifies prompts", found))
     }
 
     /// Returns the first column with one of `names` and one of `kinds`; earlier names take precedence.
@@ -200,14 +221,19 @@ impl Table<'_> {
         }
     }
 
-    fn not_lengths(&self, column: usize, found: &str) -> DatasetError {
+    fn wrong_type(&self, column: usize, expected: &'static str, found: &str) -> DatasetError {
         DatasetError::WrongType {
             file: self.file.to_owned(),
             column: self.columns[column].0.clone(),
-            expected: LENGTHS,
+            expected,
             found: found.to_owned(),
         }
     }
+}
+
+/// Returns `true` for a common name of columns with the text of responses or prompts.
+fn is_text(column: &str) -> bool {
+    TEXTS.iter().chain(&PROMPT_TEXTS).any(|name| plain(column) == *name)
 }
 
 fn plain(column: &str) -> String {

@@ -129,6 +129,61 @@ fn a_paused_response_counts_once() {
 }
 
 #[test]
+fn a_response_that_was_kept_whole_counts_once() {
+    let row = |tokens: u32, resumed: u32, reason: &str| {
+        format!(
+            "{{\"prompt_id\":1,\"sample\":0,\"response_length\":{tokens},\"resumed_length\":{resumed},\"finish_reason\":\"{reason}\"}}\n"
+        )
+    };
+    let kept = row(9, 0, "stop") + &row(9, 9, "stop");
+    check("a.jsonl", &kept, &[9]);
+    check("a.jsonl", &(kept + &row(9, 9, "length")), &[9]);
+    check("a.jsonl", &row(9, 9, "stop"), &[9]);
+    check("a.jsonl", &(row(9, 0, "pause") + &row(9, 9, "stop")), &[9]);
+    check("a.jsonl", &(row(9, 0, "stop") + &row(9, 0, "stop")), &[9, 9]);
+}
+
+#[test]
+fn files_of_other_programs_are_read() {
+    check("a.jsonl", "\u{feff}{\"tokens\": 3}\r\n\r\n{\"tokens\": 4}\r\n", &[3, 4]);
+    check("a.csv", "\u{feff}tokens\r\n3\r\n4\r\n", &[3, 4]);
+    // serde_json rounds integers of more than 64 bits.
+    let key = |key: &str| format!("{{\"uid\": {key}, \"tokens\": 3}}\n");
+    let keys = key("100000000000000000000001") + &key("100000000000000000000002");
+    assert_eq!(prompts("a.jsonl", &keys), [Some(0), Some(1)]);
+}
+
+#[test]
+fn a_finish_reason_may_be_null_in_the_rows_that_determine_the_columns() {
+    let null = "{\"tokens\": 3, \"finish_reason\": null}\n".repeat(64);
+    let text = null + "{\"tokens\": 4, \"finish_reason\": \"abort\"}\n";
+    let (_folder, path) = written("a.jsonl", &text);
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    assert!(trace.rows[0].is_complete && !trace.rows[64].is_complete);
+}
+
+#[test]
+fn a_named_column_of_text_in_csv_is_counted() {
+    let count = |text: &str| Ok(text.split(' ').count());
+    let (_folder, path) = written("a.csv", "completion\none two\n42\n");
+    let options = TraceOptions { count_tokens: Some(&count), ..named("completion") };
+    assert_eq!(tokens(&Trace::read(&path, &options).expect("read")), [2, 1]);
+}
+
+#[test]
+fn a_named_column_of_prompts_without_keys_is_refused() {
+    let options = TraceOptions { prompt_column: Some("ids".to_owned()), ..Default::default() };
+    check_error(
+        "a.jsonl",
+        "{\"ids\": [1], \"tokens\": 3}\n",
+        &options,
+        expect![
+            "a.jsonl: column `ids`: expected a column of numbers or text that identifies prompts, found lists"
+        ],
+    );
+}
+
+#[test]
 fn token_ids_are_counted_and_prompts_distinguished_by_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("completions.parquet");
@@ -197,8 +252,7 @@ fn errors_name_file_row_and_column() {
     let expected =
         expect!["a.csv: column `response_length` is absent: expected one of that name, found a, b"];
     check_error("a.csv", "a,b\n1,2\n", &TraceOptions::default(), expected);
-    let expected =
-        expect!["a.jsonl: row 1: column `(the line)`: expected a JSON object, found another value"];
+    let expected = expect!["a.jsonl: row 1: column `(the line)`: expected a JSON object, found 7"];
     check_error("a.jsonl", "{\"tokens\": 3}\n7\n", &TraceOptions::default(), expected);
     let expected = expect![
         "a.jsonl: row 1: column `tokens`: expected a whole number of tokens, found nothing"
