@@ -106,6 +106,33 @@ fn tests_that_do_not_depend_on_the_solution_are_not_counted() {
 }
 
 #[test]
+fn tests_that_skip_themselves_are_not_counted() {
+    let (right, wrong) = (fenced("def f(x):\n    return x + 1"), fenced("def f(x):\n    return x"));
+    for skipped in [
+        "import pytest\n@pytest.mark.skip\ndef test_f():\n    assert f(1) == 3",
+        "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 3",
+        "import pytest\npytest.importorskip('no_such_module')\ndef test_f():\n    assert f(1) == 3",
+        "import unittest\n@unittest.skip('no')\nclass TestF(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), 3)",
+    ] {
+        // The first text does not depend on the solution.
+        let truth = serde_json::json!(["assert True", skipped, "assert f(1) == 2"]).to_string();
+        check(&right, &truth, (1.0, "passed"));
+        check(&wrong, &truth, (0.0, "failed"));
+        let found = score(&FRACTION, &right, &truth).expect("it is scored");
+        assert_eq!(found.value, 1.0, "{skipped}");
+        check(&right, &serde_json::json!([skipped]).to_string(), (0.0, "failed"));
+    }
+    // The test after a skipped one does not depend on the solution.
+    let independent = "import pytest\ndef test_a():\n    pytest.skip()\ndef test_b():\n    assert True\ndef test_c():\n    assert f(1) == 2";
+    let found = score(&FRACTION, &wrong, independent).expect("it is scored");
+    assert_eq!(found.value, 0.0, "{:?}", found.labels);
+    // The name of the class is not that of a test.
+    let none = "class Checks:\n    def test_f(self):\n        assert f(1) == 2";
+    let truth = serde_json::json!(["assert f(1) == 2", none]).to_string();
+    check(&right, &truth, (0.0, "failed"));
+}
+
+#[test]
 fn an_import_prefix_precedes_the_solution_of_assertions() {
     let truth =
         r#"{"test": "assert f(Pair()) == 3", "import_prefix": "class Pair:\n    a, b = 1, 2"}"#;

@@ -131,8 +131,8 @@ impl Check {
     }
 
     /// Returns the number of test cases or, for [`Tests`](Self::Tests), the number of texts, because their cases are counted only when they
-    /// run. A verdict has fewer cases if cases are skipped after a failure, if tests skip themselves, or if some tests do not depend on
-    /// the solution.
+    /// run. A verdict has fewer cases if it is not [complete](crate::Verdict::complete), if tests skip themselves, or if some tests do not
+    /// depend on the solution.
     #[must_use]
     pub fn min_cases(&self) -> usize {
         match self {

@@ -52,8 +52,8 @@ pub enum CodeScore {
 ///
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
 /// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
-/// why that case did not pass. A case that is not run, because an earlier case failed or the job ended early, counts as not passed. If
-/// fewer cases are counted than there are texts of tests, the difference counts as not passed, too.
+/// why that case did not pass. If an earlier case failed or the job ended early, the cases that were not run count as not passed, as far as
+/// their number is known; of texts that were not run, each counts as one case. Tests that skip themselves do not count.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,
@@ -152,8 +152,8 @@ impl Reward for Code {
         };
         let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
         let executions = judge_limits(&mut verdict, &context.limits, reference_time(sample)?);
-        let counted = job.check.min_cases().saturating_sub(verdict.independent);
-        let cases = verdict.cases.len().max(counted);
+        let min_cases = if verdict.complete { 0 } else { job.check.min_cases() };
+        let cases = verdict.cases.len().max(min_cases);
         let passed = fraction(verdict.passed(), cases);
         let mut score = Score::from(self.value(passed))
             .component("passed", passed)

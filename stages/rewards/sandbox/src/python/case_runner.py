@@ -66,8 +66,9 @@ class CaseRunner:
         # solution.
         self.passed_by_claim, self.passed_without_requests = set(), set()
         # `undecided`: the tests did something that a copy cannot reproduce. `dropped`: the number of cases that do not depend on the
-        # solution. `skipped`: the number of tests that skipped themselves.
-        self.undecided, self.dropped, self.skipped = False, 0, 0
+        # solution. `skipped`: the number of tests that skipped themselves. `without_tests`: the number of texts without a collected test.
+        # `complete`: no case was left out because an earlier case failed.
+        self.undecided, self.dropped, self.skipped, self.without_tests, self.complete = False, 0, 0, 0, True
         # The remaining seconds for judging cases again.
         self.recheck_seconds = RECHECK_FACTOR * max(float(seconds) for seconds in self.seconds)
         self.fatal_result = None
@@ -82,6 +83,7 @@ class CaseRunner:
     def case(self, body):
         """Runs one case. `body` raises an error if the case fails. If all further cases would fail in the same way, they are not run."""
         if self.stop and any(case["outcome"] != "passed" for case in self.cases):
+            self.complete = False
             return
         if self.fatal_result:
             self.add(self.fatal_result[0], 0.0, self.fatal_result[1])

@@ -244,12 +244,16 @@ def check(job, requests, progress):
     except BrokenTests as error:
         return {"tests": clean(error)}
     runner.session.stop()
-    return {"verdict": {"cases": runner.cases, "independent": runner.dropped, "stdout": clean_output(out), "stderr": clean_output(errors)}}
+    return {"verdict": {"cases": runner.cases, "complete": runner.complete, "stdout": clean_output(out), "stderr": clean_output(errors)}}
 
 
 def require_cases(runner):
-    """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all."""
+    """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all. A text without a test
+    fails if other texts have cases.
+    """
     if runner.cases:
+        for _ in range(runner.without_tests):
+            runner.add("failed", 0.0, "a text of the tests has no test")
         return
     if runner.dropped:
         runner.add("failed", 0.0, NO_REQUESTS)
