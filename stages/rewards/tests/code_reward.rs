@@ -308,6 +308,38 @@ fn calls() {
 }
 
 #[test]
+fn integers_of_any_length() {
+    let power = format!("1{}", "0".repeat(5000));
+    let truth =
+        serde_json::json!({"fn_name": "f", "inputs": ["5000"], "outputs": [power]}).to_string();
+    check(&fenced("def f(n): return 10 ** n"), &truth, (1.0, "passed"));
+    check(&fenced("def f(n): return 10 ** n + 1"), &truth, (0.0, "failed"));
+}
+
+/// As in LeetCodeDataset.
+#[test]
+fn the_entry_point_may_be_a_method() {
+    let truth = serde_json::json!({
+        "prompt": "from typing import *\n\nclass Node:\n    def __init__(self, value, next=None):\n        self.value, self.next = value, next\n",
+        "entry_point": "Solution().reverse",
+        "test": "def check(candidate):\n    head = candidate(Node(1, Node(2)))\n    assert (head.value, head.next.value) == (2, 1)",
+    })
+    .to_string();
+    let method = "class Solution:\n    def reverse(self, head: Optional[Node]) -> Optional[Node]:\n        last = None\n        \
+        while head:\n            head.next, last, head = last, head, head.next\n        return last";
+    check(&fenced(method), &truth, (1.0, "passed"));
+    // As in ROLL.
+    let in_prefix = truth.replace("\"prompt\"", "\"import_prefix\"");
+    check(&fenced(method), &in_prefix, (1.0, "passed"));
+    check(
+        &fenced(&method.replace("return last", "return Node(2, Node(2))")),
+        &truth,
+        (0.0, "failed"),
+    );
+    check(&fenced("def reverse(head): return head"), &truth, (0.0, "runtime_error"));
+}
+
+#[test]
 fn text() {
     let mut sample = Sample::of("s", "<think>no</think>it's \"so\"\n", None);
     sample.extra_info = Some(r#"{"case_type": "text", "test_cases": ["assert {response}.startswith('it')", "assert len({response}) == 9"]}"#.into());

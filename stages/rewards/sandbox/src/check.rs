@@ -30,10 +30,10 @@ pub enum Check {
     Entry {
         /// The code that defines `check`.
         test: String,
-        /// The name of the function to check.
+        /// The function to check: a name, or an expression that begins with the name of a class, such as `Solution().add`.
         entry_point: String,
-        /// The code that the solution completes. The test may use the functions that the prompt defines. If it is `None` or not a complete
-        /// program, the test may use the names of the solution instead.
+        /// The code that the solution completes. The test may use the functions that the prompt defines. If it is `None`, empty or not a
+        /// complete program, the test may use those of `import_prefix` instead.
         prompt: Option<String>,
         /// Code before the solution, such as imports; may be empty.
         import_prefix: String,

@@ -3,7 +3,7 @@
 //! | form | datasets | shape |
 //! |---|---|---|
 //! | tests | KodCode, ROLL `assert` and `pytest` | Python text, a list of such texts, or `{"test": ...}` |
-//! | entry | HumanEval, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
+//! | entry | HumanEval, LeetCodeDataset, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
 //! | calls | LiveCodeBench, TACO, APPS | `{"fn_name", "inputs", "outputs"}` |
 //! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
 //! | text | ROLL `text` | Python text with `{response}` in it |

@@ -180,11 +180,18 @@ fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Prog
 /// Returns the definitions that a check requires of a solution.
 fn wanted(check: &Check) -> Wanted {
     match check {
-        Check::Entry { entry_point, prompt, .. } => Wanted::names([entry_point], prompt.is_some()),
+        Check::Entry { entry_point, prompt, .. } => {
+            Wanted::names([first_name(entry_point)], prompt.is_some())
+        }
         Check::Calls { function, .. } => Wanted::names([function, "Solution"], false),
         Check::Tests { tests, .. } => Wanted::of_tests(tests),
         Check::Stdio { .. } | Check::Runs | Check::Text { .. } => Wanted::Program,
     }
+}
+
+/// Returns the name with which an entry point begins: `Solution` for `Solution().add`.
+fn first_name(entry_point: &str) -> &str {
+    entry_point.split(|it: char| !it.is_alphanumeric() && it != '_').next().unwrap_or_default()
 }
 
 /// Returns the solution for the extracted code. If the check has a prompt and the code is only the body of the function, the prompt is
@@ -193,7 +200,7 @@ fn solution(code: String, check: &mut Check) -> String {
     let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
         return code;
     };
-    let Completed { solution, preamble } = complete(&code, prompt, entry_point);
+    let Completed { solution, preamble } = complete(&code, prompt, first_name(entry_point));
     if !import_prefix.is_empty() && !import_prefix.ends_with('\n') {
         import_prefix.push('\n');
     }

@@ -31,10 +31,10 @@ class TestText:
     minimum number of cases. `names` are the names of all cases, once the strict checker has collected them.
     """
 
-    def __init__(self, tree, file, form, used, imported, min_cases, groups=(), prompt=None, entry_point=None):
+    def __init__(self, tree, file, form, used, imported, min_cases, groups=(), helpers=None, entry_point=None):
         self.tree, self.file, self.form, self.min_cases = tree, file, form, min_cases
         self.used, self.imported = sorted(used), sorted(imported)
-        self.groups, self.prompt, self.entry_point = groups, prompt, entry_point
+        self.groups, self.helpers, self.entry_point = groups, helpers, entry_point
         self.names = None if form == "functions" else [str(number) for number in range(len(groups))] or ["check"]
 
     def job(self, tree):
@@ -43,7 +43,7 @@ class TestText:
         if self.form == "statements":
             parts = [ast.Module(tree.body[begin:end], []) for begin, end in self.groups]
         else:
-            parts = [part for part in (self.prompt, tree) if part is not None]
+            parts = [part for part in (self.helpers, tree) if part is not None]
         code = [marshal.dumps(compile(part, self.file, "exec", dont_inherit=True)) for part in parts]
         return {"form": self.form, "file": self.file, "used": self.used, "imported": self.imported, "entry_point": self.entry_point,
                 "parts": [base64.b64encode(part).decode() for part in code]}
