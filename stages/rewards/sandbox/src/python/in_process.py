@@ -76,7 +76,7 @@ def attempt(case):
     """Runs a case. Only an assertion counts as `failed`, other errors as `broken`: a wrong expectation must make a case fail."""
     try:
         case()
-    except pytest_shim.Skipped:
+    except (pytest_shim.Skipped, unittest.SkipTest):
         return {"outcome": "skipped", "message": ""}
     except AssertionError as error:
         return {"outcome": "failed", "message": where(error) + brief(error)}
