@@ -108,7 +108,9 @@ impl Worker {
         unsent.extend(line.as_bytes());
         let write = async {
             // Write errors are ignored: a process that does not read either reports the reason or exits, which makes a better message.
-            drop(stdin.write_all_buf(unsent).await);
+            if stdin.write_all_buf(unsent).await.is_err() {
+                unsent.clear();
+            }
             drop(stdin.flush().await);
             std::future::pending::<Infallible>().await
         };
