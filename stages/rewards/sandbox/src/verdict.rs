@@ -150,12 +150,8 @@ pub(super) fn mark_out_of_memory(mut verdict: Verdict) -> Verdict {
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
-        let message = std::mem::take(&mut case.message);
-        *case = Case {
-            outcome: Outcome::Memory,
-            message: format!("{WHY}\n{message}").trim_end().into(),
-            ..*case
-        };
+        case.outcome = Outcome::Memory;
+        case.message = format!("{WHY}\n{}", case.message).trim_end().into();
     }
     verdict
 }

@@ -85,11 +85,10 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
             return code_of(object, raw);
         }
     }
-    let found = object.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     Err(wrong(
         "ground_truth",
         "test, inputs and outputs, stdin and expected_stdout, or test_cases",
-        &found,
+        &keys(object),
     ))
 }
 

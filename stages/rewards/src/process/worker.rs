@@ -44,10 +44,11 @@ const GRACE: Duration = Duration::from_secs(1);
 impl Worker {
     /// Starts a process in a process group of its own. Any failure is a fatal error.
     pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
-        let name = command.first().map_or("", String::as_str);
-        let failed =
-            |error: io::Error| RewardError::fatal(format_args!("cannot start `{name}`: {error}"));
-        let (program, arguments) = command.split_first().ok_or_else(|| failed(not_found()))?;
+        let (program, arguments) =
+            command.split_first().expect("invariant: a pool has a program to start");
+        let failed = |error: io::Error| {
+            RewardError::fatal(format_args!("cannot start `{program}`: {error}"))
+        };
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -191,8 +192,4 @@ impl Tail {
         let surplus = text.chars().count().saturating_sub(MAX_QUOTE);
         text.chars().skip(surplus).collect()
     }
-}
-
-fn not_found() -> io::Error {
-    io::Error::from(io::ErrorKind::NotFound)
 }

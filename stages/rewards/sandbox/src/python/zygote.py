@@ -275,10 +275,11 @@ def answer(monitor, report):
 
 def drop_root(boot):
     """Changes to the user nobody, if the container has no user namespace."""
-    if boot["uid"] is not None:
+    nobody = boot["nobody"]
+    if nobody is not None:
         os.setgroups([])
-        os.setresgid(boot["gid"], boot["gid"], boot["gid"])
-        os.setresuid(boot["uid"], boot["uid"], boot["uid"])
+        os.setresgid(nobody, nobody, nobody)
+        os.setresuid(nobody, nobody, nobody)
         # Changing the user resets both. The processes of a job write their id maps through /proc/self, which belongs to the user only while
         # the process is dumpable.
         isolation.prctl(isolation.PR_SET_DUMPABLE, 1)
