@@ -8,9 +8,7 @@ use rollpacker_rewards::{AnyReward, Guard, Registry, WeightedGroupSum, WeightedS
 use rollpacker_stages::catalog::type_errors;
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, Field};
-use rollpacker_stages::reward::{
-    CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
-};
+use rollpacker_stages::reward::{CatalogError, GroupReward, OnError, Options, Router};
 use rollpacker_stages::wrong_value::reason;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -201,9 +199,7 @@ impl RewardOptions {
             .collect();
         if own.is_empty() { None } else { unknown_in(section, self.options.keys(), &known) }
     }
-}
 
-impl RewardOptions {
     /// Rejects a sandbox with more than [`MAX_SLOTS`] concurrent executions.
     fn check_slots(&self, section: &str) -> Result<(), RecipeError> {
         let slots = self.options.get("sandbox").and_then(|sandbox| sandbox.get("slots"));
@@ -251,7 +247,7 @@ fn check_group_only_route(
 }
 
 fn route_sum(
-    router: Router,
+    mut router: Router,
     pattern: &str,
     terms: &BTreeMap<String, f64>,
     named: &BTreeMap<String, NamedReward>,
@@ -262,51 +258,31 @@ fn route_sum(
             "expected at least one reward and its weight, found none",
         ));
     }
-    let (mut samples, mut groups) = (Vec::new(), Vec::new());
+    let mut samples: Option<WeightedSum> = None;
+    let mut groups: Option<WeightedGroupSum> = None;
+    let mut of_groups = BTreeMap::new();
     for (name, weight) in terms {
         if !weight.is_finite() {
             let key = format!("{}.{name}", route_key(pattern));
             return Err(key_error(key, &format!("expected a finite weight, found {weight}")));
         }
         match named[name].made.clone() {
-            AnyReward::Sample(reward) => samples.push((name, *weight, reward)),
-            AnyReward::Group(reward) => groups.push((name, *weight, reward)),
+            AnyReward::Sample(reward) => {
+                samples = Some(samples.unwrap_or_default().with(name, *weight, reward));
+            }
+            AnyReward::Group(reward) => {
+                groups = Some(groups.unwrap_or_default().with(name, *weight, reward));
+                of_groups.insert(name.clone(), *weight);
+            }
         }
     }
-    let name = RouteTarget::Sum(terms.clone()).to_string();
-    let router = sum_of_samples(router, pattern, &name, samples);
-    Ok(sum_of_groups(router, pattern, groups))
-}
-
-fn sum_of_samples(
-    router: Router,
-    pattern: &str,
-    name: &str,
-    terms: Vec<(&String, f64, SharedReward)>,
-) -> Router {
-    if terms.is_empty() {
-        return router;
+    if let Some(sum) = samples {
+        router = router.route_named(pattern, &RouteTarget::Sum(terms.clone()).to_string(), sum);
     }
-    let sum = terms
-        .into_iter()
-        .fold(WeightedSum::default(), |sum, (name, weight, reward)| sum.with(name, weight, reward));
-    router.route_named(pattern, name, sum)
-}
-
-fn sum_of_groups(
-    router: Router,
-    pattern: &str,
-    terms: Vec<(&String, f64, SharedGroupReward)>,
-) -> Router {
-    if terms.is_empty() {
-        return router;
+    if let Some(sum) = groups {
+        router = router.route_groups(pattern, &RouteTarget::Sum(of_groups).to_string(), sum);
     }
-    let own = terms.iter().map(|(name, weight, _)| ((*name).clone(), *weight)).collect();
-    let name = RouteTarget::Sum(own).to_string();
-    let sum = terms.into_iter().fold(WeightedGroupSum::default(), |sum, (name, weight, reward)| {
-        sum.with(name, weight, reward)
-    });
-    router.route_groups(pattern, &name, sum)
+    Ok(router)
 }
 
 fn route_key(pattern: &str) -> String {

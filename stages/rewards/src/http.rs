@@ -1,12 +1,13 @@
 //! Rewards that a server computes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollpacker_stages::catalog::{About, CatalogError};
 use rollpacker_stages::documented;
 use rollpacker_stages::reward::{BatchReward, Batched, Call};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
 use super::field::{Field, Fields, fields, object};
@@ -146,21 +147,35 @@ impl Remote {
         scores.pop().expect("invariant: one score for one sample")
     }
 
-    /// Returns an object with a list for each field: its values for all calls, in their order. Returns an error if a field of any call is
-    /// unreadable.
-    fn lists(&self, calls: &[Call]) -> Result<Value, RewardError> {
-        let list = |field: &Field| -> Result<Value, RewardError> {
-            calls.iter().map(|call| field.of(&call.sample)).collect()
-        };
-        let lists = self.fields.iter().map(|(name, field)| Ok((name.clone(), list(field)?)));
-        Ok(Value::Object(lists.collect::<Result<Map<_, _>, _>>()?))
+    /// Scores samples, given their fields, in one request.
+    async fn batch(
+        &self,
+        samples: Vec<Map<String, Value>>,
+    ) -> Result<Vec<Result<Score, RewardError>>, RewardError> {
+        let count = samples.len();
+        let mut lists: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (name, value) in samples.into_iter().flatten() {
+            lists.entry(name).or_default().push(value);
+        }
+        let answer = self.endpoint.post(&json!(lists)).await?;
+        answer::scores(&answer, count, self.score.as_deref())
     }
 }
 
 impl BatchReward for Remote {
+    /// A sample whose fields cannot be read has an error of its own and is not sent.
     async fn score(&self, calls: &[Call]) -> Result<Vec<Result<Score, RewardError>>, RewardError> {
-        let answer = self.endpoint.post(&self.lists(calls)?).await?;
-        answer::scores(&answer, calls.len(), self.score.as_deref())
+        let mut scores = Vec::with_capacity(calls.len());
+        let mut readable = Vec::new();
+        for call in calls {
+            let fields = object(&self.fields, &call.sample);
+            scores.push(fields.map(|fields| readable.push(fields)));
+        }
+        let found = if readable.is_empty() { Vec::new() } else { self.batch(readable).await? };
+        let mut found = found.into_iter();
+        let mut of_sent =
+            |()| found.next().expect("invariant: one score for each sample that was sent");
+        Ok(scores.into_iter().map(|sent| sent.and_then(&mut of_sent)).collect())
     }
 }
 

@@ -106,6 +106,33 @@ fn tests_that_do_not_depend_on_the_solution_are_not_counted() {
 }
 
 #[test]
+fn tests_that_skip_themselves_are_not_counted() {
+    let (right, wrong) = (fenced("def f(x):\n    return x + 1"), fenced("def f(x):\n    return x"));
+    for skipped in [
+        "import pytest\n@pytest.mark.skip\ndef test_f():\n    assert f(1) == 3",
+        "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 3",
+        "import pytest\npytest.importorskip('no_such_module')\ndef test_f():\n    assert f(1) == 3",
+        "import unittest\n@unittest.skip('no')\nclass TestF(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), 3)",
+    ] {
+        // The first text does not depend on the solution.
+        let truth = serde_json::json!(["assert True", skipped, "assert f(1) == 2"]).to_string();
+        check(&right, &truth, (1.0, "passed"));
+        check(&wrong, &truth, (0.0, "failed"));
+        let found = score(&FRACTION, &right, &truth).expect("it is scored");
+        assert_eq!(found.value, 1.0, "{skipped}");
+        check(&right, &serde_json::json!([skipped]).to_string(), (0.0, "failed"));
+    }
+    // The test after a skipped one does not depend on the solution.
+    let independent = "import pytest\ndef test_a():\n    pytest.skip()\ndef test_b():\n    assert True\ndef test_c():\n    assert f(1) == 2";
+    let found = score(&FRACTION, &wrong, independent).expect("it is scored");
+    assert_eq!(found.value, 0.0, "{:?}", found.labels);
+    // The name of the class is not that of a test.
+    let none = "class Checks:\n    def test_f(self):\n        assert f(1) == 2";
+    let truth = serde_json::json!(["assert f(1) == 2", none]).to_string();
+    check(&right, &truth, (0.0, "failed"));
+}
+
+#[test]
 fn an_import_prefix_precedes_the_solution_of_assertions() {
     let truth =
         r#"{"test": "assert f(Pair()) == 3", "import_prefix": "class Pair:\n    a, b = 1, 2"}"#;
@@ -278,6 +305,38 @@ fn calls() {
         r#"{"fn_name": "pair", "inputs": [[1]], "outputs": [2]}"#,
         (0.0, "runtime_error"),
     );
+}
+
+#[test]
+fn integers_of_any_length() {
+    let power = format!("1{}", "0".repeat(5000));
+    let truth =
+        serde_json::json!({"fn_name": "f", "inputs": ["5000"], "outputs": [power]}).to_string();
+    check(&fenced("def f(n): return 10 ** n"), &truth, (1.0, "passed"));
+    check(&fenced("def f(n): return 10 ** n + 1"), &truth, (0.0, "failed"));
+}
+
+/// As in LeetCodeDataset.
+#[test]
+fn the_entry_point_may_be_a_method() {
+    let truth = serde_json::json!({
+        "prompt": "from typing import *\n\nclass Node:\n    def __init__(self, value, next=None):\n        self.value, self.next = value, next\n",
+        "entry_point": "Solution().reverse",
+        "test": "def check(candidate):\n    head = candidate(Node(1, Node(2)))\n    assert (head.value, head.next.value) == (2, 1)",
+    })
+    .to_string();
+    let method = "class Solution:\n    def reverse(self, head: Optional[Node]) -> Optional[Node]:\n        last = None\n        \
+        while head:\n            head.next, last, head = last, head, head.next\n        return last";
+    check(&fenced(method), &truth, (1.0, "passed"));
+    // As in ROLL.
+    let in_prefix = truth.replace("\"prompt\"", "\"import_prefix\"");
+    check(&fenced(method), &in_prefix, (1.0, "passed"));
+    check(
+        &fenced(&method.replace("return last", "return Node(2, Node(2))")),
+        &truth,
+        (0.0, "failed"),
+    );
+    check(&fenced("def reverse(head): return head"), &truth, (0.0, "runtime_error"));
 }
 
 #[test]

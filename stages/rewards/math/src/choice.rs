@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::regex;
+
 /// LaTeX commands that only change the appearance of their argument.
 const STYLES: &str = r"\\(?:text[a-z]*|math(?:rm|bf|it|sf|tt|cal|bb|scr|frak|normal)|boldsymbol|bm|mbox|hbox|fbox|boxed|operatorname|emph|underline|rm|bf)\s*";
 
@@ -24,26 +26,22 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         format!(r"{STYLES}\s(.)"),
         r"(?i:option|choice|answer)\b\s*:?\s*(.*)".to_owned(),
     ];
-    pairs.iter().map(|pair| valid(&format!(r"(?s)^{pair}$"))).collect()
+    pairs.iter().map(|pair| regex(&format!(r"(?s)^{pair}$"))).collect()
 });
 
 /// A letter by itself, or as the label of the text that follows.
-static LABEL: LazyLock<Regex> = LazyLock::new(|| valid(r"^([A-Za-z])(?:$|[)\]}.:,])"));
+static LABEL: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z])(?:$|[)\]}.:,])"));
 
 /// A label in a style command at the start of a text, with the space that follows: `\textbf{(B)}\ `, `\text{B.}`. A closing bracket, a
 /// period or a colon must follow the letter.
 static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
-    valid(&format!(
+    regex(&format!(
         r"^{STYLES}\{{\s*[(\[]?([A-Za-z])[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"
     ))
 });
 
 /// The maximum number of wrappers that are removed.
 const MAX_WRAPPERS: usize = 8;
-
-fn valid(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("invariant: the pattern is valid")
-}
 
 /// Returns the letter, in upper case, that is the whole text or the label at its beginning: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
 /// `\textbf{(B)} 5`. Returns `None` for any other text.

@@ -30,10 +30,10 @@ pub enum Check {
     Entry {
         /// The code that defines `check`.
         test: String,
-        /// The name of the function to check.
+        /// The function to check: a name, or an expression that begins with the name of a class, such as `Solution().add`.
         entry_point: String,
-        /// The code that the solution completes. The test may use the functions that the prompt defines. If it is `None` or not a complete
-        /// program, the test may use the names of the solution instead.
+        /// The code that the solution completes. The test may use the functions that the prompt defines. If it is `None`, empty or not a
+        /// complete program, the test may use those of `import_prefix` instead.
         prompt: Option<String>,
         /// Code before the solution, such as imports; may be empty.
         import_prefix: String,
@@ -131,8 +131,8 @@ impl Check {
     }
 
     /// Returns the number of test cases or, for [`Tests`](Self::Tests), the number of texts, because their cases are counted only when they
-    /// run. A verdict has fewer cases if cases are skipped after a failure, if tests skip themselves, or if some tests do not depend on
-    /// the solution.
+    /// run. A verdict has fewer cases if it is not [complete](crate::Verdict::complete), if tests skip themselves, or if some tests do not
+    /// depend on the solution.
     #[must_use]
     pub fn min_cases(&self) -> usize {
         match self {

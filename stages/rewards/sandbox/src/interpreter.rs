@@ -24,7 +24,8 @@ pub(super) struct Interpreter {
     /// The path of the program itself.
     pub(super) executable: PathBuf,
     prefixes: Vec<PathBuf>,
-    packages: Vec<PathBuf>,
+    /// The folders of installed packages.
+    pub(super) packages: Vec<PathBuf>,
 }
 
 impl Interpreter {
@@ -54,10 +55,5 @@ impl Interpreter {
     /// Returns the folders that must be visible for the interpreter to run.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.prefixes.iter().chain(&self.packages).map(PathBuf::as_path)
-    }
-
-    /// Returns the folders of installed packages.
-    pub(super) fn packages(&self) -> &[PathBuf] {
-        &self.packages
     }
 }

@@ -20,31 +20,27 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,
-    /// `true` if full isolation requires the layer.
-    required: bool,
     /// `Ok` if the layer is active: its scope, such as `for each job`, or, for the layer `user`, the user of the runs. `Err` with the reason
     /// if the layer is missing.
     state: Result<String, String>,
 }
 
-/// Namespaces: the kernel's name, the displayed name, and `true` if full isolation requires it.
-const NAMESPACES: [(&str, &str, bool); 6] = [
-    ("user", "user namespace", true),
-    ("pid", "pid namespace", true),
-    ("mnt", "mount namespace", true),
-    ("net", "network namespace", true),
-    ("ipc", "ipc namespace", true),
-    ("uts", "uts namespace", true),
+/// Namespaces: the kernel's name and the displayed name.
+const NAMESPACES: [(&str, &str); 6] = [
+    ("user", "user namespace"),
+    ("pid", "pid namespace"),
+    ("mnt", "mount namespace"),
+    ("net", "network namespace"),
+    ("ipc", "ipc namespace"),
+    ("uts", "uts namespace"),
 ];
 
 impl Probe {
     /// Builds the probe from the facts about a trial process. A namespace counts as isolated if it differs from that of this process.
     pub(super) fn of(config: &SandboxConfig, facts: &IsolationFacts) -> Self {
-        let mut layers: Vec<_> = NAMESPACES
-            .iter()
-            .map(|(link, name, required)| namespace(facts, link, name, *required))
-            .collect();
-        layers.push(Layer { name: "seccomp", required: true, state: Ok("for each run".into()) });
+        let mut layers: Vec<_> =
+            NAMESPACES.iter().map(|(link, name)| namespace(facts, link, name)).collect();
+        layers.push(Layer { name: "seccomp", state: Ok("for each run".into()) });
         layers.push(user(facts));
         let cgroups = facts.cgroups.clone();
         Self { isolation: config.isolation, layers, limits: limits(config), cgroups }
@@ -52,25 +48,24 @@ impl Probe {
 
     /// Returns a probe without any isolation, because of `reason`.
     pub(super) fn failed(config: &SandboxConfig, reason: &str) -> Self {
-        let layer = Layer { name: "isolation", required: true, state: Err(reason.into()) };
+        let layer = Layer { name: "isolation", state: Err(reason.into()) };
         let cgroups = "not tried".into();
         Self { isolation: config.isolation, layers: vec![layer], limits: limits(config), cgroups }
     }
 
-    /// Returns `true` if all required layers are active.
+    /// Returns `true` if all layers are active.
     #[must_use]
     pub fn is_isolated(&self) -> bool {
         self.missing().next().is_none()
     }
 
     fn missing(&self) -> impl Iterator<Item = String> {
-        let missing = self.layers.iter().filter(|layer| layer.required);
-        missing.filter_map(|layer| {
+        self.layers.iter().filter_map(|layer| {
             layer.state.as_ref().err().map(|why| format!("{} ({why})", layer.name))
         })
     }
 
-    /// Returns an error if full isolation is requested and a required layer is missing.
+    /// Returns an error if full isolation is requested and a layer is missing.
     pub(super) fn check(&self) -> Result<(), SandboxError> {
         let missing: Vec<_> = self.missing().collect();
         if self.isolation == Isolation::None || missing.is_empty() {
@@ -100,21 +95,17 @@ impl fmt::Display for Probe {
     }
 }
 
-fn namespace(facts: &IsolationFacts, link: &str, name: &'static str, required: bool) -> Layer {
-    let own = |link: &str| {
-        fs::read_link(format!("/proc/self/ns/{link}"))
-            .map(|path| path.to_string_lossy().into_owned())
-    };
-    let of_job = facts.inner.get(link).filter(|inner| facts.outer.get(link) != Some(inner));
-    let state = match (own(link), facts.inner.get(link)) {
+fn namespace(facts: &IsolationFacts, link: &str, name: &'static str) -> Layer {
+    let state = match (fs::read_link(format!("/proc/self/ns/{link}")), facts.inner.get(link)) {
         (Err(error), _) => Err(error.to_string()),
         (Ok(_), None) => Err("not reported".into()),
-        (Ok(own), Some(inner)) if own == *inner => Err("shared with this process".into()),
-        (Ok(_), Some(_)) => {
-            Ok(if of_job.is_some() { "for each job" } else { "for each slot" }.into())
+        (Ok(own), Some(inner)) if own.to_string_lossy() == *inner => {
+            Err("shared with this process".into())
         }
+        (Ok(_), inner) if inner == facts.outer.get(link) => Ok("for each slot".into()),
+        (Ok(_), Some(_)) => Ok("for each job".into()),
     };
-    Layer { name, required, state }
+    Layer { name, state }
 }
 
 fn user(facts: &IsolationFacts) -> Layer {
@@ -123,7 +114,7 @@ fn user(facts: &IsolationFacts) -> Layer {
     } else {
         Ok(format!("runs are uid {}", facts.uid))
     };
-    Layer { name: "user", required: true, state }
+    Layer { name: "user", state }
 }
 
 fn limits(config: &SandboxConfig) -> String {

@@ -80,10 +80,8 @@ pub(super) struct Boot<'a> {
     packages: &'a [PathBuf],
     preload: &'a [String],
     isolated: bool,
-    /// The user to which the zygote changes; `None` if it keeps its user.
-    uid: Option<u32>,
-    /// The group to which the zygote changes; `None` if it keeps its group.
-    gid: Option<u32>,
+    /// The id of the user and the group to which the zygote changes; `None` if it keeps its own.
+    nobody: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -120,16 +118,14 @@ impl Setup {
     pub(super) fn boot(&self) -> Boot<'_> {
         let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
             self.config;
-        let nobody = (self.privileged && self.isolated()).then_some(NOBODY);
         Boot {
             modules: MODULES,
             filters: &self.filters,
             limits: ProcessLimits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
-            packages: self.interpreter.packages(),
+            packages: &self.interpreter.packages,
             preload: &self.config.preload,
             isolated: self.isolated(),
-            uid: nobody,
-            gid: nobody,
+            nobody: (self.privileged && self.isolated()).then_some(NOBODY),
         }
     }
 

@@ -45,9 +45,9 @@ pub struct Verdict {
     /// The results of the test cases, in order. If the job ended early, the remaining cases count as failed, as far as their number is
     /// known.
     pub cases: Vec<Case>,
-    /// The number of cases that were left out because they also pass without the solution; 0 if the job ended early.
-    #[serde(default)]
-    pub independent: usize,
+    /// `true` if all tests were run: no case was left out because an earlier case failed, and the job did not end early. Tests that skip
+    /// themselves, and tests that pass without the solution, have run but are no cases.
+    pub complete: bool,
     /// The beginning of the standard output of solution and tests, at most 1048576 characters; of a program, at most 4096 characters per
     /// run. Empty if the job ended early.
     pub stdout: String,
@@ -111,7 +111,9 @@ pub(super) fn parse_complete(report: &[u8]) -> Result<Verdict, SandboxError> {
         serde_json::Deserializer::from_slice(cases).into_iter::<Vec<Case>>().next()?.ok()
     });
     if let Some(cases) = cases {
-        return Ok(Verdict { cases, ..Verdict::default() });
+        // Cases are left out only after a failure.
+        let complete = cases.iter().all(|case| case.outcome == Outcome::Passed);
+        return Ok(Verdict { cases, complete, ..Verdict::default() });
     }
     let message = format!("no verdict in the {} bytes of the report", report.len());
     Ok(incomplete_verdict(lines, Case { outcome: Outcome::Failed, seconds: 0.0, message }))
@@ -148,12 +150,8 @@ pub(super) fn mark_out_of_memory(mut verdict: Verdict) -> Verdict {
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
-        let message = std::mem::take(&mut case.message);
-        *case = Case {
-            outcome: Outcome::Memory,
-            message: format!("{WHY}\n{message}").trim_end().into(),
-            ..*case
-        };
+        case.outcome = Outcome::Memory;
+        case.message = format!("{WHY}\n{}", case.message).trim_end().into();
     }
     verdict
 }
@@ -223,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_report_that_cannot_be_read_is_a_verdict_from_there_on() {
-        let verdict = r#"{"verdict": {"cases": [], "stdout": "", "stderr": ""}}"#;
+        let verdict = r#"{"verdict": {"cases": [], "complete": true, "stdout": "", "stderr": ""}}"#;
         for line in [
             "{\"case\": {\"outcome\": \"passed\", \"seconds\": NaN, \"message\": \"\"}}",
             "x",

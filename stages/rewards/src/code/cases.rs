@@ -3,7 +3,7 @@
 //! | form | datasets | shape |
 //! |---|---|---|
 //! | tests | KodCode, ROLL `assert` and `pytest` | Python text, a list of such texts, or `{"test": ...}` |
-//! | entry | HumanEval, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
+//! | entry | HumanEval, LeetCodeDataset, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
 //! | calls | LiveCodeBench, TACO, APPS | `{"fn_name", "inputs", "outputs"}` |
 //! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
 //! | text | ROLL `text` | Python text with `{response}` in it |
@@ -85,11 +85,10 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
             return code_of(object, raw);
         }
     }
-    let found = object.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     Err(wrong(
         "ground_truth",
         "test, inputs and outputs, stdin and expected_stdout, or test_cases",
-        &found,
+        &keys(object),
     ))
 }
 

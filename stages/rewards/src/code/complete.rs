@@ -14,7 +14,7 @@ pub(super) struct Completed {
     pub(super) preamble: String,
 }
 
-/// Combines a prompt, which ends within the function `entry_point`, with code that contains the whole function or only its body.
+/// Combines a prompt, which ends within the function or class `entry_point`, with code that contains all of it or only the body.
 pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed {
     let outline = Outline::of(code);
     if !outline.is_body
@@ -28,13 +28,14 @@ pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed
     Completed { solution: format!("{prompt}{}", indented(code)), preamble: String::new() }
 }
 
-/// Returns the part of a prompt before the function `entry_point` and its decorators, or all of the prompt if it has no such function.
+/// Returns the part of a prompt before the function or class `entry_point` and its decorators, or all of the prompt if it has no such
+/// definition.
 fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
     let is_header = |line: &str| {
         let line = line.strip_prefix("async ").unwrap_or(line);
-        let name =
-            line.strip_prefix("def ").and_then(|line| line.trim_start().strip_prefix(entry_point));
-        name.is_some_and(|rest| rest.trim_start().starts_with(['(', '[']))
+        let name = line.strip_prefix("def ").or_else(|| line.strip_prefix("class "));
+        let rest = name.and_then(|line| line.trim_start().strip_prefix(entry_point));
+        rest.is_some_and(|rest| rest.trim_start().starts_with(['(', '[', ':']))
     };
     let mut end = 0;
     for line in prompt.split_inclusive('\n') {
@@ -46,7 +47,7 @@ fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
     if end == prompt.len() {
         return prompt;
     }
-    // Decorators belong to the function.
+    // Decorators belong to the definition.
     let is_decorator =
         |line: &&Statement<'_>| matches!(line.tokens.first(), Some((_, Token::Sign("@"))));
     let lines = statements(&prompt[..end]);

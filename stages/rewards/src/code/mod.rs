@@ -52,8 +52,8 @@ pub enum CodeScore {
 ///
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
 /// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
-/// why that case did not pass. A case that is not run, because an earlier case failed or the job ended early, counts as not passed. If
-/// fewer cases are counted than there are texts of tests, the difference counts as not passed, too.
+/// why that case did not pass. If an earlier case failed or the job ended early, the cases that were not run count as not passed, as far as
+/// their number is known; of texts that were not run, each counts as one case. Tests that skip themselves do not count.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,
@@ -152,8 +152,8 @@ impl Reward for Code {
         };
         let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
         let executions = judge_limits(&mut verdict, &context.limits, reference_time(sample)?);
-        let counted = job.check.min_cases().saturating_sub(verdict.independent);
-        let cases = verdict.cases.len().max(counted);
+        let min_cases = if verdict.complete { 0 } else { job.check.min_cases() };
+        let cases = verdict.cases.len().max(min_cases);
         let passed = fraction(verdict.passed(), cases);
         let mut score = Score::from(self.value(passed))
             .component("passed", passed)
@@ -180,11 +180,18 @@ fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Prog
 /// Returns the definitions that a check requires of a solution.
 fn wanted(check: &Check) -> Wanted {
     match check {
-        Check::Entry { entry_point, prompt, .. } => Wanted::names([entry_point], prompt.is_some()),
+        Check::Entry { entry_point, prompt, .. } => {
+            Wanted::names([first_name(entry_point)], prompt.is_some())
+        }
         Check::Calls { function, .. } => Wanted::names([function, "Solution"], false),
         Check::Tests { tests, .. } => Wanted::of_tests(tests),
         Check::Stdio { .. } | Check::Runs | Check::Text { .. } => Wanted::Program,
     }
+}
+
+/// Returns the name with which an entry point begins: `Solution` for `Solution().add`.
+fn first_name(entry_point: &str) -> &str {
+    entry_point.split(|it: char| !it.is_alphanumeric() && it != '_').next().unwrap_or_default()
 }
 
 /// Returns the solution for the extracted code. If the check has a prompt and the code is only the body of the function, the prompt is
@@ -193,7 +200,7 @@ fn solution(code: String, check: &mut Check) -> String {
     let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
         return code;
     };
-    let Completed { solution, preamble } = complete(&code, prompt, entry_point);
+    let Completed { solution, preamble } = complete(&code, prompt, first_name(entry_point));
     if !import_prefix.is_empty() && !import_prefix.ends_with('\n') {
         import_prefix.push('\n');
     }

@@ -96,6 +96,34 @@ async fn one_number_is_not_the_score_of_several_samples() {
 }
 
 #[tokio::test]
+async fn an_unreadable_sample_of_a_batch_has_an_error_of_its_own() {
+    let server = Server::start(|_, request| {
+        let count = request.body["label"].as_array().expect("a list").len();
+        Reply::json(&json!({"scores": (0..count).collect::<Vec<_>>()}))
+    })
+    .await;
+    let fields = json!({"label": "ground_truth", "extra": "extra_info"});
+    let options = json!({"form": "batch", "max_batch": 3, "max_wait_s": 60.0, "fields": fields});
+    let reward = reward(&server.url, options);
+    let scored = async |extras: [&str; 3]| {
+        let samples =
+            extras.map(|extra| Sample { extra_info: Some(extra.to_owned()), ..sample("x") });
+        let context = Context::detached();
+        let scores = join_all(samples.iter().map(|sample| reward.score(sample, &context))).await;
+        scores
+            .into_iter()
+            .map(|score| score.map(|score| score.value).map_err(|error| error.reason))
+            .collect::<Vec<_>>()
+    };
+    let found = scored(["{}", "[1]", "{}"]).await;
+    assert_eq!((&found[0], &found[2]), (&Ok(0.0), &Ok(1.0)));
+    let error = found[1].as_ref().expect_err("unreadable");
+    assert!(error.starts_with("field `extra_info`: expected a JSON object"), "{error}");
+    assert!(scored(["", "x", "1"]).await.iter().all(Result::is_err));
+    assert_eq!(server.requests().len(), 1, "a batch without a readable sample is not sent");
+}
+
+#[tokio::test]
 async fn fields_have_the_configured_names() {
     let server = Server::start(|_, _| Reply::json(&json!({"acc": true, "score": 7}))).await;
     let fields = json!({"q": "messages", "src": "data_source", "extra": "extra_info"});

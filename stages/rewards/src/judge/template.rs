@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::{RewardError, Sample};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::field::{content, messages};
@@ -94,37 +94,23 @@ impl Template {
         let messages = messages(sample)?;
         let extra = sample.extra()?;
         let fence = fence(sample);
-        let input = TemplateInput { sample, response, verdict, messages, extra, fence };
-        let system = self.text(SYSTEM, &input)?;
-        let system = (!system.is_empty()).then(|| message("system", system));
-        Ok(system.into_iter().chain([message("user", self.text(PROMPT, &input)?)]).collect())
-    }
-
-    fn text(&self, name: &'static str, input: &TemplateInput<'_>) -> Result<String, RewardError> {
-        let failed = |error: minijinja::Error| {
-            RewardError::fatal(format_args!("the judge's template `{name}`: {error}"))
-        };
-        let TemplateInput { sample, response, verdict, messages, extra, fence } = input;
-        let response = format!("[{fence}]\n{}\n[/{fence}]", defused(response));
-        let template = self.environment.get_template(name).map_err(failed)?;
-        let text = template.render(context! {
+        let variables = context! {
             data_source => sample.data_source,
             ground_truth => sample.ground_truth,
-            question => question(messages),
-            response, verdict, messages, extra, fence,
-        });
-        text.map_err(failed)
+            question => question(&messages),
+            response => format!("[{fence}]\n{}\n[/{fence}]", defused(response)),
+            verdict, messages, extra, fence,
+        };
+        let text = |name| {
+            let text = self.environment.get_template(name).and_then(|it| it.render(&variables));
+            text.map_err(|error| {
+                RewardError::fatal(format_args!("the judge's template `{name}`: {error}"))
+            })
+        };
+        let system = text(SYSTEM)?;
+        let system = (!system.is_empty()).then(|| message("system", system));
+        Ok(system.into_iter().chain([message("user", text(PROMPT)?)]).collect())
     }
-}
-
-/// The values of the template variables.
-struct TemplateInput<'a> {
-    sample: &'a Sample,
-    response: &'a str,
-    verdict: &'a str,
-    messages: Vec<Value>,
-    extra: Map<String, Value>,
-    fence: String,
 }
 
 fn message(role: &str, content: String) -> Message {

@@ -56,6 +56,33 @@ async fn a_request_has_the_fields_of_the_sample() {
     assert_eq!(found.labels["keys"], "data_source extra_info ground_truth id messages response");
 }
 
+/// The program reads 65536 bytes of a request at most before it answers, and the rest of the line afterwards.
+#[tokio::test]
+async fn a_process_may_answer_before_it_has_read_the_request() {
+    let python = r#"
+import os, re
+text = b""
+while True:
+    while not (number := re.match(rb'[^\n]*?"id":(\d+)', text)):
+        text += os.read(0, 65536)
+    os.write(1, b'{"id": %s, "score": %d}\n' % (number[1], os.getpid()))
+    while b"\n" not in text:
+        text += os.read(0, 65536)
+    text = text[text.index(b"\n") + 1:]
+"#;
+    let command = ["python3", "-c", python].map(str::to_owned).to_vec();
+    let options = ProcessOptions { command, processes: 1, fields: all() };
+    let reward = ProcessReward::new(options).expect("options");
+    let long = "x".repeat(1 << 20);
+    let mut processes = std::collections::BTreeSet::new();
+    for response in [&long, "short", &long, &long] {
+        let scored = tokio::time::timeout(Duration::from_secs(30), score(&reward, response));
+        let found = scored.await.expect("it answers in time").expect("scores");
+        processes.insert(found.value.to_bits());
+    }
+    assert_eq!(processes.len(), 1, "the process was not killed");
+}
+
 #[tokio::test]
 async fn errors_are_of_their_kind_and_end_no_process() {
     let reward =

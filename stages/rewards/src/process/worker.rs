@@ -20,6 +20,8 @@ pub(super) struct Worker {
     /// The process group. Its id equals the id of the process.
     group: Option<Pid>,
     stdin: ChildStdin,
+    /// The requests, or the rest of one, that the process has not read yet.
+    unsent: VecDeque<u8>,
     stdout: BufReader<ChildStdout>,
     stderr: ChildStderr,
     output: Tail,
@@ -42,10 +44,11 @@ const GRACE: Duration = Duration::from_secs(1);
 impl Worker {
     /// Starts a process in a process group of its own. Any failure is a fatal error.
     pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
-        let name = command.first().map_or("", String::as_str);
-        let failed =
-            |error: io::Error| RewardError::fatal(format_args!("cannot start `{name}`: {error}"));
-        let (program, arguments) = command.split_first().ok_or_else(|| failed(not_found()))?;
+        let (program, arguments) =
+            command.split_first().expect("invariant: a pool has a program to start");
+        let failed = |error: io::Error| {
+            RewardError::fatal(format_args!("cannot start `{program}`: {error}"))
+        };
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -64,6 +67,7 @@ impl Worker {
             child,
             group,
             stdin: stdin.expect(piped),
+            unsent: VecDeque::new(),
             stdout: BufReader::new(stdout.expect(piped)),
             stderr: stderr.expect(piped),
             output: Tail::default(),
@@ -98,24 +102,29 @@ impl Worker {
         })
     }
 
-    /// Writes a line and reads one, while collecting standard error.
+    /// Writes a line and reads one, while collecting standard error. A process may answer before it has read the whole line; the rest then
+    /// precedes the next line.
     async fn exchange(&mut self, line: &str) -> io::Result<Vec<u8>> {
-        let Self { stdin, stdout, stderr, output, .. } = self;
+        let Self { stdin, unsent, stdout, stderr, output, .. } = self;
+        unsent.extend(line.as_bytes());
         let write = async {
             // Write errors are ignored: a process that does not read either reports the reason or exits, which makes a better message.
-            drop(stdin.write_all(line.as_bytes()).await);
+            if stdin.write_all_buf(unsent).await.is_err() {
+                unsent.clear();
+            }
             drop(stdin.flush().await);
+            std::future::pending::<Infallible>().await
         };
         let mut answer = Vec::new();
         let mut stdout = stdout.take(MAX_LINE);
-        let talk = async { tokio::join!(write, stdout.read_until(b'\n', &mut answer)).1 };
         let listen = async {
             output.collect(stderr).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
             biased;
-            read = talk => read.map(|_| answer),
+            never = write => match never {},
+            read = stdout.read_until(b'\n', &mut answer) => read.map(|_| answer),
             never = listen => match never {},
         }
     }
@@ -183,8 +192,4 @@ impl Tail {
         let surplus = text.chars().count().saturating_sub(MAX_QUOTE);
         text.chars().skip(surplus).collect()
     }
-}
-
-fn not_found() -> io::Error {
-    io::Error::from(io::ErrorKind::NotFound)
 }

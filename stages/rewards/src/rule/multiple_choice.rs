@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::answer_in::AnswerIn;
 use super::normal_form::SQUAD;
+use super::regex;
 
 documented! {
     /// 1 if a response chooses the right letter, otherwise 0. Without a list of choices, the letters are A to H.
@@ -65,18 +66,14 @@ const OPENING: &str =
 /// A statement such as `the answer is B`.
 static STATED: LazyLock<Regex> = LazyLock::new(|| {
     let stated = r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?";
-    valid(&format!(r"{stated}{OPENING}([a-z])\b[^a-z'’]?"))
+    regex(&format!(r"{stated}{OPENING}([a-z])\b[^a-z'’]?"))
 });
 /// A letter in bold text, optionally followed by the text of its choice.
 static BOLD: LazyLock<Regex> =
-    LazyLock::new(|| valid(r"\*\*\s*\(?([A-Z])\)?\s*(?:[.:)][^*]*)?\*\*"));
+    LazyLock::new(|| regex(r"\*\*\s*\(?([A-Z])\)?\s*(?:[.:)][^*]*)?\*\*"));
 /// A capital letter that stands alone.
 static ALONE: LazyLock<Regex> =
-    LazyLock::new(|| valid(r"(?:^|[^\p{L}\p{N}'’])([A-Z])(?:$|[^\p{L}\p{N}'’])"));
-
-fn valid(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("invariant: the pattern is valid")
-}
+    LazyLock::new(|| regex(r"(?:^|[^\p{L}\p{N}'’])([A-Z])(?:$|[^\p{L}\p{N}'’])"));
 
 impl Choices {
     /// Reads the choices of a sample; empty if it has none.

@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-static ARTICLES: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\b(a|an|the)\b").expect("invariant: the pattern is valid"));
+use super::regex;
+
+static ARTICLES: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(a|an|the)\b"));
 
 /// The differences to ignore when texts are compared. Surrounding and repeated blanks are always ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::regex;
+
 /// Boxes that make up one answer, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boxes(Vec<Boxed>);
@@ -68,8 +70,7 @@ impl Boxed {
 static NAME: LazyLock<Regex> = LazyLock::new(|| {
     let decorations = r"(?:_(?:\{[^{}]*\}|[A-Za-z0-9])|\^(?:\{[*'\\a-z]*\}|\*)|')*";
     let name = format!(r"\\?[A-Za-z]+{decorations}(?:\s*\([A-Za-z0-9, ]*\))?");
-    let pattern = format!(r"(?:^|[\s${{(,;&]|\\quad|\\\\)({name})\s*&?\s*=\s*$");
-    Regex::new(&pattern).expect("invariant: the pattern is valid")
+    regex(&format!(r"(?:^|[\s${{(,;&]|\\quad|\\\\)({name})\s*&?\s*=\s*$"))
 });
 
 /// The number of bytes before a box in which its name is searched.

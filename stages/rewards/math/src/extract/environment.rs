@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::{Candidate, Content, boxes};
+use crate::regex;
 
 /// A formula, by byte offsets in the text. `begin` and `end` include the delimiters and a percent sign after the formula; `content` is the
 /// range without them. `percent` is `true` if there is such a sign.
@@ -96,10 +97,6 @@ static PERCENT: LazyLock<Regex> =
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s*(?:,?\s?and|,?\s?or|,)\s*$"));
 static FRACTION: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^-?\\frac\{-?[0-9]+(?:[.,][0-9]+)?\}\{-?[0-9]+(?:[.,][0-9]+)?\}"));
-
-fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("invariant: the pattern is a constant that a test compiles")
-}
 
 fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
     let formula = |formula: &Formula| (formula.content(text).to_owned(), formula.percent);

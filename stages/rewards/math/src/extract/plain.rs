@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::{Captures, Regex};
 
 use super::{Candidate, Content};
+use crate::regex;
 
 /// Returns numbers and arithmetic that the text announces as the answer. A value before an equality sign is left out, except after "final
 /// answer ... is".
@@ -51,13 +52,6 @@ static ANNOUNCED: LazyLock<Vec<(Regex, i32)>> = LazyLock::new(|| {
     .map(|(pattern, priority)| (regex(&format!("(?s){pattern}")), priority))
     .into()
 });
-
-fn regex(pattern: &str) -> Regex {
-    regex::RegexBuilder::new(pattern)
-        .size_limit(64 << 20)
-        .build()
-        .expect("invariant: the pattern is a constant that a test compiles")
-}
 
 fn candidate(captures: &Captures<'_>, priority: i32) -> Option<Candidate> {
     let group = |name: &str| captures.name(name).map(|found| found.as_str());

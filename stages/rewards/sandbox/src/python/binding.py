@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import re
 
 # The imports that competition datasets expect before the solution.
 PRELUDE = """
@@ -73,6 +74,13 @@ def bind(space, used, imported, names, get):
             space[name] = get(name)
     for name, value in trusted(used).items():
         space.setdefault(name, value)
+
+
+def bind_entry(space, entry_point, get):
+    """Binds the name of the solution with which an entry point begins, and returns the object of the entry point."""
+    name = re.match(r"\w*", entry_point).group()
+    space[name] = get(name)
+    return eval(entry_point, {name: space[name]})
 
 
 def starred(used, imported, names):

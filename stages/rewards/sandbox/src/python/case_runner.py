@@ -5,6 +5,7 @@ import mmap
 import signal
 import sys
 import types
+import unittest
 
 import rollpacker_wire as wire
 from rollpacker_pytest_shim import Skipped
@@ -66,8 +67,9 @@ class CaseRunner:
         # solution.
         self.passed_by_claim, self.passed_without_requests = set(), set()
         # `undecided`: the tests did something that a copy cannot reproduce. `dropped`: the number of cases that do not depend on the
-        # solution. `skipped`: the number of tests that skipped themselves.
-        self.undecided, self.dropped, self.skipped = False, 0, 0
+        # solution. `skipped`: the number of tests that skipped themselves. `without_tests`: the number of texts without a collected test.
+        # `complete`: no case was left out because an earlier case failed.
+        self.undecided, self.dropped, self.skipped, self.without_tests, self.complete = False, 0, 0, 0, True
         # The remaining seconds for judging cases again.
         self.recheck_seconds = RECHECK_FACTOR * max(float(seconds) for seconds in self.seconds)
         self.fatal_result = None
@@ -82,6 +84,7 @@ class CaseRunner:
     def case(self, body):
         """Runs one case. `body` raises an error if the case fails. If all further cases would fail in the same way, they are not run."""
         if self.stop and any(case["outcome"] != "passed" for case in self.cases):
+            self.complete = False
             return
         if self.fatal_result:
             self.add(self.fatal_result[0], 0.0, self.fatal_result[1])
@@ -117,6 +120,9 @@ class CaseRunner:
     def attempt(self, body, allowed):
         """Runs `body` and returns its outcome and message. A `Stop` counts even if the test caught it and continued."""
         found = self.run_within(allowed, lambda: body(allowed))
+        if isinstance(found, unittest.SkipTest):
+            # Only the tests raise this: an exception of the solution is a copy of another class.
+            raise Skipped(str(found))
         if isinstance(found, (BrokenTests, Skipped)):
             raise found
         if found is None:

@@ -14,7 +14,7 @@ import sys
 import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
 from rollpacker_case_runner import CaseRunner, BrokenTests, clean, describe_end
-from rollpacker_binding import PRELUDE, bind
+from rollpacker_binding import PRELUDE, bind, bind_entry
 from rollpacker_equality import equal
 from rollpacker_module_tests import Tests, defined, imported_modules, imported_names, loaded_names, parse
 from rollpacker_recheck import NO_REQUESTS, Recheck, TestText
@@ -31,35 +31,37 @@ def check_tests(check, runner):
 
 
 def check_entry(check, runner):
-    """HumanEval: `check(candidate)`. The helpers of the prompt are those of the dataset, not those that the solution may have redefined."""
-    test, prompt = parse(check["test"], "test_solution.py"), parse_prompt(check.get("prompt"))
+    """HumanEval: `check(candidate)`. The helpers of the prompt, or else of the import prefix, are those of the dataset, not those that the
+    solution may have redefined.
+    """
+    test, prompt = parse(check["test"], "test_solution.py"), parse_helpers(check.get("prompt"))
+    helpers = prompt or parse_helpers(check.get("import_prefix"))
     used, imported = loaded_names(test), imported_names(test).union(("solution",))
     runner.session.modules = imported_modules(test)
 
     def body(allowed):
         space = {"__name__": "test_solution"}
         runner.session.import_solution(allowed)
-        candidate = runner.session.root(check["entry_point"])
-        if prompt is not None:
-            exec(compile(prompt, "prompt.py", "exec", dont_inherit=True), space)
-        else:
+        if prompt is None:
             bind(space, used, imported, defined(runner.session), runner.session.root)
-        space[check["entry_point"]] = candidate
+        if helpers is not None:
+            exec(compile(helpers, "prompt.py", "exec", dont_inherit=True), space)
+        candidate = bind_entry(space, check["entry_point"], runner.session.root)
         exec(compile(test, "test_solution.py", "exec", dont_inherit=True), space)
         if "check" not in space:
             raise BrokenTests("the test defines no `check`")
         space["check"](candidate)
 
-    text = TestText(test, "test_solution.py", "entry", used, imported, 1, prompt=prompt, entry_point=check["entry_point"])
+    text = TestText(test, "test_solution.py", "entry", used, imported, 1, helpers=helpers, entry_point=check["entry_point"])
     recheck = Recheck(runner, text)
     runner.case(body)
     recheck.apply()
 
 
-def parse_prompt(prompt):
-    """Returns the syntax tree of a prompt, or None if there is no prompt or it is not a complete program."""
+def parse_helpers(code):
+    """Returns the syntax tree of a prompt or an import prefix, or None if there is no code or it is not a complete program."""
     try:
-        return ast.parse(prompt, "prompt.py") if prompt else None
+        return ast.parse(code, "prompt.py") if code else None
     except (SyntaxError, ValueError):
         return None
 
@@ -244,12 +246,16 @@ def check(job, requests, progress):
     except BrokenTests as error:
         return {"tests": clean(error)}
     runner.session.stop()
-    return {"verdict": {"cases": runner.cases, "independent": runner.dropped, "stdout": clean_output(out), "stderr": clean_output(errors)}}
+    return {"verdict": {"cases": runner.cases, "complete": runner.complete, "stdout": clean_output(out), "stderr": clean_output(errors)}}
 
 
 def require_cases(runner):
-    """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all."""
+    """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all. A text without a test
+    fails if other texts have cases.
+    """
     if runner.cases:
+        for _ in range(runner.without_tests):
+            runner.add("failed", 0.0, "a text of the tests has no test")
         return
     if runner.dropped:
         runner.add("failed", 0.0, NO_REQUESTS)

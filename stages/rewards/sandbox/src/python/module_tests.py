@@ -8,6 +8,7 @@ import types
 import rollpacker_suite as suite
 from rollpacker_case_runner import BrokenTests
 from rollpacker_binding import bind, starred
+from rollpacker_pytest_shim import Skipped
 from rollpacker_recheck import Recheck, TestText
 
 # Attributes by which a module describes itself.
@@ -152,11 +153,16 @@ class Tests:
             self.execute(self.tree.body)
             tests.extend(suite.collect(self.module))
 
-        collected = self.runner.run_uncounted(collect)
+        try:
+            collected = self.runner.run_uncounted(collect)
+        except Skipped:
+            self.runner.skipped += 1
+            return None
         if collected is not None:
             for _ in range(max(1, sum(map(self.tests_of, self.tree.body)))):
                 self.runner.add(*collected)
             return None
+        self.runner.without_tests += not tests
         self.runner.progress.expect(len(self.runner.cases) + len(tests))
         for _name, test in tests:
             self.runner.case(lambda allowed: (self.ready(allowed), test()))

@@ -39,7 +39,7 @@ REFLECTION = frozenset((
     "ctypes", "gc", "inspect", "linecache", "traceback", "marshal", "exec", "eval", "compile", "_getframe", "_current_frames", "settrace",
     "setprofile", "f_back", "f_code", "f_globals", "f_locals", "tb_frame", "tb_next", "gi_frame", "cr_frame", "__code__", "__closure__",
     "__globals__", "__traceback__", "co_consts", "get_objects", "get_referrers", "test_solution", "builtins", "__builtins__", "modules", "pytest", "_pytest",
-    "ANY", "MagicMock"))
+    "ANY", "MagicMock", "SkipTest", "skipTest", "skipIf", "skipUnless"))
 # Methods by which an object can impersonate a value.
 POSING = frozenset("__%s__" % name for name in (
     "eq ne lt le gt ge hash bool float int index complex contains add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow "
@@ -77,6 +77,8 @@ def reasons_of(node):
         yield STATE
     elif isinstance(node, ast.Attribute) and node.attr in STATEFUL_ATTRIBUTES:
         yield STATE
+    elif isinstance(node, ast.Attribute) and node.attr in ("__cause__", "__context__"):
+        yield COPY
     elif isinstance(node, ast.Compare) and any(map(is_identity, node.ops, [node.left] + node.comparators, node.comparators)):
         yield COPY
     elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance" and len(node.args) == 2:
@@ -130,6 +132,7 @@ def veto(source, found):
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "it cannot be parsed"
+    skips = any("unittest" in imported_modules(node) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
     modules = {(name.asname or name.name) for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     for node in ast.walk(tree):
         name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "module", None)
@@ -141,6 +144,8 @@ def veto(source, found):
         for name in names:
             if isinstance(name, str) and any(part in REFLECTION or part.startswith("rollpacker") for part in name.split(".")):
                 return "it uses `%s`" % name
+            if skips and name == "skip":
+                return "it could skip tests"
         if CLASS not in found:
             posing = sorted(POSING.union(STAND_INS).intersection(bound_names(node)))
             if posing:

@@ -31,10 +31,10 @@ class TestText:
     minimum number of cases. `names` are the names of all cases, once the strict checker has collected them.
     """
 
-    def __init__(self, tree, file, form, used, imported, min_cases, groups=(), prompt=None, entry_point=None):
+    def __init__(self, tree, file, form, used, imported, min_cases, groups=(), helpers=None, entry_point=None):
         self.tree, self.file, self.form, self.min_cases = tree, file, form, min_cases
         self.used, self.imported = sorted(used), sorted(imported)
-        self.groups, self.prompt, self.entry_point = groups, prompt, entry_point
+        self.groups, self.helpers, self.entry_point = groups, helpers, entry_point
         self.names = None if form == "functions" else [str(number) for number in range(len(groups))] or ["check"]
 
     def job(self, tree):
@@ -43,7 +43,7 @@ class TestText:
         if self.form == "statements":
             parts = [ast.Module(tree.body[begin:end], []) for begin, end in self.groups]
         else:
-            parts = [part for part in (self.prompt, tree) if part is not None]
+            parts = [part for part in (self.helpers, tree) if part is not None]
         code = [marshal.dumps(compile(part, self.file, "exec", dont_inherit=True)) for part in parts]
         return {"form": self.form, "file": self.file, "used": self.used, "imported": self.imported, "entry_point": self.entry_point,
                 "parts": [base64.b64encode(part).decode() for part in code]}
@@ -80,6 +80,7 @@ class Recheck:
     def __init__(self, runner, text):
         self.runner, self.session, self.text = runner, runner.session, text
         self.first = len(runner.cases)
+        self.complete_before = runner.complete
 
     def apply(self):
         """Drops cases that pass without a solution, and judges cases again that may have failed for a reason that lies in the tests."""
@@ -89,11 +90,13 @@ class Recheck:
         if not by_claim and all(case["outcome"] in ("passed", "compile_error") for case in strict):
             return
         found = self.run(self.text.tree, self.session.solution) if self.is_applicable(by_claim) else None
-        judged = found and [case for case in found if case["outcome"] != "skipped"]
+        judged = without_skipped(found)
         if not judged or len(judged) < len(strict):
             for number in by_claim:
                 self.runner.cases[number].update(outcome="failed", message=BY_CLAIM)
             return
+        # All cases of this text were judged, also those after a failure.
+        self.runner.complete = self.complete_before
         has_failure = self.runner.stop and any(case["outcome"] != "passed" for case in judged)
         self.runner.cases[self.first:] = [self.judge(number, case, has_failure) for number, case in enumerate(judged)]
 
@@ -101,7 +104,7 @@ class Recheck:
         """Drops cases that also pass with an empty solution, because they do not depend on the solution."""
         if not self.runner.passed_without_requests:
             return
-        found = self.run(self.text.tree, "") or []
+        found = without_skipped(self.run(self.text.tree, ""))
         for number in sorted(self.runner.passed_without_requests, reverse=True):
             at = number - self.first
             if at < len(found) and found[at]["outcome"] == "passed":
@@ -171,6 +174,10 @@ class Recheck:
         for at, case in enumerate(cases or ()):
             case.update(at=at, seconds=took / len(cases), message=clean(case["message"]))
         return cases
+
+
+def without_skipped(cases):
+    return [case for case in cases or () if case["outcome"] != "skipped"]
 
 
 def is_case(line):

@@ -47,14 +47,26 @@ class CaseTest:
         result = Result()
         if suite.entered is not self.owner:
             suite.entered = self.owner
-            self.owner.setUpClass()
+            self.enter_class()
         self.owner(self.method).run(result)
         if getattr(following, "owner", None) is not self.owner:
             suite.entered = None
-            self.owner.tearDownClass()
+            if not self.is_class_skipped():
+                self.owner.tearDownClass()
             self.owner.doClassCleanups()
         if result.found is not None:
             raise result.found
+
+    def enter_class(self):
+        """Sets up the class. If this skips, all tests of the class are skipped."""
+        try:
+            if not self.is_class_skipped():
+                self.owner.setUpClass()
+        except unittest.SkipTest as error:
+            self.owner.__unittest_skip__, self.owner.__unittest_skip_why__ = True, str(error)
+
+    def is_class_skipped(self):
+        return getattr(self.owner, "__unittest_skip__", False)
 
 
 def tests_of(owner):

@@ -49,6 +49,17 @@ def read_frame(fd):
     return json.loads(read_exactly(fd, size))
 
 
+def read_job():
+    """Reads a job, in which integers may have more digits than Python converts by default."""
+    if not hasattr(sys, "set_int_max_str_digits"):
+        return read_frame(CONTROL)
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    job = read_frame(CONTROL)
+    sys.set_int_max_str_digits(limit)
+    return job
+
+
 def write_all(fd, data):
     view = memoryview(data)
     while view:
@@ -88,7 +99,7 @@ class Progress:
 def run_checker(boot, requests, events, report):
     """Reads the job, runs its tests, and writes a verdict to the report."""
     progress = Progress(events, report)
-    job = read_frame(CONTROL)
+    job = read_job()
     os.write(events, b"R")
     isolation.redirect(CONTROL, CANCEL)
     link = socket.socket(fileno=requests)
@@ -264,10 +275,11 @@ def answer(monitor, report):
 
 def drop_root(boot):
     """Changes to the user nobody, if the container has no user namespace."""
-    if boot["uid"] is not None:
+    nobody = boot["nobody"]
+    if nobody is not None:
         os.setgroups([])
-        os.setresgid(boot["gid"], boot["gid"], boot["gid"])
-        os.setresuid(boot["uid"], boot["uid"], boot["uid"])
+        os.setresgid(nobody, nobody, nobody)
+        os.setresuid(nobody, nobody, nobody)
         # Changing the user resets both. The processes of a job write their id maps through /proc/self, which belongs to the user only while
         # the process is dumpable.
         isolation.prctl(isolation.PR_SET_DUMPABLE, 1)

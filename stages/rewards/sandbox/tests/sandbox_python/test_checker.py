@@ -430,6 +430,18 @@ if __name__ == "__main__":
     unittest.main()
 """, "passed", "failed", "passed", "passed", "failed")
 
+    def test_skips_outside_of_a_test(self):
+        no = "raise unittest.SkipTest('no')"
+        method = "class TestF(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 3)\n    def test_b(self): self.assertEqual(f(1), 3)"
+        for skipping in [
+            "import unittest\n%s\n%s" % (no, method),
+            "import unittest\ndef setUpModule(): %s\n%s" % (no, method),
+            "import unittest\n%s\n    @classmethod\n    def setUpClass(cls): %s\n    @classmethod\n    def tearDownClass(cls): cls.none" % (method, no),
+        ]:
+            tests = [skipping, "assert f(1) == 2"]
+            found = harness.outcomes("def f(n): return n * 2", dict(kind="tests", tests=tests))
+            self.assertEqual(found, ["passed"], skipping)
+
     def test_redirected_output(self):
         self.check("def hello(): print('hello')", """
 import io, sys

@@ -92,6 +92,22 @@ class Liars(Case):
         self.check(source, "from solution import A\ndef test_a(): assert A().x == 3", "failed")
 
 
+    def test_tests_that_the_solution_skips(self):
+        tests = "import random, unittest\nfrom solution import f, g\nclass TestF(unittest.TestCase):\n" \
+                "    def test_a(self):\n        random.seed(1)\n        first = random.random()\n        random.seed(1)\n" \
+                "        self.assertEqual(f(), first)\n    def test_b(self): self.assertEqual(g(1), 2)\n"
+        for g, expected in [
+            ("def g(n): return n + 1", ["passed", "passed"]),
+            ("def g(n): raise unittest.SkipTest('no')", ["failed"]),
+            ("def g(n): unittest.TestCase().skipTest('no')", ["failed"]),
+            ("@unittest.skip('no')\ndef g(n): pass", ["failed"]),
+            ("from unittest import skip as s\n@s('no')\ndef g(n): pass", ["failed"]),
+        ]:
+            solution = "import random, unittest\ndef f(): return random.random()\n" + g
+            check = dict(kind="tests", tests=[tests], stop_at_failure=True)
+            self.assertEqual(harness.outcomes(solution, check), expected, g)
+
+
 class Vacuous(Case):
     def test_tests_that_never_ask_the_solution(self):
         verdict = self.check("x = 1", "assert sum([1, 2, 3]) == 6", "failed")
@@ -156,6 +172,7 @@ class Reasons(unittest.TestCase):
         self.check("import random\nrandom.seed(1)", reasons.STATE)
         self.check("import random, math, copy\nrng = random.Random(42)\nassert f(copy.deepcopy([1]))")
         self.check("class Node: pass\nassert f(Node())", reasons.HELPER)
+        self.check("assert isinstance(error.__cause__, KeyError)", reasons.COPY)
         self.check("import numpy as np\nassert f(np.ones(3)) == 3", reasons.LIBRARY)
         self.check("import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 2)")
 

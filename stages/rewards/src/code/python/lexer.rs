@@ -43,9 +43,8 @@ const LONG_SIGNS: [&str; 25] = [
 /// The operators, delimiters and brackets of one character.
 const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
 
-/// Words that hardly ever begin an unindented line within brackets. Before such a line, an open bracket counts as prose or as a mistake,
-/// and the logical line ends.
-const BEGINNINGS: [&str; 5] = ["def", "class", "import", "from", "async"];
+/// The maximum number of lines in which the definition after a decorator is searched. The bound keeps the time linear.
+const MAX_DECORATOR_LINES: usize = 100;
 
 /// Returns the logical lines of a text.
 pub(in super::super) fn statements(text: &str) -> Vec<Statement<'_>> {
@@ -83,14 +82,14 @@ impl<'a> Lexer<'a> {
     }
 
     /// Returns the tokens of a logical line, and `true` if a bracket is unmatched. A line break inside brackets ends the line only if the
-    /// next line begins, without indentation, with `@` or one of [`BEGINNINGS`].
+    /// next line begins, without indentation, with a statement that no expression can contain.
     fn line(&mut self) -> (Vec<(usize, Token<'a>)>, bool) {
         let mut tokens = Vec::new();
         let (mut depth, mut unbalanced) = (0_usize, false);
         while let Some(next) = self.rest().chars().next() {
             if next == '\n' {
                 self.at += 1;
-                if depth == 0 || self.closes_all_brackets() {
+                if depth == 0 || begins_statement(self.rest()) {
                     break;
                 }
             } else if next.is_whitespace() || next == '\u{feff}' {
@@ -112,12 +111,6 @@ impl<'a> Lexer<'a> {
             }
         }
         (tokens, unbalanced || depth > 0)
-    }
-
-    /// Returns `true` if the line that begins here closes all open brackets, because it begins with `@` or one of [`BEGINNINGS`].
-    fn closes_all_brackets(&self) -> bool {
-        let rest = self.rest();
-        rest.starts_with('@') || BEGINNINGS.contains(&&rest[..name_length(rest)])
     }
 
     fn skip_indent(&mut self) -> usize {
@@ -198,6 +191,48 @@ fn continuation(rest: &str) -> Option<usize> {
     Some(rest.len() - line_break.len())
 }
 
+/// Returns `true` if a text begins, without indentation, with a definition, a decorator or an import. A line of an expression in brackets
+/// cannot begin in this way: it may only begin with `from` (after `yield`), with `async for` and with the operator `@`. Before such a
+/// statement, an open bracket is prose or a mistake.
+fn begins_statement(rest: &str) -> bool {
+    let line = rest.lines().next().unwrap_or("");
+    match &line[..name_length(line)] {
+        "import" => true,
+        "from" => line.split_whitespace().nth(2).is_some_and(|word| word.starts_with("import")),
+        "" => line.starts_with('@') && begins_decorator(rest),
+        _ => begins_definition(line),
+    }
+}
+
+fn begins_definition(line: &str) -> bool {
+    match &line[..name_length(line)] {
+        "def" | "class" => true,
+        "async" => line.split_whitespace().nth(1) == Some("def"),
+        _ => false,
+    }
+}
+
+/// Returns `true` if a text that begins with `@` begins with a decorator, rather than with an operand of a matrix product: it closes no
+/// bracket that it does not open, and a definition follows, possibly after further decorators.
+fn begins_decorator(rest: &str) -> bool {
+    let mut depth = 0_usize;
+    for line in rest.lines().take(MAX_DECORATOR_LINES) {
+        let is_blank = line.trim().is_empty() || line.starts_with('#');
+        if depth == 0 && !is_blank && !line.starts_with('@') {
+            return begins_definition(line);
+        }
+        for character in line.chars() {
+            match character {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' if depth == 0 => return false,
+                ')' | ']' | '}' => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
 fn name_length(rest: &str) -> usize {
     rest.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(rest.len())
 }
@@ -255,6 +290,37 @@ mod tests {
         check("a → b?", &[(0, "a <→> b <?>")]);
         check("see (below:\ndef f(): pass", &[(0, "see ( below :"), (0, "def f ( ) : pass")]);
         assert!(statements("f(\n1").iter().all(|it| it.unbalanced));
+    }
+
+    #[test]
+    fn lines_without_indentation_within_brackets() {
+        for inside in [
+            "x = (a\n@b.T\n@ c)",
+            "x = (a\n@b(1)\n)\n",
+            "x = [y\nasync for y in z]",
+            "x = (yield\nfrom y)",
+            "x = (a\nfor a in b\n)",
+        ] {
+            assert_eq!(statements(inside).len(), 1, "{inside}");
+            for after in ["\ndef f(): pass", "\n@c\ndef f(): pass", "\nimport a"] {
+                let found = statements(&format!("{inside}{after}")).len();
+                assert_eq!(found, 2 + usize::from(after.contains('@')), "{inside}{after}");
+            }
+        }
+        for begins in [
+            "def f(): pass",
+            "async def f(): pass",
+            "class A: pass",
+            "import a",
+            "from . import(a)",
+            "from a.b import c",
+            "@a\ndef f(): pass",
+            "@a(\n    1,\n)\n# b\n\n@c\nclass A: pass",
+        ] {
+            let text = format!("see (below:\n{begins}");
+            let found = statements(&text);
+            assert!(found[0].unbalanced && found[0].end == 12, "{begins}");
+        }
     }
 
     proptest::proptest! {

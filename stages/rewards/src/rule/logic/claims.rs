@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::Roles;
+use crate::rule::regex;
 
 /// The result of parsing the claims of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,14 +18,13 @@ pub(super) enum Claims {
 
 /// A claim, optionally after a number, a bullet or a conjunction, and nothing else.
 static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^(?:\(?\d+\s*[.):]\s*|[-•]\s*)?(?:and\s+)?(\p{Lu}[\p{L}\p{M}'’.-]*(?:\s+\p{Lu}[\p{L}\p{M}'’.-]*)*)\s*(?:(?:is\s+an?|:|=)\s+)(\p{L}+)$")
-        .expect("invariant: the pattern is valid")
+    regex(
+        r"^(?:\(?\d+\s*[.):]\s*|[-•]\s*)?(?:and\s+)?(\p{Lu}[\p{L}\p{M}'’.-]*(?:\s+\p{Lu}[\p{L}\p{M}'’.-]*)*)\s*(?:(?:is\s+an?|:|=)\s+)(\p{L}+)$",
+    )
 });
 
 /// The separators between claims: line breaks, commas, semicolons, periods before a blank or at the end, and the word `and`.
-static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: the pattern is valid")
-});
+static BETWEEN: LazyLock<Regex> = LazyLock::new(|| regex(r"[\n,;]|\.(?:\s|$)|\s+and\s+"));
 
 impl Claims {
     /// Parses the claims of a text. The known roles are `roles`, knight and knave; if `roles` is empty, any word is accepted as a role.
@@ -54,8 +54,7 @@ impl Claims {
 
 /// Replaces `1. Zoey` by `1) Zoey`, so that the period does not end a claim.
 fn numbered(text: &str) -> String {
-    static NUMBER: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\b(\d+)\.\s+").expect("invariant: the pattern is valid"));
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(\d+)\.\s+"));
     NUMBER.replace_all(text, "$1) ").into_owned()
 }
 

@@ -7,7 +7,8 @@ use rollpacker_stages::catalog::About;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::Deserialize;
 
-use super::{last_characters, regex};
+use super::last_characters;
+use crate::rule::regex;
 
 /// 1 if the number that a response gives as its answer equals the ground truth character for character, otherwise 0. Only the last 300
 /// characters count.

@@ -8,7 +8,8 @@ use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::{Deserialize, Serialize};
 
-use super::{last_characters, regex, through_closing_brace};
+use super::{last_characters, through_closing_brace};
+use crate::rule::regex;
 
 documented! {
     /// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. The answer is the text after the last

@@ -36,7 +36,3 @@ fn through_closing_brace(text: &str, begin: usize) -> Option<&str> {
     }
     None
 }
-
-fn regex(pattern: &str) -> regex::Regex {
-    regex::Regex::new(pattern).expect("invariant: the pattern is a constant that a test compiles")
-}
