@@ -10,10 +10,19 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::Nonconformance;
 use crate::rollout::{
-    CheckedEngine, Completion, FinishReason, Partial, Policy, Request, RolloutEngine, RolloutEvent,
+    CheckedEngine, Completion, EngineViolation, FinishReason, Partial, Policy, Request,
+    RolloutEngine, RolloutError, RolloutEvent,
 };
 
-const ONCE: &str = "every sample of every request is reported exactly once";
+const REPORTED: &str = "every sample of every request is reported";
+const ONCE: &str = "a response is reported only once, and only if it was requested";
+const WORKS: &str = "an engine answers every valid request without failing";
+const FINISH: &str = "only an aborted response ends with `abort`, and none with `pause`";
+const PER_TOKEN: &str =
+    "a response has a log-probability and a policy version for each of its token ids";
+const LOGPROBS: &str = "log-probabilities are finite and at most 0";
+const BEGINS: &str = "a resumed response begins with the tokens and policy versions of its request";
+const VERSIONS: &str = "a token is sampled by a policy that is loaded";
 const WAKES: &str = "the waker is called when an event is ready";
 const ABORTS: &str =
     "aborting a response that has ended, or that was never requested, has no effect";
@@ -93,7 +102,7 @@ impl<'a> Session<'a> {
         match responses.values().find(|response| !response.finish_reason.is_whole()) {
             Some(aborted) => {
                 let found = format!("{} was not aborted and ended with `abort`", aborted.id);
-                Err(Nonconformance::new(ONCE, found))
+                Err(Nonconformance::new(FINISH, found))
             }
             None => Ok(responses),
         }
@@ -176,7 +185,9 @@ impl<'a> Session<'a> {
                 Some(RolloutEvent::Completed(response)) => {
                     responses.insert(response.id, response);
                 }
-                Some(RolloutEvent::Failed(error)) => return Err(Nonconformance::new(ONCE, error)),
+                Some(RolloutEvent::Failed(error)) => {
+                    return Err(Nonconformance::new(broken_rule(&error), error));
+                }
                 None => self.wait(count - responses.len())?,
             }
         }
@@ -196,7 +207,20 @@ impl<'a> Session<'a> {
             return Err(Nonconformance::new(WAKES, "an event was ready and the waker not called"));
         }
         let found = format!("{missing} responses were not reported in {:?}", self.world.timeout);
-        Err(Nonconformance::new(ONCE, found))
+        Err(Nonconformance::new(REPORTED, found))
+    }
+}
+
+/// Returns the rule that a failed engine breaks.
+fn broken_rule(error: &RolloutError) -> &'static str {
+    let RolloutError::Violation(violation) = error else { return WORKS };
+    match **violation {
+        EngineViolation::NotOutstanding { .. } => ONCE,
+        EngineViolation::Paused { .. } => FINISH,
+        EngineViolation::Length { .. } => PER_TOKEN,
+        EngineViolation::Logprob { .. } => LOGPROBS,
+        EngineViolation::Resumed { .. } => BEGINS,
+        EngineViolation::Version { .. } => VERSIONS,
     }
 }
 

@@ -20,6 +20,9 @@ enum Breaks {
     Aborts,
     Resuming,
     Versions,
+    Lengths,
+    Logprobs,
+    Finish,
 }
 
 /// An engine that counts up from a number that depends on step, prompt and sample. A response has four tokens.
@@ -53,11 +56,18 @@ impl Counting {
         self.ready.push_back(Completion {
             id,
             response_length: TOKENS,
-            logprobs: vec![-1.0; TOKENS as usize],
+            logprobs: match self.breaks {
+                Breaks::Lengths => Vec::new(),
+                Breaks::Logprobs => vec![f32::NAN; TOKENS as usize],
+                _ => vec![-1.0; TOKENS as usize],
+            },
             response_ids,
             token_versions,
             text: String::new(),
-            finish_reason: FinishReason::Stop,
+            finish_reason: match self.breaks {
+                Breaks::Finish => FinishReason::Abort,
+                _ => FinishReason::Stop,
+            },
             started: Nanos(0),
             finished: Nanos(1),
             preemptions: 0,
@@ -131,18 +141,24 @@ fn an_engine_that_keeps_its_contract_passes() {
 #[test]
 fn each_broken_rule_is_named() {
     let rules = BTreeMap::from([
-        ("every sample of every request is reported exactly once: ", Breaks::Reports),
+        ("every sample of every request is reported: ", Breaks::Reports),
         ("the waker is called when an event is ready: ", Breaks::Waker),
         ("the tokens of a response do not depend on the other responses", Breaks::Independence),
         (
-            "every sample of every request is reported exactly once: the rollout engine violates its contract: it reports p0.0@0",
+            "a response is reported only once, and only if it was requested: the rollout engine violates its contract: it reports p0.0@0",
             Breaks::Aborts,
         ),
         ("a resumed response ends as if it had not been stopped: p0.0@1", Breaks::Resuming),
         (
-            "every sample of every request is reported exactly once: the rollout engine violates its contract: token 0",
+            "a token is sampled by a policy that is loaded: the rollout engine violates its contract: token 0",
             Breaks::Versions,
         ),
+        (
+            "a response has a log-probability and a policy version for each of its token ids: ",
+            Breaks::Lengths,
+        ),
+        ("log-probabilities are finite and at most 0: ", Breaks::Logprobs),
+        ("only an aborted response ends with `abort`, and none with `pause`: ", Breaks::Finish),
     ]);
     for (rule, breaks) in rules {
         let error = check_engine(|| Counting::that_breaks(breaks), &world()).unwrap_err();
