@@ -119,21 +119,28 @@ impl Observer for Silent {
     fn step(&mut self, _report: StepReport) {}
 }
 
-fn fault(error: anyhow::Error) -> Fault {
-    let origin = match exit_status(&error) {
+/// Returns the origin of an error with the exit status `status`.
+fn origin(status: Option<u8>) -> Origin {
+    match status {
         Some(BAD_INPUT) => Origin::User,
         Some(_) => Origin::Environment,
         None => Origin::Program,
-    };
+    }
+}
+
+fn fault(error: anyhow::Error) -> Fault {
+    let origin = origin(exit_status(&error));
     error
         .downcast()
         .unwrap_or_else(|error| Fault::new("worker", origin, terminal::with_causes(&error)))
 }
 
 /// Returns the exit status of a run that ended with `error`, and prints advice for a failure. `status` is that of the first error of a
-/// worker of this process that is no failure.
+/// worker of this process that is no failure. It is ignored if the run ended with a fault of another origin.
 fn exit_code(error: &ClusterError, status: Option<u8>) -> ExitCode {
-    if let (ClusterError::Fault(_), Some(status)) = (error, status) {
+    if let (ClusterError::Fault(fault), Some(status)) = (error, status)
+        && fault.origin == origin(Some(status))
+    {
         return ExitCode::from(status);
     }
     match error {

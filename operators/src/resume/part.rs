@@ -28,7 +28,7 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
 /// Returns the concatenated rows of the parts with the name `part` from all workers; `None` if no worker wrote such a part.
 ///
 /// # Errors
-/// If a part cannot be read, its columns differ from `schema`, or all parts together have too many items for one column.
+/// If a part cannot be read, its columns differ from `schema`, or all parts together have more text than one column can hold.
 pub(crate) fn read_rows(
     restored: &RestoredSnapshot,
     part: &'static str,
@@ -45,10 +45,9 @@ pub(crate) fn read_rows(
         let found = format!("{:?}", names(&other.schema()));
         return Err(differs(format!("the columns {:?}", names(schema)), found));
     }
-    // The total of all parts may exceed the limit of a column of lists or texts.
-    let rows = concat_batches(&Arc::new(Schema::new(plain)), &parts).map_err(|error| {
-        differs("lists and texts that fit into one column".to_owned(), error.to_string())
-    })?;
+    // The text of all parts may exceed the limit of a column, 2 GiB.
+    let rows = concat_batches(&Arc::new(Schema::new(plain)), &parts)
+        .map_err(|error| differs("texts that fit into one column".to_owned(), error.to_string()))?;
     Ok(Some(Batch::new(shared(&rows, schema))))
 }
 

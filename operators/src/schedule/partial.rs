@@ -18,6 +18,7 @@
 //! - **End of an epoch.** The last rounds of an epoch launch the prompts that are left. The last round waits for all of them, and may be
 //!   smaller.
 //! - **End of the run.** No round launches more prompts than the rest of the run can admit, so no response stays paused.
+//!   A run that is resumed with fewer steps rejects the prompts that are left after its last round.
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;

@@ -64,8 +64,8 @@ impl PromptStore {
     }
 
     /// Closes a round. Stores the prompts that the round left, which go into the next round, and decides [`Defer`](Decision::Defer) for
-    /// each of them that the round launched. After the last round, [rejects](Decision::Reject) the prompts that were launched instead.
-    /// Then decides [`Close`](Decision::Close).
+    /// each of them that the round launched. After the last round, it instead [rejects](Decision::Reject) each prompt that any round
+    /// launched. Then decides [`Close`](Decision::Close).
     pub fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
@@ -76,7 +76,7 @@ impl PromptStore {
 
 /// Returns the prompts that a round neither admitted nor rejected, each with its lane, and decides `Defer` for each of them that the round
 /// launched. After the last round of the run, rejects those that any round launched and does not return them: no round is left for them.
-/// This happens only to a resumed run with fewer steps than the run that took the snapshot.
+/// The built-in schedules have such prompts only in a resumed run with fewer steps than the run that took the snapshot.
 pub(super) fn defer_rest(
     round: OpenRound,
     rounds: &mut Rounds,

@@ -28,8 +28,8 @@ use super::{Decision, Event, Offer, Schedule};
 /// - [`open`](Self::open) takes the prompts of its plan from the pool or from the prompts that earlier rounds left, and passes the plan to
 ///   [`Rounds::open`]. A plan has at least one prompt.
 /// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for each of these prompts that was
-///   launched, and passes the step to [`Rounds::close`]. If no round [remains](Rounds::remaining), it rejects all prompts that were
-///   launched instead, because a resumed run may have fewer steps. [`PromptStore::close`] does all of this.
+///   launched, and passes the step to [`Rounds::close`]. If no round [remains](Rounds::remaining), it instead rejects each prompt that
+///   any round launched, because a resumed run may have fewer steps. [`PromptStore::close`] does all of this.
 /// - The serialized state contains everything that [`next`](Self::next) depends on. Maps have numbers or text as keys.
 ///
 /// # Example

@@ -285,7 +285,7 @@ impl RoundLog {
             return Err(Violation::OpenAtFinish { step: open.step });
         }
         self.is_finished = true;
-        // A resumed run without a step left changes nothing: the snapshot keeps the deferred prompts.
+        // A resumed run without a step left opens no round. The snapshot keeps the deferred prompts.
         if self.last.is_none() {
             return Ok(());
         }

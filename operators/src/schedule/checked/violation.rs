@@ -118,8 +118,8 @@ pub enum Violation {
         /// The id of the response.
         id: SampleId,
     },
-    /// A [`RoundPolicy`](crate::schedule::round_policy::RoundPolicy) replaces a rejected prompt by a prompt of another lane.
-    #[error("it replaces a rejected prompt of lane `{expected}` by {prompt} of lane `{found}`")]
+    /// A [`RoundPolicy`](crate::schedule::round_policy::RoundPolicy) replaces a rejected prompt with a prompt of another lane.
+    #[error("it replaces a rejected prompt of lane `{expected}` with {prompt} of lane `{found}`")]
     ReplacementLane {
         /// The id of the replacement.
         prompt: PromptId,

@@ -351,6 +351,6 @@ fn a_replacement_of_another_lane_is_named() {
          stop @0 1:0..2
          score 1 @0 1:0..2";
     let log = play(&mut schedule, script);
-    let message = "the schedule violates its contract: it replaces a rejected prompt of lane `` by p2 of lane `other`";
+    let message = "the schedule violates its contract: it replaces a rejected prompt of lane `` with p2 of lane `other`";
     assert!(log.contains(message), "{log}");
 }
