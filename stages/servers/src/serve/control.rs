@@ -91,7 +91,7 @@ pub(super) async fn collective_rpc(
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message));
     }
     if let Some(timeout) = request.timeout {
-        let expected = "null, because a load that has begun is completed";
+        let expected = "null, because a load has no time limit";
         return Err(ApiError::parameter("timeout", expected, timeout));
     }
     service.engine.load(weights_path(request)?).await?;

@@ -41,8 +41,8 @@ pub(super) struct KvCache {
     pool: BlockPool,
     memory: Box<dyn BlockMemory>,
     shape: CacheShape,
-    /// The largest number of chunks with blocks in use so far.
-    max_used_chunks: usize,
+    /// The number of chunks with blocks in use when free memory of the process was last returned to the system; 0 if it never was.
+    chunks_at_return: usize,
 }
 
 impl KvCache {
@@ -66,7 +66,7 @@ impl KvCache {
 
     fn over(shape: CacheShape, memory: impl BlockMemory + 'static) -> Self {
         let pool = BlockPool::new(shape.chunk_blocks);
-        Self { pool, memory: Box::new(memory), shape, max_used_chunks: 0 }
+        Self { pool, memory: Box::new(memory), shape, chunks_at_return: 0 }
     }
 
     /// Returns the pool that the blocks of the cache are taken from.
@@ -80,10 +80,10 @@ impl KvCache {
         let before = self.bytes();
         let used_by_chunk = self.pool.used_by_chunk();
         let used = used_by_chunk.iter().filter(|used| **used > 0).count();
-        if used > self.max_used_chunks {
+        if used > self.chunks_at_return + self.chunks_at_return / 8 {
             // The peak of the process would include the temporary tensors of earlier passes. Rare, because it slows down the next pass.
             return_free_memory();
-            self.max_used_chunks = used;
+            self.chunks_at_return = used;
         }
         for (chunk, used) in used_by_chunk.into_iter().enumerate() {
             match (used > 0, self.memory.holds(chunk)) {

@@ -27,13 +27,18 @@ class SolutionModule(types.ModuleType):
             return starred(*self._rp_session.names_used, defined(self._rp_session))
         if name.startswith("__") and name not in DESCRIPTIONS:
             raise AttributeError(name)
-        return self._rp_session.root(name)
+        try:
+            return self._rp_session.root(name)
+        except AttributeError:
+            self._rp_session.missing.add(name)
+            raise
 
     def __setattr__(self, name, value):
         if name.startswith("__"):
             super().__setattr__(name, value)
         else:
             self._rp_session.peer.ask("assign", name, value)
+            self._rp_session.missing.discard(name)
 
     def __delattr__(self, name):
         self._rp_session.peer.ask("remove", name)
@@ -92,6 +97,7 @@ class Tests:
         self.tree = parse(code, self.file)
         self.used, self.imported = loaded_names(self.tree), imported_names(self.tree)
         self.session.names_used, self.session.modules = (self.used, self.imported), imported_modules(self.tree)
+        self.session.missing = set()
         self.module = types.ModuleType("test_solution")
         self.module.__file__ = self.file
         sys.modules["test_solution"] = self.module
@@ -156,7 +162,7 @@ class Tests:
         try:
             collected = self.runner.run_uncounted(collect)
         except Skipped:
-            self.runner.skipped += 1
+            self.runner.skip()
             return None
         if collected is not None:
             for _ in range(max(1, sum(map(self.tests_of, self.tree.body)))):

@@ -138,6 +138,8 @@ class Session:
         self.end = None
         # The names that the current text of tests uses, and those that it imports.
         self.names_used = frozenset(), frozenset()
+        # The names that the text asked for and the solution lacks.
+        self.missing = set()
         # The modules that the text imports.
         self.modules = frozenset()
         self.importing = False

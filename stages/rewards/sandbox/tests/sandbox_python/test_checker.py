@@ -442,6 +442,17 @@ if __name__ == "__main__":
             found = harness.outcomes("def f(n): return n * 2", dict(kind="tests", tests=tests))
             self.assertEqual(found, ["passed"], skipping)
 
+    def test_skips_because_the_solution_lacks_a_name_fail(self):
+        lacking = "import pytest\ntry: from solution import g\nexcept ImportError: pytest.skip('no g', allow_module_level=True)\n" \
+                  "def test_g(): assert g(1) == 1"
+        asking = "import pytest, solution\ndef test_g():\n    if not hasattr(solution, 'g'): pytest.skip('no g')\n    assert solution.g(1) == 1"
+        marked = "import pytest, solution\n@pytest.mark.skipif(not hasattr(solution, 'g'), reason='no g')\ndef test_g(): assert solution.g(1) == 1"
+        for text in [lacking, asking, marked]:
+            check = dict(kind="tests", tests=[text, "assert f(1) == 2"])
+            self.assertEqual(harness.outcomes("def f(n): return n * 2", check), ["failed", "passed"], text)
+            complete = "def f(n): return n * 2\ndef g(n): return n"
+            self.assertEqual(harness.outcomes(complete, check), ["passed", "passed"], text)
+
     def test_redirected_output(self):
         self.check("def hello(): print('hello')", """
 import io, sys

@@ -102,6 +102,7 @@ class Liars(Case):
             ("def g(n): unittest.TestCase().skipTest('no')", ["failed"]),
             ("@unittest.skip('no')\ndef g(n): pass", ["failed"]),
             ("from unittest import skip as s\n@s('no')\ndef g(n): pass", ["failed"]),
+            ("def g(n): raise [c for c in Exception.__subclasses__() if c.__name__.startswith('Ski')][0]('no')", ["failed"]),
         ]:
             solution = "import random, unittest\ndef f(): return random.random()\n" + g
             check = dict(kind="tests", tests=[tests], stop_at_failure=True)

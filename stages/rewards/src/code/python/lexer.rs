@@ -198,10 +198,20 @@ fn begins_statement(rest: &str) -> bool {
     let line = rest.lines().next().unwrap_or("");
     match &line[..name_length(line)] {
         "import" => true,
-        "from" => line.split_whitespace().nth(2).is_some_and(|word| word.starts_with("import")),
+        "from" => imports_from(line),
         "" => line.starts_with('@') && begins_decorator(rest),
         _ => begins_definition(line),
     }
+}
+
+/// Returns `true` if a line that begins with `from` imports, also without a blank as in `from .import name`.
+fn imports_from(line: &str) -> bool {
+    let mut words = line.split_whitespace().skip(1);
+    let is_import = |word: &str| word.starts_with("import");
+    words
+        .next()
+        .is_some_and(|word| word.starts_with('.') && is_import(word.trim_start_matches('.')))
+        || words.next().is_some_and(is_import)
 }
 
 fn begins_definition(line: &str) -> bool {
@@ -313,6 +323,7 @@ mod tests {
             "class A: pass",
             "import a",
             "from . import(a)",
+            "from .import a",
             "from a.b import c",
             "@a\ndef f(): pass",
             "@a(\n    1,\n)\n# b\n\n@c\nclass A: pass",
