@@ -298,7 +298,7 @@ fn settings_of_a_custom_trainer_are_refused_by_name() {
             "key `actor.strategy_options.momentum`: expected a number from 0 to below 1, found 2",
         ),
         (
-            1,
+            2,
             &["--workers", "2"],
             "key `trainer.workers`: expected 1 with the trainer `sgd`, which cannot be one of several replicas, found 2",
         ),
