@@ -17,7 +17,6 @@ use crate::terminal::escape_line;
 pub(crate) struct StartBanner(Vec<(&'static str, String)>);
 
 impl StartBanner {
-    /// Returns the facts of a run of `recipe`.
     pub(crate) fn of(recipe: &Recipe, session: &Session) -> Self {
         let facts = [
             ("run folder", recipe.run.default_local_dir.display().to_string()),

@@ -117,7 +117,6 @@ impl ProfileMonitor {
     }
 }
 
-/// The state of a monitor in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct MonitorSnapshot {
     profile: Profile,

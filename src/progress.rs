@@ -163,8 +163,7 @@ impl RowProgress {
     }
 }
 
-/// Returns the fields of the JSON line of a step.
-/// Returns a step, the kind of its round, and those of the metrics `names` that it reports.
+/// Returns the fields of a JSON line: the step, the kind of its round, and those of the metrics `names` that it reports.
 fn json_fields(names: &[&str], step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
     let shown =
         names.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));

@@ -42,7 +42,7 @@ pub(crate) fn single_response_warning(estimator: &str, responses: u32) -> Option
 /// also validation prompts.
 ///
 /// # Errors
-/// If a dataset cannot be read, every training prompt is too long, or at the first prompt that cannot be used.
+/// If a dataset cannot be read, a checked prompt cannot be used, or every training prompt is too long.
 pub(crate) fn warnings(
     reader: &PromptReader,
     validation: Option<&Dataset>,

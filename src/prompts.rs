@@ -294,7 +294,6 @@ fn truncate_ids(mut ids: Vec<i32>, truncation: Truncation, max: usize) -> Vec<i3
     ids
 }
 
-/// The position to start reading from.
 #[derive(Default)]
 struct ReadPosition {
     cursor: Cursor,

@@ -45,7 +45,6 @@ pub struct RunReporter {
     warm_start: Option<Metrics>,
 }
 
-/// The state of a [`RunReporter`] in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct ReporterSnapshot {
     totals: Totals,
@@ -212,7 +211,6 @@ impl RunReporter {
         self.console.print_line(line);
     }
 
-    /// Returns the console.
     #[cfg(feature = "cli")]
     pub(crate) fn console(&self) -> &Console {
         &self.console

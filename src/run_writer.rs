@@ -40,7 +40,6 @@ impl RunWriter {
         Self { path, thread, unwritten: VecDeque::new(), failure: Failure::default(), stop }
     }
 
-    /// Returns the path of the folder.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -1,9 +1,9 @@
 //! Prints the output of the program.
 //!
-//! All text for the terminal except progress bars is printed by this module. Text from other sources, such as server responses, dataset
-//! strings and file names, may contain control sequences that move the cursor or change earlier output. These are escaped, and secrets are
-//! redacted, except in [`JsonRows`]. A closed standard output or standard error, for example after `| head`, is not an error: the run
-//! continues. Only [`JsonRows`] returns the error of a closed standard output.
+//! All text for the terminal is printed by this module, except progress bars and the help and usage errors of `clap`. Text from other
+//! sources, such as server responses, dataset strings and file names, may contain control sequences that move the cursor or change earlier
+//! output. These are escaped, and secrets are redacted, except in [`JsonRows`]. A closed standard output or standard error, for example
+//! after `| head`, is not an error: the run continues. Only [`JsonRows`] returns the error of a closed standard output.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

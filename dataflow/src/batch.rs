@@ -71,7 +71,7 @@ impl Batch {
         )
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows; 0 for the default batch.
     #[must_use]
     pub fn num_rows(&self) -> usize {
         self.rows().map_or(0, RecordBatch::num_rows)

@@ -27,7 +27,7 @@ impl std::fmt::Debug for BudgetState {
 }
 
 impl Budget {
-    /// Creates a budget of `amount` units.
+    /// Creates a budget of `amount` units, all of them free.
     #[must_use]
     pub fn new(amount: usize) -> Self {
         Self {

@@ -240,7 +240,7 @@ impl<'scope> Operator<'scope> {
     }
 }
 
-/// An input of an operator.
+/// An input of batches of one schema; see [`Operator::input`].
 pub struct Input<P>
 where
     P: timely::communication::Pull<timely::dataflow::channels::Message<Step, Batch>>,
@@ -277,7 +277,7 @@ where
     }
 }
 
-/// An output of an operator.
+/// An output of batches of one schema; see [`Operator::output`].
 pub struct Output {
     builder: OutputBuilder<Step, NoopBuilder<Batch>>,
     index: usize,

@@ -73,7 +73,6 @@ pub fn run_virtual<R>(
 
 const STALLED: &str = "the run is stalled: no alarm is set, and the graph has not ended";
 
-/// Creates the allocator of a graph with a single worker.
 fn single_worker_allocator() -> Allocator {
     Allocator::Thread(Thread::default())
 }

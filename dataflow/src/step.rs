@@ -112,7 +112,7 @@ impl PathSummary<Step> for Steps {
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// The latest tick.
+    /// The latest tick. As a lower bound for ends, it states that no response is in flight.
     pub const MAX: Self = Self(u64::MAX);
 }
 

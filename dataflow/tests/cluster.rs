@@ -191,7 +191,6 @@ fn a_process_must_be_listed_in_the_hostfile() {
     assert_eq!(error, "process 1 does not exist: the hostfile lists 1, counted from 0");
 }
 
-/// Processes on this machine.
 struct ProcessSetup {
     folder: tempfile::TempDir,
     ports: Vec<u16>,

@@ -114,7 +114,7 @@ fn the_newer_of_two_processes_that_resume_a_run_continues() {
     take(&newer, last.next()).expect("the newest");
 }
 
-/// A file system of the given size in kilobytes in a folder; `None` if this process may not mount one.
+/// A file system of limited size in a temporary folder, which is unmounted on drop.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {

@@ -22,7 +22,6 @@ pub(crate) enum ColumnKind {
     Other,
 }
 
-/// The assignment of a file's columns to their roles.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnRoles {
     pub(crate) prompt: ColumnPath,

@@ -46,7 +46,6 @@ impl DefectKind {
     }
 }
 
-/// A defect of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowDefect {
     pub(crate) kind: DefectKind,

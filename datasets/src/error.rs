@@ -37,7 +37,7 @@ pub enum DatasetError {
     /// A file operation failed.
     #[error("{}: cannot {operation} it", file.display())]
     Io {
-        /// The path of the dataset file.
+        /// The path of the file or folder.
         file: PathBuf,
         /// The operation: `open`, `read`, `create`, ...
         operation: &'static str,
@@ -227,7 +227,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     }
 }
 
-/// Returns the names of columns for messages.
+/// Joins column names for a message; `no columns` if there are none.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "no columns".to_owned() } else { names.join(", ") }
 }

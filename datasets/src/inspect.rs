@@ -1,6 +1,6 @@
 //! Inspection: a summary of a dataset.
 //!
-//! Memory: one batch of rows, and an entry for every distinct `data_source`, domain and prompt length.
+//! Memory: one batch of rows, the samples, and an entry for every distinct `data_source`, domain and prompt length.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

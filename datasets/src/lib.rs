@@ -24,7 +24,7 @@
 //! one window of at most [`DatasetConfig::window_rows`] rows and [`DatasetConfig::window_bytes`] bytes.
 //!
 //! Peak resident memory, measured on 5 million prompts of the built-in task (1.2 GB as JSONL, 178 MB as Parquet): 13 MiB for reading in
-//! order, 32 MiB shuffled, 16 MiB for `data inspect` (JSONL 14), 25 MiB for `data convert`, and 89 MiB for `data validate`, of which 80 MiB
+//! order, 32 MiB shuffled, 16 MiB for `data inspect` (JSONL 14), 25 MiB for `data convert`, and 89 MiB for `data validate`, of which 76 MiB
 //! are the 16 bytes per row for the detection of duplicates. To reproduce: run `rollpacker data generate --rows 5000000 --output big`, then
 //! `/usr/bin/time -v rollpacker data validate big/train.parquet`; for reading, run the bench `read` with `ROLLPACKER_BENCH_FILE`.
 //!

@@ -115,7 +115,6 @@ fn parsed_messages(text: &StringArray, column: &Arc<str>) -> (Messages, Vec<(u32
     (builder.finish(), bad)
 }
 
-/// A builder of [`Messages`], row by row.
 #[derive(Debug)]
 pub(crate) struct MessagesBuilder {
     column: Arc<str>,
@@ -214,7 +213,7 @@ fn is_message(value: &Value) -> bool {
     value.is_object() && text("role") && text("content")
 }
 
-/// Formats a JSON value for an error message, truncated.
+/// Formats a JSON value for an error message, truncated to 60 characters.
 pub(crate) fn describe(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

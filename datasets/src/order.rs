@@ -66,7 +66,7 @@ impl Window {
 }
 
 impl RowOrder {
-    /// Creates an order for rows in `segments`, which cover `0..rows`.
+    /// Creates an order for the rows of `segments`, which are consecutive and begin at row 0.
     pub(crate) fn new(
         segments: &[Segment],
         seed: u64,
@@ -143,7 +143,6 @@ fn window(index: usize, start: u64, mut blocks: Vec<Range<u64>>) -> Window {
     Window { index, start, ranges: merge_adjacent(blocks) }
 }
 
-/// Joins adjacent ranges.
 pub(crate) fn merge_adjacent(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {

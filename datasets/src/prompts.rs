@@ -45,7 +45,6 @@ struct LoadedRows {
 
 /// The source of the rows after the loaded ones.
 enum EpochSource {
-    /// The epoch has not started.
     NotStarted,
     InOrder(DatasetChunks),
     /// The remaining windows in reverse order, the next one last.
@@ -76,7 +75,6 @@ impl Prompts {
         self.cursor
     }
 
-    /// Returns the next loaded row, if any.
     fn next_loaded(&mut self) -> Option<Result<Prompt, DatasetError>> {
         let (chunk, index) = self.loaded.advance()?;
         self.cursor.offset += 1;

@@ -46,7 +46,7 @@ impl Default for WriteOptions {
 /// A writer of prompts as Parquet in verl's schema: `data_source`, `prompt`, `ability` (the domain), `reward_model {style, ground_truth}`
 /// and `extra_info`. It writes to a temporary file and renames it at the end, so an incomplete file never has the final name.
 ///
-/// Memory: one encoded row group.
+/// Memory: one encoded row group, and up to 1,024 prompts that are not encoded yet.
 #[derive(Debug)]
 pub struct PromptWriter {
     path: PathBuf,

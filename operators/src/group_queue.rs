@@ -100,7 +100,6 @@ pub(crate) struct GroupCalls<T> {
     failed: Option<HeldGroups>,
 }
 
-/// The call that the trainer is working on.
 struct RunningCall<T> {
     held: HeldGroups,
     reply: Reply<Result<T, TrainError>>,

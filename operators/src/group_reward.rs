@@ -31,7 +31,6 @@ use crate::wire::rows::Row;
 /// The name of the operator in metrics and faults.
 const NAME: &str = "group_reward";
 
-/// The output streams of the operator for group rewards.
 pub(crate) struct GroupRewardOutputs<'scope> {
     /// Batches of [`schema::SCORED`], in whole groups.
     pub(crate) groups: BatchStream<'scope>,
@@ -125,7 +124,6 @@ fn whole_groups(batch: &Batch) -> Vec<Vec<Row>> {
     groups.map(|group| rows.by_ref().take(group.len()).collect()).collect()
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     scored: Capability<Step>,
     errors: Capability<Step>,
@@ -135,7 +133,6 @@ struct Capabilities {
 /// The result of a group reward and its timing. The result is `None` if the data source has no group reward.
 type GroupRewardResult = (Option<Result<Vec<Score>, RewardError>>, Timing);
 
-/// The outcome of scoring a group.
 enum ScoredGroup {
     /// The group is scored. The batch has no rows if the group must not be trained on.
     Scored { batch: Batch, warning: Option<Fault> },

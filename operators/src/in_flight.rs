@@ -18,7 +18,6 @@ impl InFlightResponses {
         self.0.set(self.0.get() - responses);
     }
 
-    /// Returns `true` if no response is in flight.
     pub(crate) fn is_none(&self) -> bool {
         self.0.get() == 0
     }

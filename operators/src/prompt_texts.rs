@@ -60,7 +60,6 @@ impl PromptTexts {
 pub(crate) struct TextsByStep(BTreeMap<Step, PromptTexts>);
 
 impl TextsByStep {
-    /// Adds a batch of texts of a step.
     pub(crate) fn add(&mut self, step: Step, batch: &Batch) {
         self.0.entry(step).or_default().add(batch);
     }

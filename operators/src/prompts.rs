@@ -32,7 +32,7 @@ pub struct PromptRow {
     pub messages: String,
     /// The reference answer. A structured answer is JSON. `None` if the dataset row has no answer.
     pub ground_truth: Option<String>,
-    /// All other columns of the dataset, as a JSON object; `None` if there are none to pass on.
+    /// The `extra_info` of the dataset row and the configured extra columns, as a JSON object; `None` if there are none to pass on.
     pub extra_info: Option<String>,
 }
 

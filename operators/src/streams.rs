@@ -26,12 +26,10 @@ pub struct StepStreams<'scope> {
 }
 
 impl<'scope> StepStreams<'scope> {
-    /// Adds the metrics of an operator.
     pub(crate) fn with_metrics(self, metrics: BatchStream<'scope>) -> Self {
         Self { metrics: self.metrics.concat(metrics), ..self }
     }
 
-    /// Adds the errors of an operator.
     pub(crate) fn with_errors(self, errors: BatchStream<'scope>) -> Self {
         Self { errors: self.errors.concat(errors), ..self }
     }

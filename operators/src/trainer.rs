@@ -120,7 +120,6 @@ impl TrainerThread {
         self.listeners.borrow_mut().push(Box::new(wake));
     }
 
-    /// Records that the update of `step` is done.
     pub(crate) fn record_update(&self, step: Step) {
         self.next.set(step.next());
         self.listeners.borrow().iter().for_each(|wake| wake());

@@ -76,7 +76,6 @@ pub trait UpdateExt<'scope> {
     fn update(self) -> Updates<'scope>;
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     policies: Capability<Step>,
     metrics: Capability<Step>,
@@ -86,7 +85,6 @@ struct Capabilities {
 /// The new policy and the metrics of an update, or its error.
 type UpdateResult = Result<(Policy, Metrics), TrainerCallError>;
 
-/// The update that the trainer is working on.
 struct RunningUpdate {
     capabilities: Capabilities,
     reply: Reply<Result<(Policy, Metrics), TrainError>>,

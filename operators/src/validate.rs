@@ -316,7 +316,6 @@ pub trait ValidateExt {
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     policies: Capability<Step>,
     metrics: Capability<Step>,

@@ -50,7 +50,6 @@ pub(crate) struct SftRecipe {
     pub(crate) data: DatasetConfig,
     /// Optimizer, steps, batch size and seed. The seed also determines the initial weights.
     pub(crate) training: SftConfig,
-    /// The device to train on.
     pub(crate) device: DeviceChoice,
     /// Number of steps between two printed lines, at least 1.
     pub(crate) print_every: u64,

@@ -35,7 +35,6 @@ impl Workers {
     pub(super) fn train(self, session: &Session, cluster: &Cluster) -> anyhow::Result<ExitCode> {
         let (facts, note) = (self.facts(), self.snapshots.note());
         let (inputs, process) = (session.shared_inputs(), cluster.process());
-        // The workers of one process share one snapshot plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
         // A fault does not carry the exit status of the error that it was made from.
         let status = Arc::new(OnceLock::new());
@@ -135,8 +134,8 @@ fn fault(error: anyhow::Error) -> Fault {
         .unwrap_or_else(|error| Fault::new("worker", origin, terminal::with_causes(&error)))
 }
 
-/// Returns the exit status of a run that ended with `error`, and prints advice for a failure. `status` is that of the first error of a
-/// worker of this process that is no failure. It is ignored if the run ended with a fault of another origin.
+/// Returns the exit status of a run that ended with `error`, and prints advice for a failure. `status` is the exit status of the first
+/// worker error of this process that has one. It is ignored if the run ended with a fault of another origin.
 fn exit_code(error: &ClusterError, status: Option<u8>) -> ExitCode {
     if let (ClusterError::Fault(fault), Some(status)) = (error, status)
         && fault.origin == origin(Some(status))

@@ -80,7 +80,8 @@ pub(crate) struct ServerReports {
     pub(crate) is_unavailable: Box<dyn Fn() -> bool>,
 }
 
-/// The error of a run that ended because no inference server was available. The run can be resumed from its last snapshot.
+/// The error of a run that ended, or could not start, because no inference server was available. The run can be resumed from its last
+/// snapshot, or started again if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the run ended because no inference server was available; resume it when one is")]
 pub struct ServersUnavailable;
@@ -88,7 +89,6 @@ pub struct ServersUnavailable;
 /// A function that returns the names and values of metrics since its previous call.
 pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
 
-/// The measurements of a running torch engine.
 pub(crate) struct EngineMeasurements {
     /// The decode iterations, for comparison with a profile.
     pub(crate) live: LiveIterations,
@@ -214,7 +214,6 @@ impl ChosenEngine {
         Self { name, starter: EngineStarter::custom(start) }
     }
 
-    /// Returns `true` if this is the torch engine of this project.
     pub(crate) fn is_torch(&self) -> bool {
         self.starter.is_torch
     }

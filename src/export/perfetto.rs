@@ -20,9 +20,7 @@ use crate::timeline::{Interval, TimelineResponse, TimelineStep};
 /// The counts of a trace that was written.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
-    /// The number of steps in the trace.
     pub(crate) steps: usize,
-    /// The number of responses in the trace.
     pub(crate) responses: u64,
     /// The number of steps in the trace that have no rollouts in the run folder.
     pub(crate) without_rollouts: usize,

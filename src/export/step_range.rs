@@ -11,10 +11,8 @@ pub(crate) struct StepRange {
 }
 
 impl StepRange {
-    /// The range of all steps.
     pub(crate) const ALL: Self = Self { first: 1, last: None };
 
-    /// Returns `true` if the range contains `step`.
     pub(crate) fn contains(self, step: u64) -> bool {
         self.first <= step && self.last.is_none_or(|last| step <= last)
     }

@@ -21,7 +21,6 @@ use crate::show::RunRecord;
 /// The path and the counts of an event file that was written.
 #[derive(Debug)]
 pub(crate) struct EventFile {
-    /// The path of the file.
     pub(crate) path: PathBuf,
     /// The number of different metrics in the file.
     pub(crate) metrics: usize,
@@ -46,7 +45,6 @@ pub(crate) fn write(run: &RunRecord, folder: &Path) -> anyhow::Result<EventFile>
     Ok(EventFile { path, metrics: described.len(), scalars })
 }
 
-/// A writer of an event file.
 pub(crate) struct EventWriter<W> {
     pub(crate) out: W,
     /// `true` if the first event, which names the version of the file, is written.

@@ -39,7 +39,6 @@ impl<S> Default for StepWindow<S> {
 }
 
 impl<S: MetricLookup + Clone> StepWindow<S> {
-    /// Adds the next step.
     pub(crate) fn push(&mut self, step: S) {
         self.steps += 1;
         if self.first.len() < STEPS {

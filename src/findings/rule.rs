@@ -6,7 +6,6 @@ use super::recent::Recent;
 #[cfg(feature = "cli")]
 use super::recent::{MetricLookup, StepWindow};
 
-/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
@@ -21,7 +20,6 @@ pub(crate) enum Severity {
 /// A statement about a run that follows from its metrics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// The severity of the problem.
     pub(crate) severity: Severity,
     /// The metric from which the finding is derived.
     pub(crate) metric: &'static str,

@@ -19,7 +19,7 @@ use crate::recipe::{Reward, RouteTarget};
 /// Bytes of a float32, the type of all weights except packed weights of layers.
 pub(super) const FLOAT_BYTES: u64 = size_of::<f32>() as u64;
 
-/// Returns the size of a model's weights in bytes.
+/// Returns the size of a model's weights in float32, in bytes.
 pub(super) fn weight_bytes(model: &ModelConfig) -> u64 {
     size(model.parameter_count()).saturating_mul(FLOAT_BYTES)
 }

@@ -65,7 +65,6 @@ fn engine_weights(
     MemoryPart::new("the weights of engines", settings, [engines, bytes])
 }
 
-/// Returns the memory parts of a training run.
 pub(crate) fn training_parts(run: TrainingMemory<'_>) -> Vec<MemoryPart> {
     let mut parts = vec![run.responses(), run.read_ahead()];
     if run.on_host && run.has_torch_trainer {

@@ -28,10 +28,8 @@ enum Source {
     Git(String),
 }
 
-/// An error in creating a crate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NewCrateError {
-    /// The name is not a valid name of a crate.
     #[error(
         "name `{0}`: expected letters, digits, `-` and `_`, with a letter first, as in the name of a crate"
     )]

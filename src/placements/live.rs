@@ -24,7 +24,6 @@ pub(crate) trait LivePlacement: fmt::Debug + Send + Sync {
     /// If an option does not fit the run.
     fn policy(&self, run: LiveRun) -> Result<Option<Box<dyn PlacementPolicy>>, RecipeError>;
 
-    /// Returns the threads with which the trainer computes.
     fn trainer_threads(&self) -> TrainerThreads;
 
     /// Returns the number of devices that never generate.

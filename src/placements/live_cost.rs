@@ -19,7 +19,6 @@ use crate::profile_monitor::ProfileMonitor;
 pub(super) struct LiveCost {
     /// The number of devices of a worker.
     devices: u32,
-    /// The number of workers.
     workers: u32,
     /// The number of tokens that a device caches, summed over the workers.
     kv_tokens: u64,

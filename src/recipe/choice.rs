@@ -37,7 +37,6 @@ impl KeyedChoice {
         Self { key, section: "", choice: Choice::of(name), keyed: Vec::new() }
     }
 
-    /// Returns the name of the entry.
     #[cfg(feature = "torch")]
     pub(crate) fn name(&self) -> &str {
         &self.choice.name

@@ -142,9 +142,7 @@ pub struct Recipe {
 
 /// The entries of catalogs that the settings of a recipe may name.
 pub(crate) struct KnownNames<'a> {
-    /// The schedules.
     pub(crate) schedules: &'a Schedules,
-    /// The placements.
     pub(crate) placements: &'a Placements,
     /// Returns the errors of all other names, and of the options of the entries that they select, as far as they are known before a session
     /// opens.

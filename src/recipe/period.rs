@@ -10,7 +10,6 @@ use super::limits;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "seconds, or a text such as `1h30m`")]
 pub(crate) enum Period {
-    /// A number of seconds.
     Seconds(f64),
     /// Numbers with the units `d`, `h`, `m` and `s`, in this order, each unit at most once.
     Text(String),

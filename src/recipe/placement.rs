@@ -212,7 +212,6 @@ impl Recipe {
         PlacementContext { kv_cache_tokens, ..of_one }
     }
 
-    /// Returns the name of the placement.
     #[cfg(feature = "torch")]
     pub(crate) fn placement_name(&self) -> &str {
         &self.raw.placement.kind

@@ -107,8 +107,8 @@ impl Numbers for Option<f64> {
     }
 }
 
-/// Creates a range of integers. The key is followed by its minimum and maximum, as in `data.train_batch_size: 1, limits::MAX_PROMPTS`, or by a
-/// predicate and its description.
+/// Creates a range of integers. The key is followed by its minimum and maximum, as in `data.train_batch_size: 1, limits::MAX_PROMPTS`, or
+/// by a predicate and its description.
 macro_rules! integer {
     ($($part:ident).+: |$value:ident| $fits:expr, $expected:literal) => {
         Range { key: $crate::recipe::range::key!($($part).+), rule: $crate::recipe::range::RangeRule::Integers {

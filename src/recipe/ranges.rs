@@ -7,7 +7,6 @@ use super::limits::{self, MAX_FACTOR};
 use super::range::{Integer, Numbers, Range, integer, number};
 use super::raw::RawRecipe;
 
-/// The ranges of the keys of a recipe.
 pub(crate) static RANGES: &[Range<RawRecipe>] = &[
     integer!(data.train_batch_size: 1, limits::MAX_PROMPTS),
     integer!(data.train_max_samples: |n| n == -1 || n > 0, "at least 1, or -1 for all"),

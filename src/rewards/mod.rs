@@ -301,7 +301,7 @@ fn section_error(section: &str, error: CatalogError) -> RecipeError {
     }
 }
 
-/// The reward names that a route may use: the names in the registry, and the names of the tables in `reward.options`.
+/// Returns the reward names that a route may use: the names in the registry, and the names of the tables in `reward.options`.
 fn names<'a>(registry: &'a Registry, section: &'a Reward) -> Vec<&'a str> {
     let names = registry.names().chain(section.options.keys().map(String::as_str));
     names.collect::<BTreeSet<_>>().into_iter().collect()

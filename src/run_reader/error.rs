@@ -3,10 +3,8 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// An error in reading a run folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// The folder is not a run folder.
     #[error(
         "{folder}: expected the folder of a run, with `metrics.jsonl` (`trainer.default_local_dir` or `--out` of `rollpacker train`); \
          {found}"

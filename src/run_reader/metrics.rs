@@ -29,7 +29,6 @@ pub(crate) struct StepMetrics {
     pub(crate) unix_s: Option<f64>,
     /// The time at which the step was complete, in seconds of the run's clock; `None` for a validation, and in files of earlier versions.
     pub(crate) clock_s: Option<f64>,
-    /// The metrics by name.
     pub(crate) data: BTreeMap<String, Value>,
 }
 

@@ -89,7 +89,6 @@ impl Rollouts {
         &self.path
     }
 
-    /// Returns the number of responses.
     pub(crate) fn len(&self) -> usize {
         self.rows.num_rows()
     }
@@ -105,12 +104,10 @@ impl Rollouts {
         self.column(name)?.as_primitive_opt().ok_or_else(|| self.column_error(name))
     }
 
-    /// Returns a column of texts.
     pub(crate) fn texts(&self, name: &str) -> Result<&StringArray, ReadError> {
         self.column(name)?.as_string_opt().ok_or_else(|| self.column_error(name))
     }
 
-    /// Returns a column of Boolean values.
     pub(crate) fn flags(&self, name: &str) -> Result<&BooleanArray, ReadError> {
         self.column(name)?.as_boolean_opt().ok_or_else(|| self.column_error(name))
     }

@@ -14,7 +14,6 @@ use crate::terminal::escape_line;
 pub(super) struct ScoredRow {
     /// The data source of the row; `None` if the row cannot be read.
     pub(super) data_source: Option<String>,
-    /// The score, or the reason why there is none.
     pub(super) score: Result<Score, RowError>,
 }
 

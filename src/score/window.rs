@@ -14,11 +14,9 @@ const MAX_UNWRITTEN_PER_TASK: u64 = 16;
 
 /// The result of a task that scored a row or a group. Rows are numbered from 0.
 pub(super) enum TaskResult {
-    /// A scored row.
     Row(u64, ScoredRow),
     /// A row with the score of its per-sample reward. The score of its group follows.
     Member(GroupKey, Box<GroupRow>),
-    /// The scored rows of a group.
     Group(Vec<(u64, ScoredRow)>),
 }
 
@@ -65,7 +63,6 @@ impl Window {
         self.running.spawn(task);
     }
 
-    /// Starts to score a group.
     pub(super) fn score_group(
         &mut self,
         task: impl Future<Output = Vec<(u64, ScoredRow)>> + Send + 'static,

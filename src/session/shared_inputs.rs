@@ -54,7 +54,6 @@ pub struct SharedInputs {
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,
-    /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
     /// The configuration of the watchdog; `None` if it is disabled.
     pub(super) watch: Option<WatchdogSettings>,

@@ -30,7 +30,6 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// The values of a metric over the steps, including validations before and after them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct MetricCurve {
-    /// The name of the metric.
     pub(crate) metric: &'static str,
     /// The first finite value.
     pub(crate) first: f64,

@@ -28,8 +28,8 @@ pub(crate) struct RunReport {
     pub(crate) findings: Vec<Finding>,
     /// The step of `responses`; `None` if the run wrote no rollouts.
     pub(crate) response_step: Option<u64>,
-    /// The selected responses of `response_step`. Empty if the run wrote no rollouts, or if no prompt is selected and no response of the step
-    /// has a score.
+    /// The selected responses of `response_step`. Empty if the run wrote no rollouts, or if no prompt is selected and no response of the
+    /// step has a score.
     pub(crate) responses: Vec<ShownResponse>,
 }
 

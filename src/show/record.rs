@@ -11,7 +11,6 @@ use crate::run_reader::{MetricsFile, MetricsSink, ReadError, StepMetrics, settin
 /// The settings and the metrics of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunRecord {
-    /// The run folder.
     pub(crate) folder: PathBuf,
     /// The reason of the end, from `summary.json`: `finished`, `stopped` or `out_of_time`. `None` if there is no summary: the run is not
     /// over, was killed, or failed with an error.

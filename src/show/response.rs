@@ -31,17 +31,14 @@ pub(crate) struct ShownResponse {
     pub(crate) prompt_id: u64,
     /// The index of the response in its group, from 0.
     pub(crate) sample: u32,
-    /// The data source of the prompt.
     pub(crate) data_source: Option<String>,
     /// The messages of the prompt, each with its role.
     pub(crate) prompt: Option<String>,
     /// The reference answer; `None` if the prompt has none.
     pub(crate) ground_truth: Option<String>,
-    /// The text of the response.
     pub(crate) text: String,
     /// The length of the response in tokens.
     pub(crate) tokens: u32,
-    /// The reason why the response ended.
     pub(crate) finish_reason: String,
     /// The score; `None` for a response that was not trained on.
     pub(crate) score: Option<f64>,

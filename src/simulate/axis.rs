@@ -9,7 +9,6 @@ use crate::recipe::{RecipeError, split_override};
 /// A setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// The key of the setting.
     key: String,
     /// The values in the order of the sweep: the label of each value in tables, and the settings that the value sets, `key=value` each.
     values: Vec<(String, Vec<String>)>,

@@ -50,9 +50,9 @@ impl LengthBias {
     /// censored responses. The baseline samples them independently of the schedule.
     ///
     /// The ratios of lengths choose the source for each seed: the ledger if it is exact (see [`is_exact`]), because it has the responses of
-    /// this run; otherwise the baseline; and the ledger's estimate if the baseline has no value. The inclusion has one source for all seeds:
-    /// the ledgers if all are exact or the first seed cannot be compared with its baseline, otherwise the baseline. The effective sample
-    /// size and the discarded tokens are those of `runs` alone.
+    /// this run; otherwise the baseline; and the ledger's estimate if the baseline has no value. The inclusion has one source for all
+    /// seeds: the ledgers if all are exact or the first seed cannot be compared with its baseline, otherwise the baseline. The effective
+    /// sample size and the discarded tokens are those of `runs` alone.
     pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
         let ratio = |name: &str, statistic: &dyn Fn(&TrainedLengths) -> Option<f64>| {
             let seeds = runs.iter().zip(baseline);

@@ -17,7 +17,6 @@ const MAX_STEPS: u64 = 1_000_000;
 /// Maximum number of seeds of a configuration.
 const MAX_SEEDS: u64 = 1_000_000;
 
-/// The ranges of the keys of a job.
 pub(super) static RANGES: &[Range<RawJob>] = &[
     integer!(cluster.gpus: 1, MAX_GPUS),
     integer!(cluster.controllers: 1, MAX_GPUS),

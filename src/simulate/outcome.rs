@@ -64,7 +64,6 @@ pub struct Recorder {
     outcome: RunOutcome,
     /// The number of first steps that are not recorded.
     warmup_steps: u64,
-    /// The step whose Gantt chart is recorded.
     gantt: GanttStep,
     /// The number of steps after the warm-up whose timeline is kept.
     traced_steps: u64,

@@ -182,7 +182,6 @@ impl InstanceLog {
     }
 }
 
-/// A placement policy whose rounds are counted.
 pub(super) struct CountedPlacement {
     policy: Box<dyn PlacementPolicy>,
     log: InstanceLog,

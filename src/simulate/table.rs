@@ -9,7 +9,6 @@ use super::unused_settings::text as written;
 
 /// A table; the first cell of each row is the name of a configuration.
 pub(super) struct SummaryTable {
-    /// The names of the columns.
     pub(super) head: &'static [&'static str],
     /// A row for each configuration.
     pub(super) rows: Vec<Vec<String>>,

@@ -131,7 +131,6 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
     Ok(SharedTrace::of(Trace::read(file, &options)?))
 }
 
-/// A function that counts the tokens of a text.
 type TokenCounter = Box<dyn Fn(&str) -> Result<usize, BoxError>>;
 
 /// Returns a function that counts tokens with the tokenizer of a model folder.

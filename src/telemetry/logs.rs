@@ -27,7 +27,6 @@ use super::loss_counter::{CountingExporter, LossCounter};
 /// Prefixes of the log targets of the crates that perform an export. To export one of their messages would cause further messages.
 const EXPORT_TARGETS: [&str; 4] = ["hyper", "opentelemetry", "reqwest", "rustls"];
 
-/// The exporter of log messages.
 #[derive(Debug)]
 pub(super) struct LogExport {
     provider: SdkLoggerProvider,

@@ -178,7 +178,6 @@ impl ChosenTrainer {
         Self { name, starter: TrainerStarter::custom(start) }
     }
 
-    /// Returns `true` if this is the torch trainer of this project.
     pub(crate) fn is_torch(&self) -> bool {
         self.starter.is_torch
     }

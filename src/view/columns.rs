@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::findings::{Finding, StepWindow, findings};
 use crate::run_reader::{MetricsSink, ReadError, StepMetrics};
 
-/// All metrics of a run, in the order of its lines.
+/// The metrics of a run by name, each with its values in the order of the lines.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     by_name: BTreeMap<String, Vec<Point>>,
@@ -115,7 +115,6 @@ impl MetricsSink for Columns {
 /// The part of a metric that a chart shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurveOptions {
-    /// The first step.
     pub(super) from: u64,
     /// The last step, included.
     pub(super) to: u64,

@@ -20,7 +20,6 @@ impl ViewError {
         Self { status: StatusCode::NOT_FOUND, text }
     }
 
-    /// Returns the error of an invalid request.
     pub(super) fn bad_request(text: String) -> Self {
         Self { status: StatusCode::BAD_REQUEST, text }
     }

@@ -79,7 +79,6 @@ pub(super) struct GroupResponse {
 }
 
 impl GroupResponse {
-    /// Returns the text of the response.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -22,7 +22,6 @@ const COLUMNS: [&str; 5] = [
     "admitted",
 ];
 
-/// Histograms over some steps.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Distributions {
     /// The steps that were read.

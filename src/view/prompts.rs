@@ -26,7 +26,6 @@ const COLUMNS: [&str; 9] = [
     "admitted",
 ];
 
-/// The prompts of some steps.
 #[derive(Debug, Serialize)]
 pub(super) struct PromptTable {
     steps: Vec<u64>,
@@ -49,7 +48,6 @@ struct PromptLine {
     step: u64,
     /// The id of the prompt in that step.
     prompt: u64,
-    /// The number of responses.
     responses: u32,
     /// The number of responses that were trained on.
     trained: u32,

@@ -35,7 +35,6 @@ const COLUMNS: [&str; 18] = [
     column::SCORED_AT,
 ];
 
-/// The round of a step.
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) step: u64,
@@ -58,7 +57,6 @@ pub(super) struct Round {
 struct RoundResponse {
     prompt: u64,
     sample: u32,
-    /// The use of the response in the step.
     outcome: ResponseOutcome,
     started: f64,
     finished: f64,
@@ -97,7 +95,6 @@ enum ResponseOutcome {
     Kept,
 }
 
-/// A prompt of the round.
 #[derive(Debug, Serialize)]
 struct RoundPrompt {
     id: u64,

@@ -63,7 +63,6 @@ async fn detail(State(runs): State<Shared>, Path(name): Path<String>) -> Answer<
     read_blocking(move || runs.with_run(&name, |run| Ok(run.detail(&name)))).await
 }
 
-/// The curve of a metric of a run.
 #[derive(Debug, Serialize)]
 struct NamedCurve {
     run: String,

@@ -125,7 +125,6 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the run folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -135,7 +134,6 @@ impl Run {
         &self.rollouts.content
     }
 
-    /// Returns the line in the table of runs.
     pub(super) fn line(&self, name: &str) -> RunLine {
         let ended = self.summary.content.as_ref();
         let written = modified(&self.folder.join(METRICS)).unwrap_or(UNIX_EPOCH);

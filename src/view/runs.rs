@@ -13,7 +13,6 @@ use crate::run_files::METRICS;
 /// The maximum depth of a run folder below the given folder.
 const MAX_DEPTH: usize = 3;
 
-/// A run that requests share.
 type SharedRun = Arc<Mutex<Run>>;
 
 /// The run in a folder, or all runs below it.

@@ -5,7 +5,6 @@ use std::path::Path;
 #[cfg(feature = "tokenizer")]
 use rollpacker_model::{TextStream, Tokenizer};
 
-/// The texts of a model's tokens.
 pub(super) enum Vocabulary {
     /// There is no tokenizer, for this reason.
     Unknown(String),

@@ -37,7 +37,7 @@ pub struct Generation {
     /// The number of most likely tokens whose log-probabilities the engine reports at each prompt token, in addition to the log-probability
     /// of the prompt token. `None` to report no log-probabilities.
     pub prompt_logprobs: Option<u32>,
-    /// The receiver of the tokens.
+    /// The receiver of the tokens, the ends and a failure.
     pub receiver: Box<dyn TokenReceiver>,
 }
 
@@ -156,7 +156,7 @@ pub enum ServingError {
     /// The weights of a folder cannot be used; the old weights stay in use.
     #[error("cannot load the weights of {}: {reason}", folder.display())]
     Load {
-        /// The folder.
+        /// The folder that was to be loaded.
         folder: PathBuf,
         /// The cause of the error.
         reason: String,
@@ -201,7 +201,7 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// If the engine has stopped.
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Returns `true` from the time at which a pause has begun on all instances until all instances have resumed.
+    /// Returns `true` while all instances are paused.
     fn is_paused(&self) -> bool;
 
     /// Loads the safetensors files of a folder. `None` selects the folder with which the engine was started. The future is ready when every
@@ -221,7 +221,7 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Returns the label of the weights: the label that was set last, or the label with which the engine was started.
     fn label(&self) -> Arc<str>;
 
-    /// Returns the statistics of the engine.
+    /// Returns the statistics of the engine, summed over its instances.
     fn statistics(&self) -> ServingStatistics;
 
     /// Returns the reason why the engine stopped; `None` while it works.

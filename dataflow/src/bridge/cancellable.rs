@@ -34,7 +34,6 @@ struct CancelState<R> {
 }
 
 impl<R: Send + 'static> Cancellable<R> {
-    /// Wraps a future and returns it with its canceller.
     pub(super) fn new(work: impl Future<Output = R> + Send + 'static) -> (Self, Canceller) {
         let state = Mutex::new(CancelState { work: Some(Box::pin(work)), waker: None });
         let shared = Arc::new(SharedFuture { cancelled: AtomicBool::new(false), state });

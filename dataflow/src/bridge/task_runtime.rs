@@ -8,8 +8,8 @@ use super::tasks::Executor;
 
 /// A tokio runtime with timers and I/O for the futures of operators.
 ///
-/// Dropping it waits neither for blocking calls nor for futures that are being polled: one that never returns cannot delay the end of a
-/// run. Its thread ends with the call, or with the process.
+/// Dropping it waits neither for blocking calls nor for futures that are being polled, so work that never returns cannot delay the end of
+/// a run. The thread of such work ends when the work returns, or with the process.
 #[derive(Debug)]
 pub struct TaskRuntime(Option<Runtime>);
 
@@ -27,7 +27,7 @@ impl TaskRuntime {
         Ok(Self(Some(runtime.build()?)))
     }
 
-    /// Returns a handle of the runtime.
+    /// Returns a handle for spawning futures and blocking calls on the runtime.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         self.0.as_ref().expect("invariant: the runtime is taken when it is dropped").handle()

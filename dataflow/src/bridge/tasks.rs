@@ -18,7 +18,7 @@ use super::panicked::Panicked;
 /// The executor that runs an operator's futures.
 #[derive(Clone, Debug)]
 pub enum Executor {
-    /// A tokio runtime.
+    /// The futures run on the threads of this tokio runtime.
     Tokio(Handle),
     /// The worker's own thread. Futures may wait for virtual time only.
     Inline,
@@ -55,7 +55,7 @@ impl<K: Eq + Hash + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         Self { wanted: FxHashMap::default(), replies, taken: VecDeque::new(), running }
     }
 
-    /// Starts a task. `key` must not have been used before, not even for a canceled task, whose late reply would be taken for the reply of
+    /// Starts a task. `key` must not have been used before, not even for a cancelled task, whose late reply would be taken for the reply of
     /// this one.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
@@ -118,7 +118,6 @@ impl TaskRunner {
     }
 }
 
-/// The key of a task, and its result.
 type TaskReply<K, R> = (K, Result<R, Panicked>);
 
 /// The replies that the operator has not taken.

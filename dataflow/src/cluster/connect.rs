@@ -19,7 +19,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 /// The time limit for the [`Hello`] of a caller. A stranger, such as a port scanner, may send nothing, or send very slowly.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The connections to another process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) data: TcpStream,
@@ -37,7 +36,6 @@ pub(super) struct Connected {
     pub(super) note: String,
 }
 
-/// Connects this process to all others.
 pub(super) fn connect(
     hosts: &Hosts,
     process: usize,

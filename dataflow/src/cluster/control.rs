@@ -16,7 +16,6 @@ use super::run_state::{DRAIN_TIMEOUT, RunState};
 /// A process that sends nothing for this long is considered lost: its machine or the network has failed.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The control connections of this process.
 pub(super) struct ControlConnections {
     streams: Arc<Vec<Mutex<TcpStream>>>,
     run_state: Arc<RunState>,
@@ -130,7 +129,7 @@ fn describe_loss(error: &std::io::Error) -> String {
 }
 
 thread_local! {
-    /// The role of this thread if a panic in it is expected when a process is lost.
+    /// `None` for a thread whose panics are reported as usual.
     static THREAD_ROLE: RefCell<Option<ThreadRole>> = const { RefCell::new(None) };
 }
 

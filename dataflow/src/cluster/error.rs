@@ -34,7 +34,7 @@ pub enum ClusterError {
     Hosts {
         /// The path of the hostfile.
         path: PathBuf,
-        /// The address that occurs twice, or `none`.
+        /// An address in backquotes, followed by `twice`; or `none`.
         found: String,
     },
     /// The process index is out of range.

@@ -45,7 +45,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of processes.
+    /// Returns the number of processes, at least 1.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
@@ -61,7 +61,6 @@ impl Hosts {
         &self.0[process]
     }
 
-    /// Returns the name of a process for messages.
     pub(crate) fn name(&self, process: usize) -> String {
         format!("process {process} ({})", self.0[process])
     }

@@ -17,7 +17,6 @@ pub type RunFacts = Vec<(String, String)>;
 /// The version of the messages of this module and of timely's framing. Processes with different versions reject each other.
 pub(super) const PROTOCOL: &str = "rollpacker 1, timely 0.31";
 
-/// The maximum length of a line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The purpose of a connection.
@@ -32,13 +31,10 @@ pub(super) enum Role {
 /// The first line that each process sends on each connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
-    /// The [`PROTOCOL`] of the sender.
     pub(super) protocol: String,
-    /// The purpose of the connection.
     pub(super) role: Role,
     /// The index of the sender, from 0.
     pub(super) process: usize,
-    /// The facts of the sender's run.
     pub(super) facts: RunFacts,
     /// The note of process 0, which the workers of all processes can read; see [`Cluster::run`](super::Cluster::run). `None` if another
     /// process is the sender.

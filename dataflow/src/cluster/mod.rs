@@ -40,7 +40,7 @@ use crate::fault::{Fault, Origin};
 /// The default time that processes wait for each other at the start.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The workers that run a graph.
+/// The worker threads of this process, and the position of the process among the processes that run a graph.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     threads: usize,
@@ -104,7 +104,7 @@ impl Cluster {
         self.threads * self.processes()
     }
 
-    /// Returns the number of processes.
+    /// Returns the number of processes, at least 1.
     #[must_use]
     pub fn processes(&self) -> usize {
         match &self.topology {

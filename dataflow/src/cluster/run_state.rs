@@ -15,7 +15,7 @@ use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
-/// from the control connection.
+/// from the control connection. Also the write timeout of the control connections.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of a run: running, failed or closed.
@@ -28,7 +28,6 @@ pub(crate) struct RunState {
     step: AtomicU64,
     /// The progress that the workers of this process have recorded, in the graph and outside of it.
     progress: AtomicU64,
-    /// The progress of other processes.
     remote_progress: ProgressCounter,
     state: Mutex<LockedState>,
     changed: Condvar,
@@ -39,7 +38,7 @@ struct LockedState {
     fault: Option<Fault>,
     /// `true` if the fault is the loss of a process.
     lost: bool,
-    /// `true` if the fault was reported to the other processes.
+    /// `true` if the fault was reported to the other processes, or every process detects it itself.
     reported: bool,
     /// The worker threads, which park while they have nothing to do.
     workers: Vec<Thread>,
@@ -74,7 +73,6 @@ impl RunState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the name of a worker for messages.
     pub(super) fn worker(&self, index: usize) -> String {
         match &self.position {
             None => format!("worker {index}"),
@@ -103,7 +101,6 @@ impl RunState {
         watchdog.map(|watchdog| watchdog.with_other_processes(&self.remote_progress))
     }
 
-    /// Records that another process has made progress.
     pub(super) fn record_remote_progress(&self) {
         self.remote_progress.record();
     }
@@ -126,12 +123,10 @@ impl RunState {
             .fold(progress, u64::wrapping_add)
     }
 
-    /// Returns `true` if the run has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns the fault that ended the run, if it has failed.
     pub(super) fn fault(&self) -> Option<Fault> {
         self.state().fault.clone()
     }

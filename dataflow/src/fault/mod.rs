@@ -65,7 +65,6 @@ fn batch(faults: &[Fault], in_step: bool) -> Batch {
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<FaultState>>);
 
-/// The callback for the fault that ends the run.
 type FaultCallback = Box<dyn FnOnce(&Fault)>;
 
 #[derive(Default)]

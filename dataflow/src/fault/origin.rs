@@ -22,7 +22,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// All origins.
+    /// All origins, in the order of declaration.
     pub const ALL: [Self; 3] = [Self::User, Self::Environment, Self::Program];
 
     /// Returns the name of the origin: `user`, `environment` or `program`.

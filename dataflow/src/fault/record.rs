@@ -13,15 +13,15 @@ pub struct Fault {
     /// The step at which the operator failed. `None` for a fault that belongs to no step, and until the receiver of the error row sets this
     /// field.
     pub step: Option<Step>,
-    /// The name of the operator that failed.
+    /// The name of the operator that failed. On several workers, the worker may follow, as in `reward on worker 1`.
     pub operator: String,
-    /// The origin of the error.
+    /// The origin of the error, which decides if a retry can help.
     pub origin: Origin,
     /// The prompt that the fault concerns, if any.
     pub prompt: Option<PromptId>,
     /// The index of the response among the responses to the prompt, from 0; `None` if the fault does not concern a single response.
     pub sample: Option<u32>,
-    /// A description of the error.
+    /// The text of the error; `Display` adds the operator, the step and the ids.
     pub message: String,
 }
 

@@ -47,7 +47,7 @@ impl<T: ArrowPrimitiveType> SharedListBuilder<T> {
         self.buffers.push(start, list.len() * ITEM);
     }
 
-    /// Returns the column.
+    /// Returns the column of the appended lists, in order.
     #[must_use]
     pub fn finish(self) -> ArrayRef {
         Arc::new(self.buffers.column::<BinaryViewType>())
@@ -136,7 +136,6 @@ struct Start {
     offset: u32,
 }
 
-/// The buffer of short rows.
 const SHORT_BUFFER: u32 = 0;
 
 impl<N: ArrowNativeType> RowBuffers<N> {

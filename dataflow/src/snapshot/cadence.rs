@@ -24,7 +24,7 @@ struct CadenceState {
     workers: usize,
     /// The number of workers of the graph.
     peers: usize,
-    /// The last step whose snapshot was committed, or given up with a warning.
+    /// The last step whose snapshot was committed, skipped or given up with a warning, or from which the run was resumed.
     settled: Option<Step>,
     wakes: Wakes,
 }
@@ -102,7 +102,6 @@ impl Cadence {
         self.lock().wakes.0.push(wake);
     }
 
-    /// Returns `true` if a snapshot of `step` was requested.
     pub(crate) fn is_requested(&self, step: Step) -> bool {
         self.lock().requested.contains(&step)
     }

@@ -123,7 +123,8 @@ struct Committer {
     running: Vec<CommitInFlight>,
     /// The last step of the last committed snapshot.
     committed: Option<Step>,
-    /// The capabilities of the failed snapshot, kept forever so that its step never completes. `None` unless the run has failed.
+    /// The capabilities of the failed snapshot, kept forever so that its step never completes. `None` unless a snapshot failed with
+    /// [`OnError::Fail`].
     failed: Option<CommitCapabilities>,
     outputs: [Output; 3],
 }
@@ -144,12 +145,12 @@ impl Committer {
 
     /// Starts to commit the snapshots that are complete by `frontier`, in the order of steps.
     ///
-    /// A snapshot is complete once the frontier of the parts has passed its step. Two cases need care at the end of a run. First, a
-    /// snapshot whose parts include no new step (the snapshot of the end, or of a step without rounds) can duplicate the snapshot that is
-    /// being committed, so it waits for that commit. Second, an operator whose inputs have ended reports its next part at [`Step::END`] and
-    /// no parts for earlier steps. The snapshot of such an earlier step is incomplete without a bug, and the snapshot of the end replaces
-    /// it. Until the frontier shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports
-    /// a part of a later snapshot, the incomplete snapshot is started anyway and fails in `check`.
+    /// A snapshot is complete once the frontier of the parts has passed its step. Two cases need care at the end of a run. First, the
+    /// snapshot of the end, or of a step without rounds, has parts that include no new step. It can duplicate the snapshot that is being
+    /// committed, so it waits for that commit. Second, an operator whose inputs have ended reports its next part at [`Step::END`] and no
+    /// parts for earlier steps. The snapshot of such an earlier step is incomplete without a bug, and the snapshot of the end replaces it.
+    /// Until the frontier shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports a
+    /// part of a later snapshot, or if too many snapshots wait, the incomplete snapshot is started anyway and fails in `check`.
     fn start_complete(&mut self, frontier: &MutableAntichain<Step>) {
         while self.failed.is_none()
             && let Some(first) = self.open.first_entry()
@@ -221,7 +222,6 @@ impl Committer {
         records.map_err(fault)
     }
 
-    /// Reports the results of the commits that have finished.
     fn finish_commits(&mut self) {
         let (outputs, failed) = (&mut self.outputs, &mut self.failed);
         let (plan, writer, committed) = (&self.plan, &self.writer, &mut self.committed);

@@ -42,7 +42,6 @@ impl Descriptor {
         Batch::from_columns(&schema::PARTS, columns)
     }
 
-    /// Decodes the rows of a batch.
     pub(crate) fn all(batch: &Batch) -> impl Iterator<Item = Self> {
         let text = |name, row: usize| {
             let column = batch.text(name);

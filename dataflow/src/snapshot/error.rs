@@ -8,7 +8,7 @@ use super::generation::Generation;
 use crate::fault::{HasOrigin, Origin};
 use crate::step::Step;
 
-/// An error of a snapshot.
+/// An error of writing, committing or reading a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// A file operation failed: for example, the disk is full, the folder is read-only, or a file is missing.

@@ -40,7 +40,6 @@ pub(crate) trait Files: Send + Sync {
     /// Returns the length of a file in bytes.
     fn length(&self, path: &Path) -> io::Result<u64>;
 
-    /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Read>>;
 }
 
@@ -114,7 +113,6 @@ fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reads a whole file.
 pub(crate) fn read_all(files: &dyn Files, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     files.open(path)?.read_to_end(&mut bytes)?;

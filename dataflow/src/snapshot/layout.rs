@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::generation::Generation;
 use crate::step::Step;
 
-/// The folder of a run's snapshots.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotLayout {
     pub(crate) root: PathBuf,

@@ -17,13 +17,13 @@ pub struct Identity {
     pub run: String,
     /// A digest of the configuration. The caller that resumes decides how to treat a difference.
     pub config: String,
-    /// The version of the program.
+    /// The version of the program that wrote the snapshot.
     pub code: String,
     /// Further facts about the whole run, such as seeds and the dataset.
     pub facts: Map<String, Value>,
 }
 
-/// The content of a snapshot.
+/// The content of a snapshot: the identity of its run, and the list of its files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -47,7 +47,7 @@ pub struct Manifest {
 pub struct PartRecord {
     /// The operator that wrote the part.
     pub operator: String,
-    /// The worker that wrote the part.
+    /// The index of the worker that wrote the part, from 0, over all processes.
     pub worker: u32,
     /// The path of the file, relative to the folder of the run's snapshots. A path that could leave the folder is rejected. An unchanged
     /// part may belong to an earlier snapshot.

@@ -31,7 +31,6 @@ pub(crate) enum PartContent {
     Failed(SnapshotError),
 }
 
-/// A function that writes a file, once.
 type WriteOnce = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A function that waits until another writer has written a file.
@@ -152,7 +151,6 @@ impl Draft<'_> {
     }
 }
 
-/// Returns the path of a part.
 pub(crate) fn path(folder: &Path, operator: &str, worker: u32, extension: &str) -> PathBuf {
     folder.join(format!("{operator}-{worker}.{extension}"))
 }

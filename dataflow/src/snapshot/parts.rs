@@ -106,7 +106,7 @@ struct HeldPart {
     part: Option<Part>,
 }
 
-/// A part that is being written.
+/// A part that is being written, or the repeated report of an unchanged part.
 struct PendingPart {
     capability: Capability<Step>,
     reached: Option<Step>,
@@ -114,7 +114,6 @@ struct PendingPart {
     reply: Option<PartReply>,
 }
 
-/// The reply of the writer to a part.
 type PartReply = Reply<Result<Option<PartRecord>, SnapshotError>>;
 
 impl Parts {
@@ -191,7 +190,7 @@ impl Parts {
         );
     }
 
-    /// Writes the result of `state` for each step before `frontier` at whose end a snapshot is taken and not yet written, and for the end
+    /// Writes the result of `state` for each step before `frontier` whose snapshot is due and not yet written. Also writes it for the end
     /// of the run if `frontier` is `None`. Writes the held state if a snapshot of its step was requested. Then reports the parts that are
     /// on disk or have failed. Call this at the end of each activation, when the state includes everything before `frontier`.
     pub fn advance_to(
@@ -283,7 +282,6 @@ impl Parts {
         Draft { store, step, operator, worker, held }
     }
 
-    /// Hands a part to the writer.
     fn send(&self, step: Step, part: Part) -> PartReply {
         let (operator, worker, wake) = (self.name, self.worker, self.wake.clone());
         self.writer.begin(step);

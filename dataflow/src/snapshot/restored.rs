@@ -38,7 +38,7 @@ impl RestoredSnapshot {
         Self { files, layout, manifest: Arc::new(manifest) }
     }
 
-    /// Returns the manifest.
+    /// Returns the verified manifest of the snapshot.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -56,7 +56,7 @@ impl RestoredSnapshot {
         self.manifest.parts.iter().filter(move |part| part.operator == operator)
     }
 
-    /// Returns the path of a part's file.
+    /// Returns the path of a part's file: [`PartRecord::path`] in the folder of the run's snapshots.
     #[must_use]
     pub fn path(&self, record: &PartRecord) -> PathBuf {
         self.layout.root.join(&record.path)

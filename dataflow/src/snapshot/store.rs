@@ -69,7 +69,7 @@ pub struct Committed {
     pub step: Step,
     /// The total size of the snapshot's parts in bytes.
     pub bytes: u64,
-    /// The number of the snapshot's parts.
+    /// The number of the snapshot's files. Parts without a file do not count.
     pub parts: usize,
     /// The reason why older snapshots could not be removed, if any. The snapshot itself is valid.
     pub cleanup_error: Option<SnapshotError>,

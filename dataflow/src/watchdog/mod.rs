@@ -113,7 +113,6 @@ pub struct Watchdog {
     end_requested: Box<dyn Fn() -> bool>,
     on_stall: Box<dyn FnMut(&Stall)>,
     progress: ProgressCounter,
-    /// The progress of other processes.
     remote_progress: ProgressCounter,
     /// The progress of this thread at the last check.
     last_own: u64,
@@ -222,8 +221,8 @@ impl Watchdog {
         std::mem::replace(&mut self.last_total, total) != total
     }
 
-    /// Returns the time that a worker may park before the next [`check`](Self::check). The time is at least 1 ms, and otherwise at most a
-    /// quarter of the stall limit, because other workers see the progress of this worker's work outside of the graph only after its checks.
+    /// Returns the time that a worker may park before the next [`check`](Self::check): at least 1 ms, and otherwise at most a quarter of
+    /// the stall limit. Other workers see the progress of this worker's work outside of the graph only after its checks.
     #[must_use]
     pub fn park_timeout(&self) -> Duration {
         let waited = self.clock.now().since(self.since);

@@ -19,7 +19,6 @@ thread_local! {
     static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
 }
 
-/// Counts one event of progress.
 pub(crate) fn record_event() {
     EVENTS.set(EVENTS.get().wrapping_add(1));
 }
@@ -32,7 +31,6 @@ pub(crate) fn record_rows(step: Step) {
     }
 }
 
-/// The progress of this worker.
 pub(crate) struct WorkerProgress {
     /// A wrapping count of progress on the worker and of reported work outside.
     pub(crate) count: u64,
@@ -40,7 +38,6 @@ pub(crate) struct WorkerProgress {
     pub(crate) step: Step,
 }
 
-/// Returns the progress of this worker.
 pub(crate) fn progress() -> WorkerProgress {
     WorkerProgress { count: total_progress(), step: LATEST_STEP.get() }
 }

@@ -48,7 +48,6 @@ impl ChainLengths {
     }
 }
 
-/// A map of the digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DigitMap {
     Add(u8),

@@ -77,7 +77,7 @@ pub struct Generated {
 /// The held-out prompts are a uniform choice among all drawn prompts, in random order. A contiguous range of draws would be biased: since
 /// no prompt occurs twice, short prompts run out, and later draws are longer than earlier ones.
 ///
-/// Memory: 8 bytes per prompt, the held-out prompts, and one row group.
+/// Memory: at most about 20 bytes per prompt, the held-out prompts, and one row group.
 ///
 /// # Errors
 ///
@@ -125,7 +125,6 @@ const HOLD_OUT_STREAM: u64 = 1;
 
 /// The prompts of the validation file.
 struct HeldOut {
-    /// The indices of the held-out draws.
     held_indices: HashSet<usize>,
     drawn: usize,
     chains: Vec<Chain>,

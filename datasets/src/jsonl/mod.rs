@@ -35,7 +35,6 @@ pub(crate) const COLUMN_ROWS: u64 = 64;
 
 type JsonObject = Map<String, Value>;
 
-/// A JSONL file of prompts.
 #[derive(Debug)]
 pub(crate) struct JsonlFile {
     path: Arc<Path>,
@@ -193,7 +192,6 @@ fn descend<'a>(object: &'a JsonObject, parts: &[String]) -> Option<&'a Value> {
     rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
 }
 
-/// An iterator over the chunks of some rows.
 struct JsonlChunks {
     plan: Arc<ColumnRoles>,
     offsets: Arc<[u64]>,

@@ -14,7 +14,6 @@ use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
 use crate::messages::{MessagesBuilder, describe};
 use crate::segment::index_u32;
 
-/// A builder of a chunk, line by line.
 pub(super) struct ChunkBuilder {
     plan: Arc<ColumnRoles>,
     pub(super) rows: Vec<u64>,

@@ -35,7 +35,6 @@ use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, type_description};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
-/// A Parquet file of prompts.
 #[derive(Debug)]
 pub(crate) struct ParquetFile {
     path: Arc<Path>,
@@ -162,7 +161,6 @@ fn select_within(
     any
 }
 
-/// An iterator over the chunks of some rows.
 struct ParquetChunks {
     path: Arc<Path>,
     plan: Arc<ColumnRoles>,

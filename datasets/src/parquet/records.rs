@@ -42,7 +42,6 @@ impl ParquetRecords {
         Ok(Self { path, reader, rows, batch: (none, 0), next: (0, 0) })
     }
 
-    /// Returns the number of rows of the file.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }

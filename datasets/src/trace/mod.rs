@@ -37,7 +37,8 @@ pub struct Trace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRow {
     /// The number of the prompt, if recorded. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different.
-    /// A key that is a whole number is kept. Other keys get the smallest unused numbers, in the order of their first occurrence.
+    /// A key that is a non-negative whole number is kept. Other keys get the smallest unused numbers, in the order of their first
+    /// occurrence.
     pub prompt: Option<u64>,
     /// The index of the response among the responses to the prompt; `None` if it is not recorded or not a whole number.
     pub sample: Option<u32>,
@@ -92,7 +93,8 @@ impl Trace {
     ///
     /// # Errors
     /// If the path does not exist; if a folder contains no trace; if a file is a pipe, has another format, has no rows or is damaged; if a
-    /// requested column is absent or has a wrong type; if no column holds lengths; or if a row cannot be used. An error of a row names file, row and column.
+    /// requested column is absent or has a wrong type; if no column holds lengths; or if a row cannot be used. An error of a row
+    /// names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = TraceReader {
             options,
@@ -149,7 +151,6 @@ impl Trace {
                 if longer.is_empty() {
                     break;
                 }
-                // If the row drawn was dropped too, draw again from the rows that are longer than it.
                 (tokens, whole) = longer[random.random_range(0..longer.len())];
             }
             tokens
@@ -191,7 +192,6 @@ enum TraceCell<'a> {
     Other(&'static str),
 }
 
-/// The state of reading a trace.
 struct TraceReader<'a> {
     options: &'a TraceOptions<'a>,
     /// The keys that are not whole numbers, each with its index in the order of first occurrence.
@@ -214,7 +214,7 @@ struct TraceColumnNames {
 }
 
 impl TraceReader<'_> {
-    /// Chooses the columns of a file.
+    /// Chooses the columns of a file. Those of the first file are named in the source of the trace.
     fn plan(
         &mut self,
         file: &Path,

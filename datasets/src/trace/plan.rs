@@ -5,7 +5,6 @@ use std::path::Path;
 use super::TraceOptions;
 use crate::error::DatasetError;
 
-/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceColumnKind {
     Number,
@@ -18,7 +17,7 @@ pub(super) enum TraceColumnKind {
     Other,
 }
 
-/// The types of columns whose values a trace may lack.
+/// The accepted types of the optional columns, such as `sample` and `step`.
 const SCALARS: [TraceColumnKind; 4] =
     [TraceColumnKind::Number, TraceColumnKind::Text, TraceColumnKind::Field, TraceColumnKind::Null];
 
@@ -189,7 +188,7 @@ impl Table<'_> {
         }
     }
 
-    /// Returns a requested column of prompt keys.
+    /// Checks that the values of a requested column can be prompt keys.
     fn key(&self, index: usize) -> Result<usize, DatasetError> {
         let found = match self.columns[index].1 {
             TraceColumnKind::List => "lists",

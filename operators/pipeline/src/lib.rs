@@ -252,7 +252,7 @@ impl Pipeline {
         Ok((policies.split_off(earlier), budget))
     }
 
-    /// Returns the staleness. At most `usize::MAX - 1`, so that 1 can be added.
+    /// Returns the staleness; `usize::MAX - 1` if it does not fit, so that 1 can be added.
     fn lag(&self) -> usize {
         usize::try_from(self.settings.staleness).unwrap_or(usize::MAX - 1)
     }
@@ -365,7 +365,6 @@ fn report_faults(
     raise(errors, faults);
 }
 
-/// Reports each row of `warnings` to the observer.
 fn report_warnings(warnings: BatchStream<'_>, observer: &SharedObserver) {
     let mut observer = Rc::clone(observer);
     warn(warnings, move |warning| observer.warning(&warning));
@@ -394,7 +393,7 @@ fn report_steps(
 }
 
 /// Ends the run if a part of the snapshot from which it resumes could not be read. If the run takes snapshots, commits each snapshot once
-/// its parts have arrived, reports each snapshot and all warnings to the observer, and ends the run if a commit fails with an error.
+/// its parts have arrived, and reports each snapshot and all warnings to the observer. A commit that fails with an error ends the run.
 fn commit_snapshots<'scope>(
     resumable: Resumable<'scope>,
     scope: Scope<'scope, Step>,

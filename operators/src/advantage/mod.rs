@@ -34,7 +34,7 @@ pub use reinforce::{ReinforcePlusPlus, ReinforcePlusPlusBaseline};
 pub struct ScoredResponse {
     /// The score of the response, minus the KL penalty of its tokens if the reward has a KL penalty.
     pub score: f64,
-    /// The number of sampled tokens.
+    /// The number of sampled tokens; 0 if the engine counts tokens without sampling them.
     pub tokens: usize,
 }
 

@@ -129,14 +129,12 @@ impl AdvantageExt for Groups<'_> {
     }
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     groups: Capability<Step>,
     metrics: Capability<Step>,
     errors: Capability<Step>,
 }
 
-/// The state of the advantage operator: the estimator, the KL controller, and the steps that are not complete.
 struct AdvantageState {
     estimator: Estimator,
     inferred: bool,

@@ -182,7 +182,6 @@ impl JudgedPrompts {
         self.too_easy + self.too_hard
     }
 
-    /// Returns the counts as metrics.
     fn metrics(&self) -> Metrics {
         [
             ("curriculum/untried_prompts", self.untried),

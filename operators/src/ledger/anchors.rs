@@ -68,7 +68,7 @@ struct ExecutionFacts {
     executions: u64,
     /// The sum of the executions' time limits, in nanoseconds.
     limits: u128,
-    /// The number of executions that exceeded their time limit.
+    /// The number of executions that were ended at their time limit, or would have been without an audit.
     kills: u64,
     /// The number of audited executions among `kills`.
     audited_kills: i64,

@@ -85,7 +85,6 @@ impl SavedState for FactTotals {
 }
 
 impl FactTotals {
-    /// Returns the deferred prompts.
     pub(super) fn waits(&self) -> DeferredPrompts {
         self.waits.clone()
     }
@@ -115,7 +114,6 @@ impl FactTotals {
         self.waits.clone_from(waits);
     }
 
-    /// Returns the snapshot part with the facts about lengths.
     pub(super) fn lengths_part(&self) -> Part {
         let sums = |of: fn(&WeightSums) -> i64| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(self.lengths.values().map(of)))
@@ -132,12 +130,10 @@ impl FactTotals {
         rows(&LENGTH_ROWS, columns)
     }
 
-    /// Returns the snapshot part with the facts about pairs.
     pub(super) fn pairs_part(&self) -> Part {
         pair_totals::part(&self.pairs)
     }
 
-    /// Returns the snapshot part with the histories of dataset rows.
     pub(super) fn rows_part(&self) -> Part {
         let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(self.rows.keys().copied()));
         let sums = (0..6).map(|at| -> ArrayRef {
@@ -147,7 +143,6 @@ impl FactTotals {
         rows(&HISTORY_ROWS, std::iter::once(ids).chain(sums).collect())
     }
 
-    /// Returns the snapshot part with the deferred prompts.
     pub(super) fn waits_part(&self) -> Part {
         let DeferredPrompts(waits) = &self.waits;
         let since = waits.values().map(|waiting| waiting.since.0);

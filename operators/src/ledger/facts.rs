@@ -92,7 +92,6 @@ struct ObservedResponse {
     whole: bool,
 }
 
-/// A deferred prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeferredPrompt {
     /// The step at which the prompt was first deferred.

@@ -54,7 +54,6 @@ facts! {
 /// of 2^-10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Products {
-    /// The number of pairs.
     pub(super) pairs: i64,
     /// Differences of score times differences of length, divided by 2.
     pub(super) product: i64,
@@ -91,7 +90,6 @@ impl Products {
 /// A response to a prompt, reduced to what its pairs depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Member {
-    /// The number of tokens.
     pub(super) tokens: u32,
     /// `true` if the response ended by itself.
     pub(super) whole: bool,

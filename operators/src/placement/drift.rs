@@ -53,7 +53,6 @@ pub struct DriftMonitor {
 struct Ratio {
     /// The weighted mean of the logarithms of the ratios.
     mean: f64,
-    /// The number of measurements.
     count: u32,
 }
 

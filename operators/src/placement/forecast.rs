@@ -7,7 +7,6 @@ use super::cost::{Job, StepCost};
 use super::round_progress::{Cohort, RoundLoad, RoundProgress};
 use crate::survival::Curve;
 
-/// A rollout placement and the number of training devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Layout {
     pub(super) rollout: Placement,
@@ -26,7 +25,6 @@ pub(super) struct Change {
 /// Responses that are expected to end together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
-    /// The number of responses.
     pub(super) count: f64,
     /// The number of tokens cached now per response, prompt included.
     pub(super) context: f64,

@@ -76,7 +76,7 @@ pub enum Event {
         tokens: u32,
         /// The number of these tokens that an earlier step sampled before the response was paused.
         resumed: u32,
-        /// The finish reason.
+        /// The reason why the response ended; [`FinishReason::Pause`] if it was paused.
         finish_reason: FinishReason,
         /// The number of times that the engine evicted the KV cache of the response and recomputed it.
         preemptions: u32,
@@ -224,7 +224,8 @@ pub trait PlacementPolicy {
 
     /// Returns the learned state on which later decisions depend, for a snapshot. Returns [`NO_LEARNED_STATE`] if the policy has no learned
     /// state; a resumed policy then starts like a new one. Returns `None`, the default, if the policy cannot be resumed; a run that takes
-    /// snapshots rejects such a policy. The run calls this method between two rounds, when the earlier round is drained.
+    /// snapshots rejects such a policy. The run calls this method at its start, and then between two rounds, when the earlier round is
+    /// drained.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }

@@ -46,7 +46,6 @@ pub fn restore(
     policy.restore(&learned).map_err(refused)
 }
 
-/// The input streams of a placement policy.
 pub(crate) struct PlacementInputs<'scope> {
     pub(crate) policies: BatchStream<'scope>,
     pub(crate) requests: BatchStream<'scope>,

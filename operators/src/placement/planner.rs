@@ -50,7 +50,6 @@ pub struct Planner {
 /// The learned state of a planner, by kind of round.
 pub(super) type PlannerState = BTreeMap<RoundKind, KindState>;
 
-/// The state for one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KindState {
     tensor_parallel: u32,
@@ -116,7 +115,6 @@ impl Planner {
         self.start
     }
 
-    /// Returns the learned state.
     pub(super) fn kinds(&self) -> &PlannerState {
         &self.kinds
     }

@@ -35,7 +35,6 @@ pub(super) struct RoundProgress {
     is_closed: bool,
 }
 
-/// The responses to a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct GroupProgress {
     launched: Nanos,

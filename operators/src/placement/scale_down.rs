@@ -62,7 +62,6 @@ struct History {
     rounds: VecDeque<Survival>,
     /// The lengths of all `rounds` together.
     lengths: Survival,
-    /// The load of the last round.
     last: RoundLoad,
 }
 

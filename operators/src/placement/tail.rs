@@ -6,7 +6,6 @@ use super::cost::{Job, StepCost};
 use super::forecast::{Change, Forecast, Layout};
 use super::options::{StreamTrainerOptions, Trigger};
 
-/// The decisions that are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DueDecisions {
     /// `true` if a milestone of the trigger was passed.

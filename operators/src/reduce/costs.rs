@@ -35,7 +35,6 @@ impl Costs {
         Self { clock, steps: Rc::default() }
     }
 
-    /// Changes the cost of a step.
     pub(super) fn change(&self, step: Step, change: impl FnOnce(&mut Cost)) {
         change(self.steps.borrow_mut().entry(step).or_default());
     }

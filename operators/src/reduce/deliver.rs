@@ -26,7 +26,6 @@ pub(super) struct Delivered<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     /// Dropped when the replica has the sums.
     _done: Capability<Step>,

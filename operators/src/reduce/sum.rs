@@ -21,7 +21,6 @@ pub(super) struct Summed<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     sums: Capability<Step>,
     errors: Capability<Step>,

@@ -30,7 +30,6 @@ pub(super) struct Taken<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for the outputs of a step.
 struct Capabilities {
     chunks: Capability<Step>,
     totals: Capability<Step>,

@@ -46,7 +46,6 @@ pub(super) fn chunk(Chunk { index, source, numbers }: Chunk) -> Batch {
     Values::of(numbers).batch(0, length, [source, source, index])
 }
 
-/// Reads the chunks of a batch.
 pub(super) fn read_chunks(batch: &Batch) -> impl Iterator<Item = Chunk> {
     let [sources, indices] =
         [column::SOURCE, column::CHUNK].map(|name| batch.values::<UInt32Type>(name));

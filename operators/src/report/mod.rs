@@ -67,11 +67,11 @@ pub struct StepReport {
     /// The time at which the frontier passed the previous step. With staleness, this may be after the step opened. For the first reported
     /// step, equal to `opened`.
     pub before: Nanos,
-    /// Batches of [`schema::RESPONSES`].
+    /// Batches of [`schema::RESPONSES`], in the order of arrival. Small batches may be merged.
     pub responses: Vec<Batch>,
     /// Batches of [`schema::GROUPS`]: one per group, sorted by prompt, so that sums over rows do not depend on the order of arrival.
     pub groups: Vec<Batch>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`], in the order in which the decisions were taken.
     pub decisions: Vec<Batch>,
     /// The texts of the prompts of the responses. Texts of prompts without responses may be included.
     pub texts: PromptTexts,
@@ -373,7 +373,6 @@ impl StepReport {
     }
 }
 
-/// Returns the state of an observer as a part.
 fn saved_part(observer: &impl Observer) -> Part {
     let mut saved = ObserverState::default();
     observer.save(&mut saved);

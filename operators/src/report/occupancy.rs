@@ -81,9 +81,8 @@ impl Occupancy {
 /// The load of the engine or of an instance up to a time.
 #[derive(Default)]
 struct Load {
-    /// The time of the last change.
+    /// The time of the last change, in nanoseconds of the run's clock; 0 before the first change.
     since: u64,
-    /// The number of responses that run.
     running: u64,
     /// The maximum number of responses that ran at the same time.
     max: u64,

@@ -72,7 +72,6 @@ impl ObserverState {
         })
     }
 
-    /// Returns the state as a part.
     pub(super) fn part(self) -> Part {
         Part::from_writer("json", move |out| self.write(out))
     }

@@ -20,7 +20,6 @@ pub(crate) fn rows(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Part {
     Part::rows(rows.unwrap_or_else(|| RecordBatch::new_empty(schema.clone())))
 }
 
-/// Returns a value as a JSON part.
 pub(crate) fn json(value: &impl Serialize) -> Part {
     Part::bytes("json", serde_json::to_vec(value).expect("invariant: a state is plain data"))
 }

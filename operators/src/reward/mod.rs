@@ -61,7 +61,6 @@ pub struct Scored<'scope> {
     pub(crate) scoring: GroupScoring,
 }
 
-/// The settings for the scoring of whole groups by group rewards.
 pub(crate) struct GroupScoring {
     pub(crate) router: Router,
     pub(crate) executor: Executor,
@@ -195,7 +194,6 @@ fn scoring_too_late_fault() -> Fault {
     )
 }
 
-/// The input streams of the reward operator.
 struct RewardInputs<'scope> {
     responses: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
@@ -205,7 +203,6 @@ struct RewardInputs<'scope> {
     known: BatchStream<'scope>,
 }
 
-/// The output streams of the reward operator.
 struct RewardOutputs<'scope> {
     samples: BatchStream<'scope>,
     executions: BatchStream<'scope>,

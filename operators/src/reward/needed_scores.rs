@@ -35,12 +35,10 @@ pub(crate) enum ScoringScope {
 }
 
 impl NeededScores {
-    /// Creates the state of a step without decisions.
     pub(super) fn new(scope: ScoringScope) -> Self {
         Self { scope, ..Self::default() }
     }
 
-    /// Applies a batch of decisions of the step.
     pub(super) fn decide(&mut self, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);

@@ -18,7 +18,6 @@ use crate::wire::rows::{Row, gather_first};
 /// The duration of a scoring, and the time at which it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
-    /// The duration.
     pub(crate) took: Nanos,
     /// The time of the end, by the clock of the run.
     pub(crate) done: Nanos,

@@ -64,7 +64,6 @@ pub(super) struct FinishedScore {
     pub(super) warning: Option<Fault>,
 }
 
-/// The result of a reward, and its timing.
 pub(super) type Outcome = (Result<Score, RewardError>, Timing);
 
 /// The rewards, the time limits of their test cases, and the conditions under which a response is scored.
@@ -117,7 +116,6 @@ impl<L: TimeLimit> Scorer<L> {
         self.rounds.entry(step).or_insert_with(|| NeededScores::new(scope))
     }
 
-    /// Records the texts of prompts that were launched at a step.
     pub(super) fn add_texts(&mut self, step: Step, batch: &Batch) {
         self.texts.add(step, batch);
     }
@@ -313,7 +311,6 @@ fn sample_id(step: Step, row: &Row) -> SampleId {
     SampleId { step, prompt: prompt_id(row), sample }
 }
 
-/// Returns the prompt of a row of responses.
 pub(crate) fn prompt_id(row: &Row) -> PromptId {
     PromptId(row.batch.values::<UInt64Type>(column::PROMPT_ID).value(row.index))
 }

@@ -43,7 +43,6 @@ impl Tally {
         *count == 1
     }
 
-    /// Records metrics that a reward reported.
     pub(crate) fn add_metrics(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             self.reported.entry(name).or_default().push(value);
@@ -91,7 +90,6 @@ pub(crate) struct Tallies {
 }
 
 impl Tallies {
-    /// Calls `change` with the tally of a step.
     pub(crate) fn with<R>(&self, step: Step, change: impl FnOnce(&mut Tally) -> R) -> R {
         change(self.steps.borrow_mut().entry(step).or_default())
     }

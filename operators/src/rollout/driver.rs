@@ -55,7 +55,6 @@ impl StepInFlight {
 /// The requests of a step, with the capabilities for the outputs that follow from them.
 pub(crate) type HeldRequests = (Step, RolloutCapabilities, Batch);
 
-/// The state of the rollout operator.
 pub(crate) struct RolloutDriver {
     engine: CheckedEngine,
     clock: Arc<dyn Clock>,
@@ -332,7 +331,6 @@ impl RolloutDriver {
         }
     }
 
-    /// Collects the events of the engine.
     fn poll_engine(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {

@@ -39,10 +39,8 @@ pub(super) struct KeptResponses {
     whole: BTreeMap<SampleId, EndedResponse>,
 }
 
-/// Kept responses by prompt and sample.
 pub(super) type KeptById = BTreeMap<(PromptId, u32), KeptResponse>;
 
-/// A kept response.
 pub(super) enum KeptResponse {
     /// The tokens of a paused response, and the policy version of the step that launched it first.
     Partial(Partial, PolicyVersion),
@@ -78,7 +76,6 @@ impl KeptResponses {
         Self { samples, ..self }
     }
 
-    /// Returns the responses that are kept for later rounds.
     pub(super) fn samples(&self) -> &KeptById {
         &self.samples
     }

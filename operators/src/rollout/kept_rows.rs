@@ -74,7 +74,6 @@ impl KeptRows {
     }
 }
 
-/// The values of the row of a kept response.
 struct KeptRow<'a> {
     id: SampleId,
     version: PolicyVersion,
@@ -110,7 +109,6 @@ fn kept_row<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a KeptResponse) -> 
     }
 }
 
-/// Returns the kept responses as a part.
 pub(super) fn part(samples: &KeptById) -> Part {
     let entries: Vec<KeptRow<'_>> = samples.iter().map(|(id, kept)| kept_row(id, kept)).collect();
     let wide = |of: fn(&KeptRow<'_>) -> u64| -> ArrayRef {

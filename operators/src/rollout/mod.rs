@@ -268,7 +268,6 @@ fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
     kept.into_iter().filter(|((prompt, _), _)| is_local(*prompt)).collect()
 }
 
-/// The output streams of the rollout operator.
 struct RolloutOutputs<'scope> {
     responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`]; none unless the rollout races in lockstep.

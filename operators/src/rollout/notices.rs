@@ -10,7 +10,6 @@ use crate::wire::notice;
 /// The unreported progress of one worker's rollout.
 #[derive(Debug)]
 pub(super) struct Notices {
-    /// The index of the worker.
     worker: u32,
     /// The last tick that the schedule announced.
     tick: Tick,
@@ -23,7 +22,6 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Creates the state of `worker`, with nothing to report.
     pub(super) fn new(worker: usize) -> Self {
         Self {
             worker: u32::try_from(worker).unwrap_or(u32::MAX),
@@ -34,7 +32,6 @@ impl Notices {
         }
     }
 
-    /// Returns the last tick that was announced.
     pub(super) fn tick(&self) -> Tick {
         self.tick
     }
@@ -44,7 +41,6 @@ impl Notices {
         self.tick = tick;
     }
 
-    /// Records that `rows` rows of requests were received.
     pub(super) fn record_received(&mut self, rows: usize) {
         self.received += rows as u64;
     }

@@ -18,7 +18,7 @@ use crate::wire::rows::{Row, gather};
 
 /// A prompt whose responses were requested from the engine.
 pub(super) struct LaunchedPrompt {
-    /// The request.
+    /// The row of the launch request.
     pub(super) row: Row,
     /// The policy version with which the responses were requested.
     pub(super) version: PolicyVersion,

@@ -6,10 +6,10 @@
 //!
 //! # This implementation
 //! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored. A group
-//! without variance, or with a response that could not be scored, is rejected and never launched again, and another prompt is launched in
-//! its place at once, not in batches. A group with variance is admitted. When the last place is taken, all responses in flight are aborted,
-//! and the undecided prompts are deferred to the next round. With `gen_prompts = prompts`, no response is aborted, and short responses are
-//! not preferred. A larger value hides the latency of rejections, but prefers short responses.
+//! without variance, or with a response that could not be scored, is rejected and never launched again. Another prompt is launched in its
+//! place at once, not in batches. A group with variance is admitted. When the last place is taken, all responses in flight are aborted, and
+//! the undecided prompts are deferred to the next round. With `gen_prompts = prompts`, no response is aborted, and short responses are not
+//! preferred. A larger value hides the latency of rejections, but prefers short responses.
 //!
 //! A group has variance if its rewards are not all equal; there is no threshold on the variance.
 //!

@@ -38,7 +38,6 @@ pub(super) struct Group {
     kept: BTreeSet<u32>,
 }
 
-/// The outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum GroupOutcome {
     Admitted,

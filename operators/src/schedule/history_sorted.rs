@@ -2,10 +2,10 @@
 //!
 //! Every round launches its prompts with `responses` responses each, waits for all, and trains on all; nothing is aborted or deferred. The
 //! only difference from [`sync`](super::sync) is which prompts share a round. In the first epoch the prompts are taken in the order in
-//! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by the mean length of the
-//! responses to their dataset row in the last epoch in which the row was launched, with unknown rows first, and cut into rounds. The tail
-//! of an epoch then falls into few rounds, and the other rounds end early. The rounds of a window run in the order of the earliest read of
-//! their prompts, which is independent of length.
+//! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by length and cut into rounds.
+//! The length of a prompt is the mean length of the responses to its dataset row in the last epoch in which a response to the row ended by
+//! itself; rows without a length come first. The tail of an epoch then falls into few rounds, and the other rounds end early. The rounds of
+//! a window run in the order of the earliest read of their prompts, which is independent of length.
 //!
 //! # Why it is unbiased
 //! The rounds of a window are fixed when the first of them opens, from responses of closed steps. The prompts of a step are therefore

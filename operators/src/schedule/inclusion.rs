@@ -211,8 +211,8 @@ fn units(weight: f64) -> u32 {
     (weight * UNIT).round() as u32
 }
 
-/// Returns P(L in bucket | L > `tokens`) for the buckets from the bucket of `tokens` to the bucket of `longest`, or for the bucket of
-/// `tokens` alone if `longest` is less. The last bucket includes all greater lengths.
+/// Returns P(L in bucket | L > `tokens`) for the buckets from the bucket of `tokens` to the bucket of `longest`. If `longest` is less than
+/// `tokens`, returns it for the bucket of `tokens` alone. The last bucket includes all greater lengths.
 fn beyond(curve: &Curve, tokens: u32, longest: u32) -> impl Iterator<Item = (u32, f64)> {
     let alive = curve.survival(tokens);
     let last = bucket(longest.max(tokens));

@@ -18,7 +18,6 @@ pub(super) struct LongPromptQueue {
     lanes: BTreeMap<Arc<str>, VecDeque<Deferred>>,
 }
 
-/// A prompt of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deferred {
     left: LeftoverPrompt,
@@ -38,7 +37,6 @@ impl LongPromptQueue {
         (!self.lanes.is_empty()).then_some(self.epoch)
     }
 
-    /// Returns the number of prompts of a lane.
     pub(super) fn len(&self, lane: &str) -> usize {
         self.lanes.get(lane).map_or(0, VecDeque::len)
     }

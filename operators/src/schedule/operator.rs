@@ -214,11 +214,11 @@ pub(crate) struct FeedbackStreams<'scope> {
 /// already holds capabilities. Outputs are derived only from policies (input 1), so that the cycle through rollout and reward does not hold
 /// the frontier back.
 ///
-/// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
-/// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
-/// all responses (and scores, if used) of the previous step have arrived, since the snapshot of a step is taken between its last response
-/// and the next round. It is also held back while too many snapshots are being written. With a curriculum, it is held back until the scores
-/// by which the curriculum judges prompts have arrived.
+/// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the next
+/// policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until all
+/// responses (and scores, if used) of the previous step have arrived: the snapshot of a step is taken between its last response and the
+/// next round. It is also held back while too many snapshots are being written. With a curriculum, it is held back until the scores by
+/// which the curriculum judges prompts have arrived.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     kept: BTreeSet<PromptId>,
@@ -305,7 +305,6 @@ pub(crate) fn schedule<'scope>(
     }
 }
 
-/// The outputs of the operator.
 struct Outputs {
     requests: Output,
     texts: Output,
@@ -342,7 +341,6 @@ impl Outputs {
 struct Reports<'a> {
     /// The frontiers that must have passed a step before its state is saved: responses, notices and, if they are used, scores.
     ends: &'a [MutableAntichain<Step>],
-    /// The frontier of the scores.
     scores: &'a MutableAntichain<Step>,
 }
 

@@ -23,7 +23,6 @@ pub(crate) fn worker_of_kept(prompt: PromptId, workers: usize) -> u32 {
     u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
 }
 
-/// The load of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerLoad {
     /// The number of responses in flight.
@@ -32,7 +31,6 @@ struct WorkerLoad {
     prompt_tokens: u64,
 }
 
-/// The assignment of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromptAssignment {
     worker: u32,
@@ -68,7 +66,6 @@ impl PromptAffinity {
         self
     }
 
-    /// Returns the number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.loads.len()
     }

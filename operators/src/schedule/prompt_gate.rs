@@ -13,7 +13,6 @@ use crate::curriculum::{Curriculum, SkippedEpoch};
 pub(super) enum GateOutput {
     /// The schedule receives the prompt.
     Drawn(Offer),
-    /// The prompt is skipped.
     Skipped(Offer),
     /// No further prompt follows.
     End,
@@ -40,7 +39,6 @@ impl PromptGate {
         }
     }
 
-    /// Holds a prompt that was read.
     pub(super) fn hold(&mut self, offer: Offer) {
         self.waiting.push_back(offer);
     }

@@ -26,13 +26,11 @@ pub struct OpenRound {
     waiting: BTreeSet<((u8, u32), PromptId)>,
     /// The complete groups so far if the round has a harvest, by number of tokens.
     harvested: BTreeSet<(u64, PromptId)>,
-    /// The number of responses that run.
     running: usize,
     /// The number of paused responses whose ends are not reported yet.
     pausing: usize,
 }
 
-/// The counts of a lane in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct LaneCounts {
     /// The number of groups that can still be admitted.

@@ -197,7 +197,6 @@ impl Rounds {
         self.out.push_back(decision);
     }
 
-    /// Returns the next decision, or `None` if there is none.
     pub(super) fn poll(&mut self) -> Option<Decision> {
         self.out.pop_front()
     }

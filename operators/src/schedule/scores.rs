@@ -25,7 +25,6 @@ pub(super) struct OrderedScores {
 }
 
 impl OrderedScores {
-    /// Processes a decision of the schedule.
     pub(super) fn on_decision(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => self.open = Some(*step),

@@ -32,7 +32,6 @@ use crate::wire::notice::Notice;
 pub(super) struct SequencedEvent {
     /// The tick of the event and of the decisions that it causes.
     pub(super) tick: Tick,
-    /// The event to deliver to the schedule.
     pub(super) event: Event,
     /// `true` for the first of the ends that are released together: rollouts must then be informed that the tick has passed.
     pub(super) tick_passed: bool,
@@ -172,7 +171,6 @@ impl Sequencer {
         }
     }
 
-    /// Processes a decision of the schedule.
     pub(super) fn on_decision(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => {

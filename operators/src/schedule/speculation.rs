@@ -17,9 +17,9 @@ pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), Schedule
 /// Returns `ceil(eta * count)` for the decimal number or fraction that the user wrote, of which `eta` is only the nearest float. For
 /// example, 1.1 times 10 is 11, although the float 1.1 lies above 1.1.
 ///
-/// Storing `eta` and multiplying each have an error of at most half a unit in the last place, so a product that should be a whole number is
-/// within two units of that number. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number. The
-/// result is thus exact while `count * a` is below 2^50.
+/// Storing `eta` and multiplying each have an error of at most half a unit in the last place. A product that should be a whole number is
+/// therefore within two units of that number. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number.
+/// The result is thus exact while `count * a` is below 2^50.
 pub(super) fn scaled(eta: f64, count: usize) -> usize {
     let product = eta * count as f64;
     let whole = product.round();

@@ -280,8 +280,8 @@ impl TailBatching {
         self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))
     }
 
-    /// Returns `true` if all prompts of the epoch were read and fewer fresh prompts of a lane are left than its quota, so that the lane
-    /// takes no part in short rounds.
+    /// Returns `true` if all prompts of the epoch were read and a lane has fewer fresh prompts left than its quota. Such a lane takes no
+    /// part in short rounds.
     fn is_spent(&self, epoch: u32, name: &str, lane: LaneQuota) -> bool {
         self.pool.has_whole_epoch(epoch) && self.pool.len(epoch, name) < lane.quota
     }

@@ -14,7 +14,6 @@ use super::finish_reason::finish_reason;
 /// The progress of one worker's rollout in a race that is decided by tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// The index of the worker.
     pub(crate) worker: usize,
     /// The number of request rows that the worker has processed since the start of the run.
     pub(crate) received: u64,

@@ -16,7 +16,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Returns all rows of a batch.
     pub(crate) fn all(batch: &Batch) -> impl Iterator<Item = Self> {
         (0..batch.num_rows()).map(|index| Self { batch: batch.clone(), index })
     }

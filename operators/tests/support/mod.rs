@@ -271,7 +271,6 @@ pub fn router() -> Router {
     Router::default().route("odd", Odd)
 }
 
-/// Returns the ground truth of a prompt.
 pub fn truth(prompt: PromptId) -> String {
     format!("the truth of {prompt}")
 }

@@ -11,7 +11,6 @@ use rollpacker_stages::rollout::{
 
 use super::length;
 
-/// A response in flight.
 struct Running {
     instance: usize,
     launched: Tick,

@@ -93,7 +93,6 @@ enum ProfileSubject {
 }
 
 impl ProfileSubject {
-    /// Returns the input files of the measurement.
     fn inputs(&self, config: &Path) -> Inputs {
         let mut inputs = match self {
             Self::Simulated(job) => job.inputs(),

@@ -59,7 +59,6 @@ fn the_page_of_verl_is_up_to_date() {
     assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_verl");
 }
 
-/// Returns the tables of the page.
 fn tables() -> String {
     [
         table("Keys that mean the same", ["verl", "here"], mapped),

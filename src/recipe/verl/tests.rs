@@ -9,7 +9,6 @@ use crate::recipe::schedule::Schedules;
 use crate::recipe::table::override_key;
 use crate::recipe::{KnownNames, Recipe};
 
-/// The names of the rewards.
 const REWARDS: [&str; 3] = ["math", "python", "soft_overlong"];
 
 fn translated(file: &str, overrides: &[&str]) -> Result<Translation, RecipeError> {

@@ -8,7 +8,7 @@ use super::super::summary::Summary;
 pub(super) struct Candidate<'a> {
     /// The index among all configurations.
     pub(super) index: usize,
-    /// The summary of the candidate's runs.
+    /// The summary at the lower end of the correlation, or the only summary.
     pub(super) summary: &'a Summary,
     /// The summary at the upper end of the correlation; `None` unless the trace only determines an interval.
     pub(super) upper: Option<&'a Summary>,
@@ -19,7 +19,6 @@ pub(super) struct Candidate<'a> {
 /// The choice among the candidates of a job.
 #[derive(Clone, Debug)]
 pub(super) struct ChosenCandidate<'a> {
-    /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
     /// The other low-bias candidates whose interval overlaps the interval of the fastest low-bias candidate. The fastest candidate is among
     /// them unless it is the choice.

@@ -164,7 +164,6 @@ impl Job {
         (self.rollout_gpus() / rollout.tensor_parallel).saturating_mul(rollout.max_num_seqs)
     }
 
-    /// Returns the cost model of the job.
     #[must_use]
     pub(super) fn cost(&self) -> Cost {
         Cost::new(self.hardware.clone(), self.model.clone(), self.calibration)

@@ -51,7 +51,6 @@ const PAPER: [(&str, Base, &[&str], [f64; 8]); 4] = [
 const USED_FOR_FIT: [(&str, &str); 4] =
     [("32k", "R 1.25"), ("32k", "R 1.5"), ("8k", "1"), ("8k, repository", "1")];
 
-/// A bar of the figure.
 #[derive(Clone, Copy)]
 struct Bar {
     name: &'static str,

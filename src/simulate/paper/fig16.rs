@@ -7,7 +7,6 @@ use super::jobs::{self, QWEN_14B, System, VERL};
 use super::plan::Plan;
 use super::runs::{JobId, PaperRuns};
 
-/// The numbers of GPUs of the figure.
 const GPUS: [u32; 3] = [32, 64, 128];
 /// Samples per second of veRL on [`GPUS`].
 const VERL_RATE: [f64; 3] = [2.73, 3.87, 5.96];
@@ -17,7 +16,6 @@ const ROLLPACKER_RATE: [f64; 3] = [6.07, 9.20, 13.14];
 /// Prompts per step and GPU.
 const PROMPTS: u32 = 4;
 
-/// The number of steps of the figure.
 const STEPS: &str = "sim.steps=20";
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -58,7 +56,6 @@ fn rates(item: &mut Item, name: &str, jobs: [JobId; 3], paper: [f64; 3]) {
     }
 }
 
-/// Returns the job with `gpus` GPUs.
 fn job(plan: &mut Plan, system: System, gpus: u32) -> JobId {
     let scale = [
         format!("cluster.gpus={gpus}"),

@@ -13,7 +13,6 @@ pub(super) struct Item {
     /// The experiment as the source describes it, and how the simulated experiment differs.
     pub(super) setting: &'static str,
     targets: Vec<PaperTarget>,
-    /// The jobs that the item needs.
     pub(super) jobs: Vec<JobId>,
 }
 

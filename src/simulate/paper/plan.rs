@@ -41,7 +41,6 @@ struct PlannedJob {
 }
 
 impl Plan {
-    /// Creates an empty plan.
     pub(super) fn new(size: PlanSize, overrides: Vec<String>) -> Self {
         Self { size, overrides, wanted: Vec::new(), requested: Vec::new() }
     }

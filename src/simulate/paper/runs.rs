@@ -6,7 +6,6 @@ use super::super::outcome::{RunOutcome, StageTimes, StepOutcome};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct JobId(pub(super) usize);
 
-/// The outcomes of the jobs of a plan.
 pub(super) struct PaperRuns {
     /// The outcomes by distinct job, one per seed.
     outcomes: Vec<Vec<RunOutcome>>,

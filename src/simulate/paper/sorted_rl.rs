@@ -69,7 +69,7 @@ fn bubble_ratio(measured: RunSelection<'_>) -> f64 {
     empty / measured.metric("timing_s/gen")
 }
 
-/// Returns the trained tokens per second that was spent generating.
+/// Returns the trained tokens per second of generation.
 fn tokens_per_s(measured: RunSelection<'_>) -> f64 {
     measured.mean(|step| step.trained_tokens) / measured.stage(|stages| stages.rollout)
 }

@@ -53,7 +53,6 @@ const SHAPES: [Shape; 6] = [
 /// The mark of a configuration. No two configurations have the same colour, outline and size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mark {
-    /// The colour.
     pub(super) colour: RGBColor,
     shape: Shape,
     /// The distance from the centre to the corners in pixels, before the outline is scaled.

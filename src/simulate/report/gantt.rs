@@ -95,7 +95,6 @@ fn count(responses: f64) -> String {
     if responses >= 10.0 { format!("{responses:.0}") } else { format!("{responses:.1}") }
 }
 
-/// Returns the opacity of a shade.
 fn opacity(shade: u32) -> f64 {
     0.15 + 0.85 * f64::from(shade) / f64::from(SHADES)
 }

@@ -55,7 +55,6 @@ pub(super) fn swatch(colour: &str, name: &str) -> String {
     format!("<span><i class=\"swatch\" style=\"background:{colour}\"></i>{}</span>", escape(name))
 }
 
-/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -140,7 +140,6 @@ fn series_legend() -> String {
     )
 }
 
-/// Returns the legend of the lengths.
 fn lengths_legend() -> String {
     format!(
         "Cumulative share of responses over tokens (logarithmic), weighted.</p><p class=\"legend\">{}{}",
@@ -149,7 +148,6 @@ fn lengths_legend() -> String {
     )
 }
 
-/// Returns the legend of the Gantt charts.
 fn gantt_legend() -> String {
     format!(
         "One step of the first seed, in seconds: instances of the rollout by number, darker where they run more responses, and the trainer. \

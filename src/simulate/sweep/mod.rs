@@ -135,7 +135,7 @@ impl Sweep {
         self.points.get(index).map(|point| &point.job)
     }
 
-    /// Returns the number of runs.
+    /// Returns the number of runs: one for each seed of each configuration, including the added baselines.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.points.iter().map(|point| point.job.seeds().len()).sum()

@@ -35,7 +35,6 @@ struct Log {
 
 type Shared = Arc<Mutex<Log>>;
 
-/// A trainer whose work is logged.
 struct LoggedTrainer {
     trainer: SimulatedTrainer,
     clock: VirtualClock,
@@ -76,7 +75,6 @@ impl Trainer for LoggedTrainer {
     }
 }
 
-/// A placement policy whose decisions are logged.
 struct LoggedPlacement {
     policy: Box<dyn PlacementPolicy>,
     now: Nanos,

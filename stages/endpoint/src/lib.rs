@@ -16,7 +16,6 @@ use rollpacker_stages::secret::{REDACTED, Secrets};
 
 pub use self::answer::{message, retry_after};
 
-/// The maximum time to connect to a server.
 const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// The address of a server and the connections to it. Clones share the connections.
@@ -76,8 +75,8 @@ impl Address {
     /// connecting takes at most 10 s.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, `api_key_env` is no valid name of a variable, the variable is not set, the key
-    /// cannot be sent in a header, or the HTTP client cannot start.
+    /// If the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also if there is no usable key: `api_key_env` is
+    /// no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,

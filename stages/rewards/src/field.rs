@@ -19,7 +19,7 @@ pub enum Field {
     Prompt,
     /// The text of [`Prompt`](Self::Prompt), directly followed by the response.
     Query,
-    /// The response.
+    /// The text of the response.
     Response,
     /// The response as token ids.
     ResponseIds,
@@ -34,7 +34,6 @@ pub enum Field {
 /// The fields to send, by the names that the scorer expects.
 pub type Fields = BTreeMap<String, Field>;
 
-/// Collects pairs of a name and a field into [`Fields`].
 pub(super) fn fields<const N: usize>(fields: [(&str, Field); N]) -> Fields {
     fields.map(|(name, field)| (name.to_owned(), field)).into()
 }
@@ -64,7 +63,6 @@ impl Field {
     }
 }
 
-/// Returns the prompt as messages.
 pub(super) fn messages(sample: &Sample) -> Result<Vec<Value>, RewardError> {
     serde_json::from_str(&sample.messages).map_err(|error| {
         RewardError::fatal(format_args!("field `messages`: expected a JSON array, found {error}"))

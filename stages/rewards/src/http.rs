@@ -67,7 +67,6 @@ documented! {
 /// The maximum of `max_wait_s` in seconds.
 const MAX_WAIT: f64 = 3600.0;
 
-/// The maximum of `max_batch`.
 const MAX_BATCH: usize = 1 << 20;
 
 fn max_batch() -> usize {

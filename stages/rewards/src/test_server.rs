@@ -9,16 +9,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// Method, path and headers, in lower case.
     pub(super) head: String,
-    /// The body, parsed as JSON.
     pub(super) body: Value,
 }
 
-/// The reply of the server to a request.
 pub(super) enum Reply {
     /// Sends a status, further headers, and a body.
     Text(u16, &'static str, String),

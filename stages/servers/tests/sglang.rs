@@ -30,7 +30,7 @@ type Calls = Arc<Mutex<Vec<(String, Value)>>>;
 #[derive(Clone, Default)]
 struct World {
     calls: Calls,
-    /// Ends the call that an abort names.
+    /// Notified by an abort call; ends the response to the prompt 9.
     aborted: Arc<Notify>,
 }
 

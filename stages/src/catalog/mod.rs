@@ -65,7 +65,6 @@ pub struct ListedEntry<'a> {
 
 type Make<T> = Box<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
 
-/// An entry: its documentation, its options, and its constructor.
 struct CatalogEntry<T> {
     about: About,
     options: &'static [&'static str],

@@ -59,7 +59,7 @@ impl<R: Reward> Reward for Limited<R> {
     }
 }
 
-/// The token buckets for requests and tokens.
+/// The token buckets for requests and tokens; `None` means no limit.
 pub(in crate::reward) struct Buckets {
     requests: Option<Bucket>,
     tokens: Option<Bucket>,

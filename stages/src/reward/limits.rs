@@ -41,7 +41,7 @@ pub struct Limits {
     /// The longest correct execution of each case so far, in the order of the cases. `None` and missing entries are unknown.
     pub anchors: Arc<[Option<Nanos>]>,
     /// `true` if an execution continues past its limit up to the maximum, to measure whether ending it at its limit would have been wrong.
-    /// It counts as ended at its limit nevertheless.
+    /// The execution still counts as ended at its limit.
     pub audit: bool,
 }
 

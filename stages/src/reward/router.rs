@@ -28,7 +28,7 @@ struct Route {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no reward for data_source `{data_source}`; there are routes for {routes}")]
 pub struct NoRoute {
-    /// The data source.
+    /// The data source without a reward.
     pub data_source: String,
     /// The patterns of the routes, separated by commas.
     pub routes: String,

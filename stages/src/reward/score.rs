@@ -103,14 +103,14 @@ impl Score {
         self.finite()
     }
 
-    /// Sets a component.
+    /// Sets a component without changing the score. Replaces a component of the same name.
     #[must_use]
     pub fn component(mut self, name: &str, value: f64) -> Self {
         self.components.insert(name.to_owned(), value);
         self
     }
 
-    /// Sets a label.
+    /// Sets a label. Replaces a label of the same name.
     #[must_use]
     pub fn label(mut self, name: &str, value: impl Into<String>) -> Self {
         self.labels.insert(name.to_owned(), value.into());

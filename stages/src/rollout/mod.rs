@@ -34,7 +34,7 @@ pub struct Policy {
 /// A request to generate samples of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The step that needs the responses. It seeds the sampling together with prompt and sample.
+    /// The step that needs the responses. Together with prompt and sample, it seeds responses that are not [resumed](Self::resumed).
     pub step: Step,
     /// The prompt to answer.
     pub prompt: PromptId,

@@ -55,7 +55,7 @@ pub async fn check_reward(reward: impl Reward, world: &RewardWorld) -> Result<()
     Ok(())
 }
 
-/// Responses that a model may write, and that no reward may fail on.
+/// Returns responses that a model may write, and that no reward may fail on.
 fn unusual_responses() -> [String; 4] {
     [
         String::new(),

@@ -47,7 +47,7 @@ pub struct Sequence<'a> {
 }
 
 impl Default for Sequence<'_> {
-    /// An empty sequence with weight 1.
+    /// Returns an empty sequence with weight 1.
     fn default() -> Self {
         Self {
             prompt: PromptId(0),
@@ -118,7 +118,7 @@ pub enum TrainError {
     /// The trainer does not support the operation.
     #[error("this trainer cannot {operation}")]
     Unsupported {
-        /// The operation.
+        /// The operation in words, such as `save its state`.
         operation: &'static str,
     },
     /// An operation failed for a reason that no other variant describes.
@@ -321,8 +321,8 @@ pub trait Trainer: Send {
     /// current policy. With staleness, the engines of the next steps may request any of them.
     ///
     /// # Errors
-    /// If the file cannot be read or belongs to another model or algorithm, in which case the error names the file and the tensor, or the
-    /// trainer does not support loading a state, which is the default. Nothing is overwritten then.
+    /// If the file cannot be read or belongs to another model or algorithm; the error names the file and the tensor. Also if the trainer
+    /// does not support loading a state, which is the default. After an error, nothing is overwritten.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

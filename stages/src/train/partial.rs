@@ -75,9 +75,9 @@ pub enum PartialError {
     /// A unit was received twice, so its place in the order of additions is undefined.
     #[error("received the responses of {prompt}, beginning with sample {sample}, twice")]
     Repeated {
-        /// The prompt.
+        /// The prompt of the unit.
         prompt: PromptId,
-        /// The first sample.
+        /// The first sample of the unit.
         sample: u32,
     },
 }

@@ -51,8 +51,8 @@ impl Threshold {
 
 /// A rule that rejects tokens or whole sequences, which then carry no loss.
 ///
-/// A rule estimates the divergence of the two policies at each token from `x`, the trainer's minus the engine's log-probability, clamped to
-/// [`LOG_RATIO_LIMIT`], and compares the estimate, or its sum, mean or maximum over the sequence, with a bound. (verl:
+/// A rule estimates the divergence of the two policies at each token from `x`: the trainer's minus the engine's log-probability, clamped
+/// to [`LOG_RATIO_LIMIT`]. The rule compares the estimate, or its sum, mean or maximum over the sequence, with a bound. (verl:
 /// `algorithm.rollout_correction.rollout_rs`)
 ///
 /// ```

@@ -143,7 +143,6 @@ impl Memory {
         state.file(path).map(|file| state.files[file].content.clone()).expect("a file")
     }
 
-    /// Changes the content of a file.
     pub(super) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         let file = state.file(path).expect("a file");

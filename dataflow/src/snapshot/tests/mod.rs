@@ -32,7 +32,6 @@ fn content(step: Step, operator: &str, worker: u32) -> Vec<u8> {
     format!("{operator}-{worker} at the end of step {step}").into_bytes()
 }
 
-/// Writes the parts of a step.
 fn write(store: &SnapshotStore, step: Step) -> Result<Vec<PartRecord>, SnapshotError> {
     PARTS
         .into_iter()
@@ -43,7 +42,6 @@ fn write(store: &SnapshotStore, step: Step) -> Result<Vec<PartRecord>, SnapshotE
         .collect()
 }
 
-/// Takes a snapshot of a step.
 fn take(store: &SnapshotStore, step: Step) -> Result<(), SnapshotError> {
     let committed = store.commit(step, write(store, step)?, 2)?;
     committed.cleanup_error.map_or(Ok(()), Err)

@@ -29,11 +29,10 @@ use crate::step::Step;
 /// The result of a run: the state of each fold by key.
 pub(super) type FoldStates = BTreeMap<(&'static str, u64), u64>;
 
-/// The number of rows per step, and the number of keys.
+/// The number of rows per step.
 const ROWS: u64 = 13;
 const KEYS: u64 = 5;
 
-/// The settings of a run.
 #[derive(Clone)]
 pub(super) struct TestGraph {
     pub(super) workers: usize,
@@ -300,7 +299,6 @@ impl TestGraph {
     }
 }
 
-/// The result of a run.
 #[derive(Default)]
 pub(super) struct GraphOutcome {
     pub(super) states: FoldStates,

@@ -94,7 +94,6 @@ impl ScheduleDriver {
     }
 }
 
-/// Returns the sample ids of the rows of a batch.
 fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
     let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();

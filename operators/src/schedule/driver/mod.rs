@@ -126,7 +126,6 @@ impl ScheduleDriver {
         Self { waiting, ..self }
     }
 
-    /// Sets the assignment of prompts to workers.
     pub(super) fn with_affinity(self, affinity: PromptAffinity) -> Self {
         Self { affinity, ..self }
     }

@@ -63,7 +63,6 @@ pub fn check_schedule<S: Schedule + 'static>(
     check_same(SAVES, &expected, &restored)
 }
 
-/// Returns the decisions of a log in their order.
 fn decisions(log: &[Entry]) -> Vec<&Decision> {
     log.iter()
         .filter_map(|entry| match entry {

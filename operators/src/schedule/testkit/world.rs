@@ -108,7 +108,6 @@ impl World {
     }
 }
 
-/// The outcome of a response.
 #[derive(Clone, Copy)]
 struct ResponseOutcome {
     tokens: u32,

@@ -277,7 +277,6 @@ fn is_last(decision: &Decision) -> bool {
     matches!(decision, Decision::Finish | Decision::Fail { .. })
 }
 
-/// Returns `true` if the decision defers `prompt`.
 fn is_defer(decision: &Decision, prompt: PromptId) -> bool {
     matches!(decision, Decision::Defer { prompt: it, .. } if *it == prompt)
 }
@@ -293,7 +292,6 @@ fn varies(scores: Vec<f64>) -> bool {
     scores.iter().any(|score| *score != scores[0])
 }
 
-/// Returns the number of running responses.
 pub(super) fn running(past: &[Entry]) -> usize {
     let round = since_open(past);
     let prompts: BTreeSet<_> = launches(round).into_iter().map(|(prompt, _)| prompt).collect();

@@ -40,7 +40,6 @@ static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
     ))
 });
 
-/// The maximum number of wrappers that are removed.
 const MAX_WRAPPERS: usize = 8;
 
 /// Returns the letter, in upper case, that is the whole text or the label at its beginning: `B`, `(b)`, `\text{(B)}`, `B) Paris`,

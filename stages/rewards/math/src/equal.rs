@@ -22,7 +22,7 @@ const MAX_ELEMENTS: usize = 200;
 /// The options of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// The number of decimal places to which two numbers are rounded before they are compared if one of them has a decimal point.
+    /// The number of decimal places to which two numbers are rounded before they are compared, if one of them is decimal.
     pub(super) precision: u32,
     /// `true` if the names of variables matter and sets differ from tuples.
     pub(super) strict: bool,
@@ -32,7 +32,7 @@ pub(super) struct Rules {
 
 /// Returns `true` if an answer equals the truth. The comparison is not symmetric: `2x = 1` answers `1`, but `1` does not answer `2x = 1`.
 /// If the left-hand side of the truth only consists of names, as in `x = 1`, the right-hand side alone is an answer. If `rules.strict` is
-/// `false`, or if one side has no variable but the unnamed one, the variables of the answer are first renamed to those of the truth.
+/// `false`, or if the only variable of one side is the unnamed one, the variables of the answer are first renamed to those of the truth.
 /// Returns `false` if the work is exhausted, unless both are identical.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: WorkBudget::new(MAX_STEPS) };
@@ -203,8 +203,8 @@ impl Comparer {
         }
     }
 
-    /// Compares after rounding if `truth` or `answer` is a number with a decimal point. Returns `None` if neither of them is such a number,
-    /// or if one of them has no real value.
+    /// Compares after rounding if `truth` or `answer` is a decimal number, as [`is_decimal`] defines it. Returns `None` if neither of them
+    /// is, or if one of them has no real value.
     fn same_rounded(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
         if !(is_decimal(truth) || is_decimal(answer)) {
             return None;

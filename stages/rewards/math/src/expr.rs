@@ -12,7 +12,6 @@ pub(super) struct Number {
     pub(super) decimal: bool,
 }
 
-/// A mathematical constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Pi,
@@ -21,7 +20,6 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// A function or operator that is applied to arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Abs,
@@ -56,7 +54,6 @@ pub(super) enum Function {
     Named(String),
 }
 
-/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
@@ -69,7 +66,6 @@ pub(super) enum Comparison {
     Approximate,
 }
 
-/// An operation on sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetOperation {
     Union,
@@ -96,7 +92,6 @@ impl Relation {
     }
 }
 
-/// A real interval.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Interval {
     pub(super) low: Expr,
@@ -128,7 +123,7 @@ pub(super) enum Expr {
     List(Vec<Expr>),
     /// Elements in braces.
     Set(Vec<Expr>),
-    /// The set of all values for which a relation holds.
+    /// The set of all values for which a relation, or each relation of a list, holds.
     Solutions(Box<Expr>),
     Interval(Box<Interval>),
     /// A union, intersection or difference of sets, from left to right.
@@ -202,7 +197,6 @@ impl Expr {
         Self::Apply(function, arguments)
     }
 
-    /// Returns the number, if this is one.
     pub(super) fn number(&self) -> Option<&Number> {
         match self {
             Self::Number(number) => Some(number),

@@ -35,7 +35,6 @@ pub enum Target {
     Expr,
 }
 
-/// The options of the search for an answer.
 #[derive(Clone, Debug)]
 pub(super) struct SearchOptions<'a> {
     /// The notations in which formulas and numbers are searched.
@@ -73,7 +72,6 @@ pub(super) struct Candidate {
     pub(super) content: Content,
 }
 
-/// A parsed answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     /// The possible meanings. There are several if, for example, a comma may either group digits or separate values.

@@ -199,7 +199,6 @@ fn renamed(option: &str) -> &str {
     }
 }
 
-/// Compiles a pattern of this crate.
 fn regex(pattern: &str) -> regex::Regex {
     let pattern = regex::RegexBuilder::new(pattern).size_limit(64 << 20).build();
     pattern.expect("invariant: the pattern is a constant that a test compiles")

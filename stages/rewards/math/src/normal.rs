@@ -80,7 +80,6 @@ impl Quotient {
         (left == right.scaled(&ratio, work)?).then_some(ratio)
     }
 
-    /// Returns `true` if this is zero.
     pub(super) fn is_zero(&self) -> bool {
         self.above.0.is_empty()
     }

@@ -7,13 +7,11 @@ use num_bigint::{BigInt, Sign};
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-/// An exact rational number.
 pub(super) type Rational = BigRational;
 
 /// The maximum number of bits of a numerator or denominator.
 const MAX_BITS: u64 = 4096;
 
-/// Converts an integer to an exact number.
 pub(super) fn integer(value: i64) -> Rational {
     Rational::from_integer(value.into())
 }

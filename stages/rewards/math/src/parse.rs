@@ -67,7 +67,8 @@ struct Parser {
     depth: usize,
     /// The number of values that were put one level deeper.
     wraps: usize,
-    /// The number of open absolute values. If it is not 0, the next bar closes the innermost.
+    /// The number of open absolute values, or 1 in `\{...\}`, where a bar means "such that". If it is not 0, a bar after a value does not
+    /// begin a factor.
     bars: usize,
     /// `true` within the argument of a trigonometric function, where a degree sign means a factor of π / 180. Elsewhere degrees are a unit.
     angle: bool,
@@ -123,8 +124,7 @@ impl Parser {
         (self.wraps <= MAX_WRAPS).then_some(())
     }
 
-    /// Applies a rule one level deeper, within brackets in which `bars` absolute values are open. The outer number is restored even if the
-    /// rule fails.
+    /// Applies a rule one level deeper, with the given value of [`bars`](Self::bars). The outer value is restored even if the rule fails.
     fn bracketed<T>(
         &mut self,
         bars: usize,
@@ -230,8 +230,8 @@ impl Parser {
         self.nested(|parser| {
             let omitted = parser.at;
             let first = match parser.comparison() {
-                // A comparison without its left side, as in `\geq 5`: about an unnamed variable.
                 Some(Comparison::Equal | Comparison::Approximate) => parser.join()?,
+                // A comparison without its left side, such as `\geq 5`, is about an unnamed variable.
                 Some(_) => {
                     parser.at = omitted;
                     Expr::Symbol(UNNAMED.to_owned())

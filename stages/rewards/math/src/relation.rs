@@ -176,7 +176,7 @@ pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
     }
 }
 
-/// Returns the points at which the difference of two sides changes sign, touches zero, or becomes undefined.
+/// Returns the points at which the difference of two sides changes sign, touches zero, or becomes defined or undefined.
 ///
 /// They are found on a grid that is fine near zero and coarse far away, and refined by bisection. Touching points do not change the sign;
 /// they are searched wherever the magnitude has a local minimum on the grid.

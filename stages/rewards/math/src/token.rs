@@ -12,7 +12,6 @@ pub(super) const MAX_CHARACTERS: usize = 10_000;
 /// Narrow and non-breaking spaces, which are often between thousands. Each is replaced by a blank wherever it occurs in the text.
 const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 
-/// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     /// An unsigned number as written, without separators of thousands. The digits that repeat without end are in parentheses.

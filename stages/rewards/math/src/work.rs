@@ -8,7 +8,6 @@ use std::cell::Cell;
 pub(super) struct WorkBudget(Cell<u32>);
 
 impl WorkBudget {
-    /// Returns a budget of `steps` steps.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }

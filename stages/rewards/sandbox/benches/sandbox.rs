@@ -18,7 +18,6 @@ use rollpacker_sandbox::{Check, Isolation, Job, Outcome, Sandbox, SandboxConfig}
 
 /// Number of samples of one measurement.
 const SAMPLES: usize = 64;
-/// A solution without imports, and one with the usual imports.
 const BARE: &str = "def add(a, b):\n    return a + b\n";
 const IMPORTS: &str = "import collections, functools, heapq, itertools, json, math, random, re, string\nfrom typing import List\ndef add(a, b):\n    return a + b\n";
 const NAMES: [&str; 2] = ["bare", "imports"];

@@ -124,7 +124,7 @@ impl Serialize for Json {
 }
 
 impl Check {
-    /// Returns `true` if the check requires a solution in Python.
+    /// Returns `true` if the language of a job with this check must be `python`.
     #[must_use]
     pub fn needs_python(&self) -> bool {
         !matches!(self, Self::Runs | Self::Stdio { .. })

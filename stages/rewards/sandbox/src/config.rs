@@ -112,7 +112,6 @@ pub struct Language {
 }
 
 impl Language {
-    /// Checks the configuration of the language.
     pub(super) fn check(&self, name: &str) -> Result<(), SandboxError> {
         let wrong = |field, expected, found: &str| {
             let (name, found) = (name.into(), found.into());

@@ -38,7 +38,6 @@ impl SlotFolder {
         )))
     }
 
-    /// Creates a subfolder with the permissions `mode`.
     pub(super) fn create_subfolder(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
         let path = self.path.path().join(name);
         fs::DirBuilder::new().mode(mode).create(&path)?;

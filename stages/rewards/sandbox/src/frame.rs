@@ -8,7 +8,6 @@ use serde::de::DeserializeOwned;
 /// The maximum size of a received frame in bytes.
 const MAX_FRAME: usize = 1 << 20;
 
-/// Encodes a value as a frame.
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, value)
@@ -32,7 +31,6 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     serde_json::from_slice(&read_bytes(from, size)?).map_err(io::Error::from)
 }
 
-/// Reads exactly `size` bytes.
 pub(super) fn read_bytes(from: &mut impl Read, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     from.read_exact(&mut bytes)?;

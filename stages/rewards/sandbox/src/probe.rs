@@ -16,7 +16,6 @@ pub struct Probe {
     cgroups: String,
 }
 
-/// A layer of isolation and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,

@@ -32,9 +32,7 @@ pub(super) struct Process {
 }
 
 enum Child {
-    /// A process in a container.
     Contained(Box<hakoniwa::Child>),
-    /// A process without a container.
     Plain(std::process::Child),
 }
 
@@ -94,7 +92,7 @@ impl Process {
     }
 }
 
-/// Starts an interpreter in a container.
+/// Starts an interpreter in a container. `control` becomes its standard input, and `cancel` its standard output.
 pub(super) fn spawn_contained(
     setup: &Setup,
     root: &Path,

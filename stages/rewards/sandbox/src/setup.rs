@@ -39,8 +39,8 @@ const MODULES: &[(&str, &str)] = &[
     ("zygote", include_str!("python/zygote.py")),
 ];
 
-/// Arguments that keep the interpreter from loading anything of the user or the installation, from the environment or from site-packages.
-/// Each fork would have to copy what is loaded.
+/// The arguments of the interpreter: its flags, and the program that loads the zygote. `-I` and `-S` keep it from loading anything of the
+/// user, the environment or site-packages, because each fork would have to copy what is loaded.
 pub(super) const ARGUMENTS: [&str; 7] =
     ["-I", "-S", "-B", "-X", "utf8", "-c", include_str!("python/loader.py")];
 
@@ -114,7 +114,6 @@ impl Setup {
         self.config.isolation == Isolation::Full
     }
 
-    /// Returns the first frame for the zygote.
     pub(super) fn boot(&self) -> Boot<'_> {
         let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
             self.config;
@@ -129,12 +128,10 @@ impl Setup {
         }
     }
 
-    /// Returns the path of the interpreter.
     pub(super) fn executable(&self) -> &Path {
         &self.interpreter.executable
     }
 
-    /// Returns a container with the root folder `root`.
     pub(super) fn container(&self, root: &Path) -> Container {
         container::container(&self.config, &self.interpreter, root, self.privileged)
     }

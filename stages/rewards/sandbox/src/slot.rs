@@ -13,7 +13,6 @@ use super::setup::Setup;
 use super::verdict::{self, Case, Outcome, Verdict};
 use super::zygote::{Answer, End, IsolationFacts, LostZygote, Zygote};
 
-/// A job in the queue.
 pub(super) struct QueuedJob {
     pub(super) job: EncodedJob,
     pub(super) state: Arc<JobState>,
@@ -153,7 +152,7 @@ impl Slot {
 
 /// The end of an attempt.
 enum Attempt {
-    /// A final result, which another attempt would reproduce.
+    /// A result after which the job is not attempted again.
     Final(Result<Verdict, SandboxError>),
     /// The checker died, or the zygote did not respond during a case. If both attempts end in this way, the solution is held responsible.
     Broken(Verdict),
@@ -203,7 +202,6 @@ fn next_job(tasks: &Mutex<Receiver<QueuedJob>>) -> Option<QueuedJob> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// Converts an answer of the zygote to the end of an attempt.
 fn attempt_of_answer(answer: Answer) -> Attempt {
     let Answer { end, message, report, seconds } = answer;
     let last = |outcome, message: &str| Case { outcome, seconds, message: message.into() };
@@ -227,7 +225,6 @@ fn attempt_of_answer(answer: Answer) -> Attempt {
     }
 }
 
-/// Converts the loss of a zygote to the end of an attempt.
 fn attempt_of_loss(lost: &LostZygote) -> Attempt {
     match lost.unanswered_case_seconds() {
         Some(seconds) => {

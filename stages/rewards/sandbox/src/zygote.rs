@@ -46,7 +46,6 @@ pub(super) struct IsolationFacts {
     pub(super) outer: BTreeMap<String, String>,
     /// The namespaces of the trial process, by the kernel's name.
     pub(super) inner: BTreeMap<String, String>,
-    /// The user id of the trial process.
     pub(super) uid: u32,
     /// The description of the control groups. It is not reported by the zygote but added by this process.
     #[serde(skip)]
@@ -74,7 +73,6 @@ pub(super) enum End {
     Deadline,
     /// The checker died before it finished.
     Died,
-    /// The job was cancelled.
     Cancelled,
     /// The zygote failed and ends itself.
     Fault,

@@ -54,7 +54,6 @@ const SECONDS_RANGE: (f64, f64) = (1e-6, 86_400.0);
 /// The range of rates per minute. The lowest rate allows one request or token in about 17 hours, so that no call waits forever.
 const RATE_RANGE: (f64, f64) = (1e-3, 1e12);
 
-/// The maximum of `attempts`.
 const MAX_ATTEMPTS: f64 = 1000.0;
 
 impl Default for Guard {

@@ -52,7 +52,7 @@ fn yes() -> bool {
 /// A parsed verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The reward for the verdict.
+    /// The reward for the verdict: from 0 to 1, or the judge's number if `normalise` is `false`.
     pub value: f64,
     /// The verdict in a form in which equal verdicts are equal: a number without superfluous digits, `YES` or `NO`, `true` or `false`.
     pub text: String,

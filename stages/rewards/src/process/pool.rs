@@ -32,7 +32,6 @@ struct Setup {
     line: String,
 }
 
-/// The maximum number of processes of a pool.
 const MAX_PROCESSES: usize = 4096;
 
 /// The timeout of the first request of a process and, unless [`Pool::with_limit`] sets another one, of every request. It prevents a program

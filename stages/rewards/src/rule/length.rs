@@ -34,10 +34,10 @@ impl SoftOverlong {
     pub const ABOUT: About =
         About::new(&[], "a penalty for responses near the maximum length", "DAPO, equation 13");
 
-    /// Checks the options.
+    /// Creates the reward.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// If `cache` exceeds `max_length`.
     pub fn new(options: SoftOverlongOptions) -> Result<Self, CatalogError> {
         if options.cache > options.max_length {
             let expected = format!("at most `max_length`, {}", options.max_length);

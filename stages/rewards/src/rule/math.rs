@@ -67,7 +67,7 @@ impl Math {
     /// Checks the options.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// If `precision` exceeds 30.
     pub fn checked(self) -> Result<Self, CatalogError> {
         match self.0.precision {
             0..=MAX_DECIMALS => Ok(self),

@@ -24,7 +24,6 @@ pub use multiple_choice::MultipleChoice;
 pub use pattern::{Pattern, PatternOptions};
 pub use repetition::{Repetition, RepetitionOptions, Unit};
 
-/// Compiles a pattern of this crate.
 fn regex(pattern: &str) -> regex::Regex {
     regex::Regex::new(pattern).expect("invariant: the pattern is a constant that a test compiles")
 }

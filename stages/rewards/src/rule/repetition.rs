@@ -57,10 +57,10 @@ impl Repetition {
         "Demystifying Long Chain-of-Thought Reasoning in LLMs, appendix C.2",
     );
 
-    /// Checks the options.
+    /// Creates the reward.
     ///
     /// # Errors
-    /// If an option is out of range.
+    /// If `ngram` is 0, or `penalty` is above 0 or NaN.
     pub fn new(options: RepetitionOptions) -> Result<Self, CatalogError> {
         if options.ngram == 0 {
             return Err(CatalogError::out_of_range("ngram", "at least 1", 0));

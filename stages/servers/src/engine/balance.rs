@@ -14,7 +14,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A server that can take a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Candidate {
-    /// The index of the server.
     server: usize,
     /// The tokens of running responses and their prompts.
     load: u64,

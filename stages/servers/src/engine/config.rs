@@ -57,11 +57,11 @@ pub enum StartError {
     /// An option other than a sampling option is out of bounds, or the servers cannot honour it.
     #[error("`{option}`: expected {expected}, found {found}")]
     Option {
-        /// The name of the option.
+        /// The path of the option in [`ServersConfig`], for example `canary.tokens`.
         option: &'static str,
-        /// The expected value.
+        /// A description of the valid values.
         expected: String,
-        /// The configured value.
+        /// A description of the configured value.
         found: String,
     },
     /// The URL or the API key of a server cannot be used, or its HTTP client cannot start.
@@ -76,7 +76,7 @@ pub enum StartError {
     /// No server answered in time.
     #[error("no server answered for {waited:?}; the last error: {last}")]
     Unreachable {
-        /// The time limit.
+        /// The time limit, [`ServersConfig::server_timeout`].
         waited: Duration,
         /// The last error of a server.
         last: ServerError,
@@ -89,9 +89,9 @@ pub enum StartError {
     Model {
         /// The URL of the server.
         server: String,
-        /// The expected name.
+        /// The configured name, or the name on the first server that answered.
         expected: String,
-        /// The name that was found.
+        /// The name on this server.
         found: String,
     },
     /// A prompt and a response of maximum length do not fit into a server's limit.

@@ -30,11 +30,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A command of the engine, or a report of a task.
 pub(super) enum Message {
-    /// Loads a policy.
     Load(PendingLoad),
-    /// Generates responses.
     Generate(Vec<Response>),
-    /// Aborts a response.
     Abort(SampleId),
     /// The engine cannot execute a command.
     CommandFailed(RolloutError),
@@ -68,18 +65,17 @@ pub(super) struct Coordinator {
     pub(super) waiting: VecDeque<SampleId>,
     /// For each prompt with unfinished responses, the index of the server of the last call, whose KV cache may hold the prompt.
     pub(super) assigned: BTreeMap<(Step, PromptId), usize>,
-    /// The number of loads that were commanded.
+    /// The number of loads that were commanded, which is also the number of the last load.
     pub(super) loads: u64,
     /// The version of the last policy that was commanded to be loaded. New responses need this version or a later version.
     pub(super) wanted_version: PolicyVersion,
     /// The newest weights that are ready, and the number of their load.
     pub(super) latest: Option<(u64, Arc<Delivery>)>,
-    /// The number of calls that were started.
+    /// The number of calls that were started, which is also the number of the last call.
     pub(super) calls: u64,
     pub(super) tasks: JoinSet<()>,
     /// The time since which no server has been in rotation or about to join it; `None` while at least one server is.
     pub(super) unavailable_since: Option<Instant>,
-    /// The error of the last fault of a server.
     pub(super) last_fault: Option<String>,
     /// `true` once the engine has failed. All later messages are ignored.
     pub(super) has_failed: bool,

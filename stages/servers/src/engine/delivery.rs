@@ -15,7 +15,6 @@ use crate::weights::{PublishedWeights, WeightRoot};
 /// The factor by which the mean difference of the canary may grow since the first delivery before a warning is printed.
 const MAX_DRIFT_FACTOR: f64 = 10.0;
 
-/// A policy to load.
 pub(super) struct PendingLoad {
     pub(super) policy: Policy,
     pub(super) weights: Box<dyn PublishedWeights>,

@@ -20,7 +20,7 @@ pub(super) struct Delivery {
     pub(super) folder: WeightFolder,
     /// The trainer's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
-    /// The time of writing the folder and of scoring the canary with the trainer's weights.
+    /// The time to write the folder and to score the canary with the trainer's weights.
     pub(super) write: Nanos,
 }
 
@@ -40,7 +40,6 @@ impl Delivery {
 /// The reason why a delivery to a server failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// A call failed.
     #[error(transparent)]
     Call(#[from] ServerError),
     /// The server has another model than the engine expects.
@@ -54,7 +53,6 @@ pub(super) enum Fault {
     Folder(#[from] WeightError),
 }
 
-/// The task of bringing a server into rotation.
 pub(super) struct WeightDeliveryTask {
     pub(super) server: Server,
     pub(super) stall_detector: Arc<StallDetector>,

@@ -14,7 +14,6 @@ use crate::canary::VerifiedDelivery;
 use crate::server::{Limits, Outcome, Server, StallDetector};
 use crate::weights::salt;
 
-/// The state of a server.
 #[derive(Clone, Debug)]
 pub(super) enum MemberState {
     /// The server waits for the first weights.
@@ -23,7 +22,6 @@ pub(super) enum MemberState {
     Ready,
     /// The server takes no more responses, and loads weights when its running responses have ended.
     Draining,
-    /// The server loads weights.
     Loading,
     /// A call or a delivery failed, or the server did not answer at the start of the engine. The server takes responses again when it
     /// answers and has the weights.
@@ -36,7 +34,6 @@ pub(super) enum MemberState {
     },
 }
 
-/// A server as a member of the rotation.
 pub(super) struct Member {
     pub(super) server: Server,
     /// The expected name of the model.
@@ -106,8 +103,8 @@ impl Member {
         matches!(self.state, MemberState::Ready)
     }
 
-    /// Returns `true` if the server is in rotation: it has verified weights, and no fault has occurred since the last delivery. A server
-    /// that loads new weights stays in rotation, unless it left the rotation before the load.
+    /// Returns `true` if the server is in rotation: it has verified weights, and no fault has taken it out of rotation since the last
+    /// delivery. A server that loads new weights stays in rotation, unless it left the rotation before the load.
     pub(super) fn is_in_rotation(&self) -> bool {
         !self.is_lost && self.policy.is_some()
     }

@@ -77,8 +77,8 @@ impl ServersEngine {
     /// for the first server to answer, for at most the server timeout. Other servers may join later.
     ///
     /// # Errors
-    /// If an option is out of bounds or cannot be honoured, the URL or the key of a server or the folder of the weights cannot be used, a
-    /// server lacks what training needs, no server answers in time, or a thread cannot start.
+    /// If the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot be used.
+    /// Also if a server lacks what training needs, no server answers in time, or a thread cannot start.
     pub fn start(
         config: ServersConfig,
         source: Box<dyn WeightSource>,
@@ -126,7 +126,7 @@ impl ServersEngine {
         let _gone = self.commands.send(message);
     }
 
-    /// Creates the responses of a request.
+    /// Creates the responses of a request. Fails if the prompt is too long or a resumed response has fields of different lengths.
     fn responses(&self, request: &Request) -> Result<Vec<Response>, RolloutError> {
         let (prompt, tokens) = (request.prompt, request.prompt_ids.len());
         let limit = self.max_prompt_length;

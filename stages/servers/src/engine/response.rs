@@ -21,13 +21,12 @@ pub(super) struct Response {
     kept: KeptTokens,
     /// The running call; `None` while the response waits.
     pub(super) call: Option<RunningCall>,
-    /// The number of failed calls in a row. A call that brings a token restarts the count.
+    /// The number of failed calls in a row. A call of which a token is kept restarts the count.
     pub(super) failed_attempts: u32,
     /// The number of calls that a busy server refused.
     pub(super) busy_refusals: u32,
     /// The number of abort calls that have had no effect.
     pub(super) failed_aborts: u32,
-    /// The number of calls that were made.
     calls: u32,
     /// `true` once the caller has aborted the response.
     pub(super) is_aborted: bool,
@@ -52,9 +51,8 @@ struct KeptTokens {
 pub(super) struct RunningCall {
     /// The number of the call, which distinguishes late reports from current ones.
     pub(super) number: u64,
-    /// The id of the request.
+    /// The id of the request on the server, by which it is aborted.
     pub(super) id: String,
-    /// The index of the server.
     pub(super) server: usize,
     /// The version of the server's weights at the start of the call.
     pub(super) version: PolicyVersion,
@@ -120,7 +118,6 @@ impl Response {
         }
     }
 
-    /// Returns the number of kept tokens.
     pub(super) fn kept_tokens(&self) -> u32 {
         u32::try_from(self.kept.tokens.len()).unwrap_or(u32::MAX)
     }
@@ -141,7 +138,6 @@ impl Response {
         [&self.prompt, self.kept.tokens.as_slice()].concat()
     }
 
-    /// Starts a call.
     pub(super) fn begin_call(&mut self, call: RunningCall, now: Nanos) {
         self.started.get_or_insert(now);
         self.instance = call.server;
@@ -201,12 +197,10 @@ impl Response {
         self.call.take().map_or(0, |call| call.fresh.tokens.len())
     }
 
-    /// Records the time of the last token.
     pub(super) fn record_token_time(&mut self, now: Nanos) {
         self.finished = now;
     }
 
-    /// Returns the completion with which the response is reported.
     pub(super) fn complete(
         self,
         finish_reason: FinishReason,

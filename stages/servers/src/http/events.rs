@@ -29,7 +29,6 @@ impl Events {
         self.data.next().await.transpose()
     }
 
-    /// Parses the JSON data of an event.
     pub(crate) fn json<A: DeserializeOwned>(&self, data: &str) -> Result<A, ServerError> {
         self.endpoint.json(&self.path, data.as_bytes())
     }

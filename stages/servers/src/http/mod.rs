@@ -39,8 +39,8 @@ impl Endpoint {
     /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is invalid, has redacted credentials or is not `http` or `https`, `api_key_env` is no valid name of a variable, the
-    /// variable is not set, the key cannot be sent in a header, or the HTTP client cannot start.
+    /// If the URL is invalid, has redacted credentials or is not `http` or `https`, or the HTTP client cannot start. Also if there is no
+    /// usable key: `api_key_env` is no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
         let address = Address::new(url, api_key_env, |client| {
             client.tcp_keepalive(Duration::from_secs(30)).tcp_nodelay(true)
@@ -165,7 +165,6 @@ impl Endpoint {
         Ok(body)
     }
 
-    /// Parses the JSON body of an answer.
     fn json<A: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<A, ServerError> {
         serde_json::from_slice(answer).map_err(|error| {
             let found = String::from_utf8_lossy(answer);

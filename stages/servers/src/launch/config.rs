@@ -10,7 +10,6 @@ use crate::server::Protocol;
 
 /// The maximum number of servers of a fleet.
 pub const MAX_SERVERS: usize = 256;
-/// The placeholder of the port.
 const PORT: &str = "{port}";
 /// The text that an error gives as the expected value if secrets were redacted.
 const SECRETS: &str = "its secrets, which the recipe in a run folder lacks";
@@ -45,7 +44,6 @@ pub struct LaunchConfig {
 /// The field, the expected value and the value found of a configuration that is out of bounds.
 pub type InvalidField = (&'static str, &'static str, String);
 
-/// The index and the port of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) index: usize,

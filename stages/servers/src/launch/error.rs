@@ -15,9 +15,9 @@ pub enum LaunchError {
     Config {
         /// The name of the field.
         field: &'static str,
-        /// The expected value.
+        /// A description of the valid values.
         expected: &'static str,
-        /// The value that was found.
+        /// The value that was found, without secrets.
         found: String,
     },
     /// The log of a server cannot be written.
@@ -34,7 +34,7 @@ pub enum LaunchError {
     /// The process of a server cannot be started, or its exit status cannot be read.
     #[error("cannot start the server {server}, `{command}`: {error}")]
     Spawn {
-        /// The number of the server.
+        /// The number of the server, from 0.
         server: usize,
         /// The command without secrets.
         command: String,
@@ -44,7 +44,7 @@ pub enum LaunchError {
     /// A server ended before it was ready.
     #[error("the server {server}, `{command}`, ended before it was ready, with {status}; {}", quote(.log, .last_lines))]
     Ended {
-        /// The number of the server.
+        /// The number of the server, from 0.
         server: usize,
         /// The command without secrets.
         command: String,

@@ -11,7 +11,6 @@ const MAX_LINES: usize = 20;
 /// The maximum number of bytes at the end of a log from which the quoted lines are taken. Earlier text is cut off, even within a line.
 const MAX_BYTES: u64 = 16 << 10;
 
-/// The log of a server.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,

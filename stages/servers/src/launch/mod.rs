@@ -43,9 +43,9 @@ impl Fleet {
     /// is enough; the others may join later.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, the API key cannot be used, no port is free, a thread cannot start or panics, the log of a
-    /// server cannot be written, a server cannot be started or ends before it is ready, or no server is ready in time. No server runs after
-    /// an error.
+    /// If the configuration is out of bounds, the API key cannot be used, no port is free, or a thread cannot start or panics. Also if the
+    /// log of a server cannot be written, a server cannot be started or ends before it is ready, or no server is ready in time. No server
+    /// runs after an error.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,
@@ -70,7 +70,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the URLs of the servers.
+    /// Returns the URLs of the servers, in the order of their numbers.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.urls.clone()
@@ -82,7 +82,7 @@ impl Fleet {
         Restarts(Arc::clone(&self.restarts))
     }
 
-    /// Waits for the end of the thread.
+    /// Waits for the end of the thread. Fails if the thread panicked.
     fn join(&mut self) -> Result<(), LaunchError> {
         let panicked = || LaunchError::Thread(io::Error::other("it panicked"));
         self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| panicked()))

@@ -22,7 +22,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The running time after which earlier failures no longer count. A server that ends after this time is started again immediately.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
-/// A server that this program starts.
 pub(super) struct LaunchedServer {
     config: Arc<LaunchConfig>,
     slot: Slot,

@@ -15,7 +15,6 @@ pub(super) struct Bins {
     expected: Vec<f64>,
 }
 
-/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ChiSquare {
     /// Pearson's statistic: the sum of `(observed - expected)^2 / expected` over the bins.
@@ -52,7 +51,6 @@ impl Bins {
         Self { bin, expected: counts }
     }
 
-    /// Returns the number of bins.
     pub(super) fn len(&self) -> usize {
         self.expected.len()
     }

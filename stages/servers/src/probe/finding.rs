@@ -45,13 +45,11 @@ impl Finding {
         Self { result, details: details.into(), figures: Vec::new() }
     }
 
-    /// Adds a measured value.
     pub(super) fn figure(mut self, name: &'static str, value: f64) -> Self {
         self.figures.push(Figure { name, value });
         self
     }
 
-    /// Adds the figures of a comparison of scores.
     pub(super) fn with_scores(self, figures: &CanaryFigures) -> Self {
         self.figure("max", figures.max).figure("mean", figures.mean).figure("kl", figures.kl)
     }
@@ -60,7 +58,6 @@ impl Finding {
         self.result == CheckResult::Passed
     }
 
-    /// Returns the report of the check with this finding.
     pub(super) fn report(self, check: Check) -> CheckReport {
         let advice = match self.result {
             CheckResult::Passed => None,

@@ -216,7 +216,7 @@ impl fmt::Display for CheckResult {
 pub struct Figure {
     /// The name, which is unique in the check.
     pub name: &'static str,
-    /// The value.
+    /// The measured value, in a unit that depends on the check. It can be infinite or NaN.
     pub value: f64,
 }
 
@@ -229,7 +229,7 @@ pub struct CheckReport {
     pub result: CheckResult,
     /// `true` if training needs the property.
     pub needed: bool,
-    /// The measured values.
+    /// The measured values, in the order in which `details` has them.
     #[serde(serialize_with = "by_name")]
     pub figures: Vec<Figure>,
     /// The observation in one line, with the measured values.

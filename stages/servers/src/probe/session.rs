@@ -23,7 +23,6 @@ const MAX_LONG_RESPONSE: u64 = 2048;
 /// The assumed context, in tokens, of a server that does not report it.
 const DEFAULT_CONTEXT: u64 = 1024;
 
-/// A running probe.
 pub(super) struct ProbeSession {
     pub(super) config: ProbeConfig,
     pub(super) client: VllmClient,
@@ -53,7 +52,6 @@ pub(super) struct PendingUndo {
 /// The weights that the server was started with.
 #[derive(Clone)]
 pub(super) struct FirstWeights {
-    /// The label of these weights.
     pub(super) label: String,
     /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
@@ -62,7 +60,6 @@ pub(super) struct FirstWeights {
     pub(super) perturbed: Option<VerifiedDelivery>,
 }
 
-/// A response that was streamed.
 pub(super) struct StreamedResponse {
     pub(super) sampled: TokenChunk,
     pub(super) outcome: Outcome,
@@ -201,7 +198,6 @@ impl ProbeSession {
         Ok(())
     }
 
-    /// Returns the tokens of the canary.
     pub(super) fn canary(&self) -> &[i32] {
         &self.config.canary.tokens
     }

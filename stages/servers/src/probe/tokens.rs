@@ -8,9 +8,7 @@ use super::session::{ProbeSession, model_failure};
 use crate::canary::CanaryFigures;
 use crate::vllm::protocol::SamplingParams;
 
-/// The number of responses in one call.
 const RESPONSES_PER_CALL: u32 = 3;
-/// The number of tokens of a short response.
 const SHORT_RESPONSE_TOKENS: u32 = 16;
 
 impl ProbeSession {

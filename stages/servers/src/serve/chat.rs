@@ -22,7 +22,6 @@ use super::neutral::refuse_unsupported;
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::StreamOptions;
 
-/// A request to continue a chat.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
     model: Option<String>,
@@ -208,7 +207,6 @@ impl Chat {
     }
 }
 
-/// The events of a streamed call.
 struct ChatChunks {
     service: Arc<Service>,
     call: Chat,

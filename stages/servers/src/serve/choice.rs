@@ -22,7 +22,6 @@ pub(super) struct ChoiceText {
     held: String,
 }
 
-/// The new text of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NewText {
     pub(super) text: String,
@@ -79,7 +78,7 @@ impl ChoiceText {
         NewText { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
-    /// Returns the position of the first occurrence of a stop text that ends after the exempt text.
+    /// Returns the position, in bytes, of the first occurrence of a stop text that ends after the exempt text.
     fn find(&self, stop: &str) -> Option<usize> {
         let start = (self.exempt + 1).saturating_sub(stop.len());
         let start = self.held.ceil_char_boundary(start);

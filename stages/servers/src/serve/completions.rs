@@ -224,14 +224,12 @@ fn id_and_logprob(token: &ServedToken) -> (i32, Option<&TokenLogprob>) {
     (token.id, token.logprob.as_ref())
 }
 
-/// The events of a streamed call.
 struct CompletionChunks {
     service: Arc<Service>,
     call: Completion,
     choices: Vec<StreamedText>,
 }
 
-/// The state of a choice in a stream.
 #[derive(Clone, Debug, Default)]
 struct StreamedText {
     /// The position of the next token in the text, in characters.

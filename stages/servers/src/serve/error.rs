@@ -12,7 +12,6 @@ use crate::vllm::protocol::{ErrorDetail, ErrorResponse};
 /// Maximum number of characters of a message. Messages quote values of requests, which may be long.
 const MAX_MESSAGE: usize = 2000;
 
-/// The reason why a call fails.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -50,7 +49,6 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// Returns the body of the answer.
     pub(super) fn body(&self) -> ErrorResponse {
         ErrorResponse {
             error: ErrorDetail {

@@ -43,7 +43,6 @@ fn sse(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     Sse::new(events.map(Ok::<_, Infallible>)).into_response()
 }
 
-/// The state of a stream.
 enum Phase<C> {
     Running(Box<Running<C>>),
     /// Only [`STREAM_END`] has not been sent yet.

@@ -100,7 +100,6 @@ fn token_choice(job: &Job, index: u32, tokens: &[ServedToken]) -> GenerateChoice
     }
 }
 
-/// The events of a streamed call.
 struct GenerateChunks {
     job: Job,
     /// The labels of the tokens of each choice.

@@ -25,7 +25,6 @@ pub(super) struct Job {
     pub(super) options: Options,
 }
 
-/// The responses to a prompt.
 #[derive(Debug, Default)]
 pub(super) struct PromptResponses {
     /// The log-probabilities of the prompt tokens from the second on; `None` if they were not requested.
@@ -41,7 +40,6 @@ pub(super) struct Choice {
     pub(super) end: End,
 }
 
-/// The end of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct End {
     pub(super) reason: FinishReason,
@@ -58,7 +56,7 @@ impl Choice {
 }
 
 impl Job {
-    /// Returns the sampling options of each prompt.
+    /// Returns the sampling options of each prompt. Fails if the options are invalid for a prompt.
     pub(super) fn samplings(&self, service: &Service) -> Result<Vec<Sampling>, ApiError> {
         let limits = service.engine.limits();
         self.prompts.iter().map(|prompt| self.options.sampling_for_prompt(prompt, limits)).collect()
@@ -79,7 +77,7 @@ impl Job {
 }
 
 impl Service {
-    /// Submits a prompt of a job.
+    /// Submits a prompt of a job. Dropping the returned guard aborts the request.
     pub(super) fn submit(
         &self,
         job: &Job,

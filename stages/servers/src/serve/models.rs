@@ -12,7 +12,6 @@ use super::Service;
 use super::error::ApiError;
 use crate::vllm::protocol::{ModelCard, ModelList};
 
-/// The content type of the OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) async fn models(State(service): State<Arc<Service>>) -> Json<ModelList> {

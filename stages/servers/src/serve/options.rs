@@ -57,7 +57,6 @@ pub(super) struct TextOptions {
     pub(super) skip_special: bool,
 }
 
-/// One or several texts that end a response.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stop {
@@ -137,8 +136,8 @@ impl Options {
     /// Returns the sampling options for a prompt.
     ///
     /// # Errors
-    /// If a token of the prompt or a stop token is outside of the vocabulary, the prompt is empty, the prompt and its response do not fit
-    /// into the context, or `min_tokens` exceeds the maximum length of the response.
+    /// If the prompt is empty, or a token of the prompt or a stop token is outside of the vocabulary. Also if the prompt and its response
+    /// do not fit into the context, or `min_tokens` exceeds the maximum length of the response.
     pub(super) fn sampling_for_prompt(
         &self,
         prompt: &[i32],

@@ -27,15 +27,12 @@ pub(super) struct Collected {
 /// An event of the responses of a call. The `u32` is the index of the response among the responses to all prompts of the call.
 #[derive(Debug)]
 pub(super) enum TokenEvent {
-    /// A token was sampled.
     Token(u32, ServedToken),
-    /// The response has ended.
     End(u32, FinishReason),
     /// The engine has failed; the text is the reason.
     Failed(String),
 }
 
-/// The clock and the metrics of a request.
 pub(super) struct Timing {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Arc<Metrics>,

@@ -9,7 +9,6 @@ use crate::vllm::protocol::WeightVersionSpan;
 pub(super) struct Spans(Vec<WeightVersionSpan>);
 
 impl Spans {
-    /// Adds the next token.
     pub(super) fn add(&mut self, token: &ServedToken) {
         let at = self.0.last().map_or(0, |span| span.end);
         match self.0.last_mut().filter(|span| *span.version == *token.version) {

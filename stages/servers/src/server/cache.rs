@@ -2,7 +2,6 @@
 
 use crate::vllm::protocol::metric;
 
-/// The use of a server's KV cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CacheUse {
     /// The share of the KV cache that is in use, from 0 to 1.

@@ -63,7 +63,7 @@ pub(crate) struct Call {
     pub(crate) id: String,
     /// The prompt and the tokens of the response so far.
     pub(crate) prompt: Vec<i32>,
-    /// The sampling options, with the lengths of the rest of the response.
+    /// The sampling options. Their bounds of the length apply to the rest of the response.
     pub(crate) sampling: Sampling,
     /// The tokens that end the response, in addition to the server's own end-of-sequence tokens.
     pub(crate) eos_token_ids: Arc<[i32]>,
@@ -78,7 +78,6 @@ pub(crate) struct TokenChunk {
     pub(crate) logprobs: Vec<f32>,
 }
 
-/// The end of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) finish: Finish,
@@ -87,7 +86,6 @@ pub(crate) struct Outcome {
     pub(crate) labels: Option<Vec<(String, usize)>>,
 }
 
-/// The finish reason of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Stop,

@@ -97,7 +97,6 @@ impl Server {
         with_client!(self, client => client.pause(mode).await)
     }
 
-    /// Continues sampling after a pause.
     pub(crate) async fn resume(&self) -> Result<(), ServerError> {
         with_client!(self, client => client.resume().await)
     }

@@ -25,7 +25,6 @@ impl StallDetector {
         Self { start: Instant::now(), last, paused, stall: limits.stall }
     }
 
-    /// Records that the server made progress now.
     pub(crate) fn record_progress(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
@@ -37,8 +36,8 @@ impl StallDetector {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Returns the next event of a response; `None` after the last one. Fails if the stream breaks, if the response had no event for the
-    /// stall limit and the server made no progress either, or if the response alone had none for ten times the limit. Pauses do not count.
+    /// Returns the next event of a response; `None` after the last one. Fails if the stream breaks. Also fails if the response had no event
+    /// for the stall limit while the server made no progress, or had none for ten times the limit. Pauses do not count.
     pub(crate) async fn next_event(
         &self,
         path: &str,

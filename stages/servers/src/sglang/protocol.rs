@@ -19,11 +19,11 @@ pub mod path {
 /// A request to continue a prompt of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
-    /// The id of the request.
+    /// The id of the request, by which it can be aborted.
     pub rid: String,
     /// The prompt; never empty.
     pub input_ids: Vec<i32>,
-    /// The options for sampling.
+    /// The options for sampling and the bounds of the length.
     pub sampling_params: SamplingParams,
     /// Requests the log-probability of each token.
     pub return_logprob: bool,
@@ -41,7 +41,7 @@ pub struct SamplingParams {
     pub top_p: f64,
     /// The number of most likely tokens to sample from; -1 for all.
     pub top_k: i64,
-    /// The maximum number of tokens.
+    /// The maximum number of tokens of the response.
     pub max_new_tokens: u32,
     /// The minimum number of tokens. Before this number is reached, no end-of-sequence token is sampled.
     pub min_new_tokens: u32,
@@ -99,7 +99,7 @@ pub struct PauseRequest {
 /// A request to abort another request, whose call returns with the tokens sampled so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbortRequest {
-    /// The id of the request.
+    /// The id of the request to abort.
     pub rid: String,
 }
 
@@ -108,7 +108,7 @@ pub struct AbortRequest {
 pub struct UpdateWeightsRequest {
     /// A Hugging Face folder on the file system of the server.
     pub model_path: String,
-    /// The label of the weights.
+    /// The label under which the server reports the weights; any text.
     pub weight_version: String,
     /// Clears the prefix cache.
     pub flush_cache: bool,
@@ -125,7 +125,7 @@ pub struct OutcomeResponse {
     /// `ok` in answers to a pause; `None` if the answer has no status.
     #[serde(default)]
     pub status: Option<String>,
-    /// The cause of a failure.
+    /// The cause of a failure; empty if the answer has no message.
     #[serde(default)]
     pub message: String,
 }

@@ -16,7 +16,6 @@ use crate::server::{
     CacheUse, Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
 
-/// A client of a vLLM server.
 #[derive(Clone, Debug)]
 pub(crate) struct VllmClient {
     endpoint: Endpoint,

@@ -6,7 +6,6 @@ use super::protocol::{GenerateRequest, GenerateResponse, path};
 use crate::http::ServerError;
 use crate::server::{Finish, TokenChunk};
 
-/// A complete response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CompleteResponse {
     pub(crate) sampled: TokenChunk,

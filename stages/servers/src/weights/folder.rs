@@ -32,7 +32,7 @@ pub enum WeightError {
     /// The trainer's weights cannot be written.
     #[error("cannot write the weights of {version}: {reason}")]
     Write {
-        /// The version.
+        /// The version of the policy.
         version: PolicyVersion,
         /// The cause.
         reason: String,

@@ -45,7 +45,6 @@ pub(crate) enum Fault {
     WrongLabel,
 }
 
-/// The state of a server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -80,12 +79,12 @@ pub(crate) struct Inner {
     running: BTreeMap<String, bool>,
     pub(crate) most_running: usize,
     draw: u64,
-    /// The weights in `reload_weights`' folders, in order.
+    /// The weights of each call to `reload_weights`, in order.
     pub(crate) loaded: Vec<u64>,
     pub(crate) bad_key: bool,
     /// `true` if answers have no token ids.
     pub(crate) tokenless: bool,
-    /// The used share of the KV cache and the waiting requests, as the metrics tell them.
+    /// The used share of the KV cache and the number of waiting requests, as the metrics report them.
     pub(crate) cache_use: (f64, u32),
 }
 
@@ -354,7 +353,6 @@ fn scores(shared: &Shared, request: &GenerateRequest) -> Json<GenerateResponse> 
     Json(GenerateResponse { choices, prompt_logprobs, ..GenerateResponse::default() })
 }
 
-/// A running request.
 struct Run {
     shared: Arc<Shared>,
     id: String,

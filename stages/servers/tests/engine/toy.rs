@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::Policy;
 /// The end-of-sequence token.
 pub(crate) const END: i32 = 1;
 
-/// The number that a version's `model.safetensors` has.
+/// Returns the number in the `model.safetensors` of a version.
 pub(crate) fn weights_of(version: u64) -> u64 {
     1000 + version
 }
@@ -21,24 +21,22 @@ fn mix(values: impl IntoIterator<Item = u64>) -> u64 {
     })
 }
 
-/// Returns the next token after `context`.
 pub(crate) fn next(weights: u64, context: &[i32], draw: u64) -> i32 {
     let hash = mix(context.iter().map(|&id| id as u64).chain([weights, draw, 77]));
     if hash.is_multiple_of(40) { END } else { 2 + (hash % 60) as i32 }
 }
 
-/// Returns the log-probability of `token` after `context`.
 pub(crate) fn logprob(weights: u64, context: &[i32], token: i32) -> f32 {
     let hash = mix(context.iter().map(|&id| id as u64).chain([weights, token as u64]));
     -0.05 - (hash % 2000) as f32 / 1000.0
 }
 
-/// Returns the scores of the canary.
+/// Returns the log-probability of each of `tokens` after the first.
 pub(crate) fn score(weights: u64, tokens: &[i32]) -> Vec<f32> {
     (1..tokens.len()).map(|at| logprob(weights, &tokens[..at], tokens[at])).collect()
 }
 
-/// The trainer's side: every version has its weights.
+/// A trainer that has published the weights of every version.
 pub(crate) struct Trainer;
 
 struct Toy(u64);
@@ -60,7 +58,6 @@ impl PublishedWeights for Toy {
     }
 }
 
-/// Returns the policy of a version.
 pub(crate) fn policy(version: u64) -> Policy {
     let digest = weights_of(version);
     Policy { version: PolicyVersion(version), location: format!("memory:v{version}"), digest }

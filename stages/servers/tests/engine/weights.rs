@@ -1,4 +1,4 @@
-//! Delivery of weights, and servers that lie about them.
+//! Delivery of weights, and servers that do not use the weights whose label they report.
 
 use std::time::Duration;
 

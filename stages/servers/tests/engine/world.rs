@@ -57,7 +57,6 @@ pub(crate) fn start(config: ServersConfig) -> Result<ServersEngine, StartError> 
     ServersEngine::start(config, Box::new(Trainer), detokenize, Arc::new(WallClock::start()))
 }
 
-/// The caller of an engine.
 pub(crate) struct Caller {
     pub(crate) engine: CheckedEngine,
     pub(crate) measurements: rollpacker_servers::engine::Measurements,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// An answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -18,7 +17,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// Returns the data of server-sent events; the last is `[DONE]`.
+    /// Returns the data of the server-sent events without the last, which must be `[DONE]`.
     pub(crate) fn events(&self) -> Vec<Value> {
         assert!(self.head.to_lowercase().contains("content-type: text/event-stream"));
         let lines = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -27,7 +26,7 @@ impl Answer {
         data.iter().map(|data| serde_json::from_str(data).unwrap()).collect()
     }
 
-    /// Returns the message and the parameter of an error.
+    /// Returns the status, the message and the parameter of an error.
     pub(crate) fn error(&self) -> (u16, String, Value) {
         let error = &self.json()["error"];
         assert_eq!(error["code"], self.status);

@@ -98,7 +98,7 @@ impl Scripted {
     }
 }
 
-/// Returns a log-probability that tells its token.
+/// Returns the log-probability `-id / 8`, by which tests recognize the token, with `top` most likely tokens.
 fn scored(id: i32, top: u32) -> TokenLogprob {
     let top = (0..top as i32).map(|rank| (rank, -1.0 - rank as f32)).collect();
     TokenLogprob { logprob: -(id as f32) / 8.0, rank: 3, top }

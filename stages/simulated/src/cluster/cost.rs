@@ -48,7 +48,7 @@ impl Cost {
         Self { hardware, model, calibration }
     }
 
-    /// Returns the hardware.
+    /// Returns the data sheet of the devices.
     #[must_use]
     pub fn hardware(&self) -> &Hardware {
         &self.hardware
@@ -60,7 +60,7 @@ impl Cost {
         &self.model
     }
 
-    /// Returns the fitted constants.
+    /// Returns the constants that no data sheet provides: the fitted values, unless a recipe changes them.
     #[must_use]
     pub fn calibration(&self) -> &Calibration {
         &self.calibration

@@ -56,8 +56,8 @@ impl Cost {
         parameters * tokens + attention * tokens * tokens
     }
 
-    /// Returns the seconds of the gradient of sequences with the given numbers of `tokens`, in one call of the trainer on `devices`
-    /// devices.
+    /// Returns the seconds that one call of the trainer takes on `devices` devices for the gradient of sequences with these numbers of
+    /// `tokens`.
     ///
     /// There are as many copies of the model as fit on the devices, at least one and at most one per sequence. The sequences are
     /// distributed over the copies, the most expensive first, each to the copy with the least work so far (the longest-processing-time

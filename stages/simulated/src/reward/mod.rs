@@ -132,7 +132,6 @@ impl SharedState {
         }
     }
 
-    /// Returns a draw for a response.
     fn draw(&self, kind: DrawKind, sample: &Sample) -> Draw {
         self.draw.of(kind as u64).of_sample(sample.id)
     }
@@ -142,7 +141,6 @@ impl SharedState {
         self.draw.of(kind as u64).of(row)
     }
 
-    /// Returns `true` if the response is right.
     fn is_correct(&self, sample: &Sample) -> bool {
         let chance = self.lengths.prompt(sample.row).pass_rate;
         let right = self.draw(DrawKind::Score, sample).uniform() < chance;

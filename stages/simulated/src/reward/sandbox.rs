@@ -16,8 +16,7 @@ const CASE: usize = 0;
 /// time limit is wrong. A response that was cut at the maximum length contains no whole program: it is wrong, and nothing runs.
 pub(super) struct SimulatedSandbox {
     slots: Slots,
-    /// The weight of the task in the duration of a run, as opposed to the weight of the response: the square root of the correlation of two
-    /// runs.
+    /// The weight of the task in the duration of a run: the square root of the correlation of two runs of a task.
     loading: f64,
     reference_time: bool,
     shared: SharedState,

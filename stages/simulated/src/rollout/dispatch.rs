@@ -30,7 +30,7 @@ impl DispatchController {
         self.queued.push(request);
     }
 
-    /// Delays all sending until `until`.
+    /// Delays all sending until `until`, in nanoseconds.
     pub(super) fn hold(&mut self, until: f64) {
         self.free_at = self.free_at.max(until);
     }
@@ -72,7 +72,8 @@ impl DispatchController {
         assigned
     }
 
-    /// Returns the instance for the next response of a prompt in part `chunk` of the request.
+    /// Returns the instance for the next response of a prompt in part `chunk` of the prompts that are launched together; `None` in the
+    /// cases that [`assign`](Self::assign) documents.
     fn instance(&mut self, chunk: usize, instances: usize) -> Option<usize> {
         if instances == 0 {
             return None;
@@ -89,7 +90,6 @@ impl DispatchController {
     }
 }
 
-/// Creates the responses of a request.
 fn create_responses(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
     let row = request.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
     let prompt_length = lengths.prompt(row).prompt_length;

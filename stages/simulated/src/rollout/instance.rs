@@ -96,7 +96,6 @@ pub(super) struct Instance {
     waiting_responses: u32,
 }
 
-/// The next event of an instance.
 enum Next {
     /// Each running response samples this many tokens.
     Iterations(u64),
@@ -108,7 +107,7 @@ enum Next {
 }
 
 impl Instance {
-    /// Returns the number of responses, running or not.
+    /// Returns the number of responses that run or wait.
     pub(super) fn load(&self) -> u32 {
         self.running + self.waiting_responses
     }

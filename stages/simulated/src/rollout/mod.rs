@@ -74,7 +74,7 @@ pub struct SimulatedEngine {
 #[derive(Debug, Default)]
 struct InstanceEntry {
     instance: Instance,
-    /// The version of the instance's weights.
+    /// The version of the instance's weights; `None` before the first load.
     version: Option<PolicyVersion>,
     due: Option<Nanos>,
 }
@@ -83,8 +83,8 @@ impl SimulatedEngine {
     /// Creates an engine of a model whose responses have the lengths of `lengths`.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds, the model does not fit on an instance, or the tensor parallelism is 0 or exceeds the
-    /// devices of a server.
+    /// Returns an error if an option is out of bounds or the model does not fit on an instance. Also if the tensor parallelism is 0 or
+    /// exceeds the devices of a server.
     pub fn new(
         config: SimulatedEngineConfig,
         cost: Cost,
@@ -178,7 +178,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// Returns the next due time, and its instance.
+    /// Returns the next due time and its instance; `None` if no instance has a due time.
     fn next_due(&mut self) -> Option<(Nanos, usize)> {
         while let Some(&Reverse((at, instance))) = self.due.peek() {
             if self.instances[instance].due == Some(at) {
@@ -213,7 +213,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// Returns the next response to report and the time of its end.
+    /// Returns the next response to report and the time of its end; `None` if none can be reported yet.
     fn next_report(&self) -> Option<(Nanos, usize)> {
         let waits = self.config.collect == Collect::Together && !self.requests.all_ended();
         let Reverse((at, _, slot)) = self.ended.peek().filter(|_| !waits)?;

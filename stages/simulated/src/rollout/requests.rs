@@ -23,7 +23,7 @@ pub(super) struct Live {
     pub(super) id: SampleId,
     /// Number of tokens of the prompt.
     pub(super) prompt_length: u32,
-    /// Final number of tokens.
+    /// Number of tokens with which the response ends by itself.
     pub(super) length: u32,
     /// Number of tokens of the response: at iteration `since` while it runs, otherwise at present.
     pub(super) tokens: u32,
@@ -40,7 +40,6 @@ pub(super) struct Live {
     pub(super) started: Option<f64>,
 }
 
-/// The state of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestState {
     Waiting,
@@ -85,7 +84,6 @@ impl Requests {
         self.open.get(&id).copied()
     }
 
-    /// Returns `true` if all responses have ended.
     pub(super) fn all_ended(&self) -> bool {
         self.open.is_empty()
     }

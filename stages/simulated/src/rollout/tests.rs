@@ -34,7 +34,7 @@ impl LengthModel for Rule {
     }
 }
 
-/// Returns scattered lengths between 1 and 2000.
+/// Returns a length from 1 to 2000 that varies irregularly with the prompt and the sample.
 fn scattered(row: u64, id: SampleId) -> u32 {
     let mixed = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(id.sample) + 7) << 20;
     (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as u32 % 2000 + 1
@@ -334,7 +334,6 @@ fn responses_collected_together_are_reported_when_the_last_has_ended() {
     assert_eq!(report[..], reports[reports.len() - 1..]);
 }
 
-/// A command of a caller.
 #[derive(Clone, Copy, Debug)]
 enum Command {
     Generate(u32),
@@ -354,7 +353,8 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Runs `commands` to completion on an engine with a small KV cache.
+/// Runs `commands` to completion on an engine with a small KV cache. Returns the number of requested responses, the completions, and the
+/// time of the end.
 fn run_commands(
     commands: &[Command],
     interval: u64,

@@ -220,8 +220,8 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Returns the index of the first of `pending` that can be prepared and measured once in the time that is `left`, according to the seconds
-/// that points are `known` to take.
+/// Returns the index of the first of `pending` that can be prepared and measured once in the time that is `left`. Times are estimated
+/// from `known`: points that were measured, each with its mean seconds of a preparation or a repeat.
 fn affordable(pending: &[Point], known: &[(Point, f64)], left: Nanos) -> Option<usize> {
     pending.iter().position(|point| {
         let estimates = known.iter().filter(|(known, _)| known.is_part_of(point));

@@ -10,7 +10,6 @@ use crate::rollout::{
 };
 use crate::testkit::{EngineWorld, check_engine};
 
-/// The rule that an engine breaks.
 #[derive(Clone, Copy, PartialEq)]
 enum Breaks {
     Nothing,

@@ -7,7 +7,6 @@ use crate::rollout::Policy;
 use crate::testkit::{TrainerWorld, check_trainer};
 use crate::train::{Metrics, Sequence, TrainError, Trainer};
 
-/// The rule that a trainer breaks.
 #[derive(Clone, Copy, PartialEq)]
 enum Breaks {
     Nothing,

@@ -49,7 +49,6 @@ struct Instance {
     /// The number of responses taken up since the floor was published.
     taken: usize,
     must_publish: bool,
-    /// The published floor.
     floor: Option<Tick>,
     /// The launch ticks of responses that the published floor does not cover.
     uncovered: VecDeque<Tick>,

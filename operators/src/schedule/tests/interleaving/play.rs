@@ -52,9 +52,7 @@ pub(super) struct Race {
 /// The decisions, requests and responses of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// The decisions, in order.
     pub(super) decided: Vec<String>,
-    /// The requests, in order.
     requested: Vec<String>,
     /// The number of tokens and the finish reason of each response.
     responses: BTreeMap<SampleId, (u32, String)>,
@@ -134,7 +132,6 @@ impl Worker {
     }
 }
 
-/// An action that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Action {
     /// The reader delivers prompts, or reports that there are no more.
@@ -266,7 +263,6 @@ impl Play {
         play
     }
 
-    /// Returns all actions that may happen now.
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         let all_read = self.read == 2 * self.race.prompts;

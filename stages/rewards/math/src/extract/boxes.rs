@@ -30,7 +30,6 @@ impl Boxes {
         read(text, belongs)
     }
 
-    /// Concatenates the boxes of several texts.
     pub(crate) fn joined(all: Vec<Self>) -> Self {
         Self(all.into_iter().flat_map(|boxes| boxes.0).collect())
     }

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 /// The prefix of the names of sandbox groups. The process id follows.
 pub(super) const PREFIX: &str = "rollpacker-sandbox-";
 
-/// The version of a hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// One hierarchy per controller.
+    /// Several hierarchies, each with one or more controllers.
     V1,
     /// One hierarchy for all controllers.
     V2,
@@ -41,7 +40,6 @@ impl Controller {
         }
     }
 
-    /// Returns the name of the file that holds the limit.
     pub(super) fn limit_file(self, version: Version) -> &'static str {
         match (self, version) {
             (Self::Memory, Version::V1) => "memory.limit_in_bytes",

@@ -8,7 +8,6 @@ use rollpacker_sandbox::Outcome::{Failed, Forbidden, Memory, Passed, RuntimeErro
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) code: String,
-    /// The outcomes that the sandbox may report.
     pub(crate) expected: &'static [Outcome],
 }
 

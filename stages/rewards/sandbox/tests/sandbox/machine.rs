@@ -45,7 +45,6 @@ pub(crate) fn kill_slots() {
     slots().into_iter().for_each(kill);
 }
 
-/// Kills this process.
 pub(crate) fn kill_self() {
     kill(std::process::id());
 }

@@ -11,10 +11,8 @@
 
 use super::super::python::{Token, statements};
 
-/// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// A fenced block.
     Fenced {
         /// The info string: the rest of the line after the opening fence.
         info: &'a str,

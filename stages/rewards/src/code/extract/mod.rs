@@ -29,7 +29,6 @@ use fence::Part;
 
 use super::python::{Binding, Outline, attributes_of, imported_from, statements};
 
-/// A program and its language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program<'a> {
     /// The language, by its name in the [`Fences`].
@@ -46,7 +45,6 @@ pub(super) type Fences = BTreeMap<String, Vec<String>>;
 pub(super) enum Wanted {
     /// A definition of at least one of these names.
     Names {
-        /// The names that the tests use, of which the program should define at least one.
         names: BTreeSet<String>,
         /// `true` if the prompt has the beginning of the function, so that its body alone is accepted.
         or_body: bool,

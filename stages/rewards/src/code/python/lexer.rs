@@ -9,7 +9,6 @@
 pub(in super::super) enum Token<'a> {
     /// A name or keyword.
     Name(&'a str),
-    /// A number.
     Number(&'a str),
     /// A string literal, including quotes and prefix.
     Text(&'a str),

@@ -21,7 +21,7 @@ pub struct CompletionRequest {
     /// one choice. After the events of all choices, the server sends the usage, if requested, and then [`STREAM_END`](super::STREAM_END).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// The options of a stream.
+    /// The options of a stream. Allowed only with `stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Requests the token ids of prompts and responses.

@@ -18,14 +18,14 @@ pub struct GenerateRequest {
     pub model: Option<String>,
     /// The prompt; never empty.
     pub token_ids: Vec<i32>,
-    /// The options for sampling.
+    /// The options for sampling and the bounds of the length.
     pub sampling_params: SamplingParams,
     /// `true` to receive the answer as server-sent events; `false` by default. Each event is a [`GenerateResponse`] with the new tokens of
     /// one choice. The last event of a choice has its `finish_reason` and the `weight_versions` of all its tokens. After the events of all
     /// choices, the server sends the usage, if requested, and then [`STREAM_END`](super::STREAM_END).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// The options of a stream.
+    /// The options of a stream. Allowed only with `stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
@@ -142,7 +142,7 @@ pub struct Logprobs {
 /// The log-probability of a sampled token, or of a likely token at the same position.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Logprob {
-    /// The token.
+    /// The id of the token.
     pub token_id: i32,
     /// The log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) in place of lower values and of a missing
     /// log-probability, and `null` in place of NaN; `null` is read as NaN.

@@ -91,7 +91,7 @@ pub struct Empirical {
 
 #[derive(Clone, Debug)]
 struct Domain {
-    /// Pairs of the share of the responses that end and the logarithm of tokens.
+    /// Pairs of a share of the responses that end and the logarithm of the tokens that this share does not exceed.
     table: Vec<(f64, f64)>,
     /// Share of the prompts that have endless responses.
     hard: f64,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 /// The traits of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptTraits {
-    /// The kind of task.
+    /// The kind of task, such as `math`.
     pub domain: Arc<str>,
     /// Number of tokens of the prompt.
     pub prompt_length: u32,

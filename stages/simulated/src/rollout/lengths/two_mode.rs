@@ -179,7 +179,6 @@ struct BetaQuantile(Vec<f64>);
 
 /// The table ranges from minus this number of standard deviations to plus this number.
 const TABLE_DEVIATIONS: f64 = 5.0;
-/// Number of entries per standard deviation.
 const ENTRIES_PER_DEVIATION: f64 = 64.0;
 
 impl BetaQuantile {
