@@ -63,8 +63,8 @@ use crate::trainers::{TrainerContext, Trainers};
 /// }
 /// ```
 ///
-/// With this program, `my_program score --reward terse --option max=20 --input rows.jsonl` scores a file, and a recipe selects the reward
-/// with `reward.routes = { "*" = "terse" }`.
+/// With this program, `my_program score --reward terse --option max=20 --input rows.jsonl` scores a file. A recipe selects the reward
+/// with `reward.routes = { "*" = "terse" }` and sets its option with `reward.options.terse.max = 20`.
 #[derive(Clone)]
 pub struct App {
     pub(crate) rewards: Registry,

@@ -24,7 +24,7 @@ pub struct DefectLocation {
     pub file: PathBuf,
     /// The row of the file, from 0; `None` if the whole file is affected.
     pub row: Option<u64>,
-    /// The value in the file.
+    /// The found value, columns, location of the first occurrence, or error of the reader, by the kind of the defect.
     pub found: String,
 }
 

@@ -19,7 +19,7 @@ pub enum ScheduleError {
         /// The configured value.
         found: String,
     },
-    /// A number is less than a minimum that another option determines.
+    /// A number is less than its minimum.
     #[error("`{key}` is {found}, expected at least {min}, {why}")]
     Small {
         /// The name of the option.

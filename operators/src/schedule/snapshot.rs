@@ -1,4 +1,5 @@
-//! The schedule's part of a snapshot: its own state, and the prompts that it may still launch.
+//! The parts of a snapshot that the schedule saves: its own state, the prompts that it holds with the decisions that are not sent yet, and
+//! the state of the curriculum.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};

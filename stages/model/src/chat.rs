@@ -143,7 +143,7 @@ impl io::Write for LimitedText {
     }
 }
 
-/// Returns an environment that is configured as in transformers.
+/// Returns an environment with the settings of transformers, and a limit on the template instructions.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -160,8 +160,8 @@ fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 
-/// Formats a value as Python's `json.dumps` does: a space follows each colon and, without `indent`, each comma. The option `indent` is the
-/// number of spaces per level. HTML characters are not escaped.
+/// Formats a value as the filter `tojson` of transformers does: a space follows each colon and, without `indent`, each comma. The option
+/// `indent` is the number of spaces per level. HTML characters are not escaped.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let failed =

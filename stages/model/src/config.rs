@@ -14,7 +14,7 @@ pub enum Family {
     Qwen2,
     /// RMS norms on every query and key head.
     Qwen3,
-    /// No biases and no norms on the heads.
+    /// No norms on the heads, and by default no biases.
     Llama,
 }
 
@@ -53,8 +53,8 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<i32>,
     /// The token that begins a text; `None` if the configuration has none.
     pub bos_token_id: Option<i32>,
-    /// The token that pads batches; `None` if the configuration has none. This project does not pad. As in transformers, lookups of this
-    /// token do not train its embedding.
+    /// The token that pads batches; `None` if the configuration has none. This project does not pad with it. As in transformers, lookups
+    /// of this token do not train its embedding.
     pub pad_token_id: Option<i32>,
 }
 

@@ -37,7 +37,7 @@ pub enum ModelError {
     /// A key of the configuration is missing or has an invalid value.
     #[error("{path}: key `{key}`: expected {expected}, found {found}")]
     Key {
-        /// The path of the file in the model folder.
+        /// The path of the file, or a description of the configuration if the value was not read from a file.
         path: PathBuf,
         /// The key, after the keys of the objects that contain it, such as `rope_scaling.factor`.
         key: String,
@@ -51,13 +51,13 @@ pub enum ModelError {
     Unsupported {
         /// The path of the file in the model folder.
         path: PathBuf,
-        /// The feature, as the file spells it.
+        /// The feature, with the key or value of the file that requests it.
         feature: String,
     },
     /// A safetensors file is damaged.
     #[error("{path} is not a safetensors file: {reason}")]
     Safetensors {
-        /// The path of the file in the model folder.
+        /// The path of the file: of a model folder, or of a trainer's state.
         path: PathBuf,
         /// The damage that was found.
         reason: String,
@@ -67,7 +67,7 @@ pub enum ModelError {
     MissingTensors {
         /// The folder or file, or the origin of the weights.
         origin: String,
-        /// The names of the tensors.
+        /// The names of the missing tensors; at least one.
         names: Vec<String>,
     },
     /// A folder or file contains tensors that the model or the trainer does not have.
@@ -75,7 +75,7 @@ pub enum ModelError {
     ExtraTensors {
         /// The folder or file, or the origin of the weights.
         origin: String,
-        /// The names of the tensors.
+        /// The names of the extra tensors; at least one.
         names: Vec<String>,
     },
     /// A tensor has a shape other than the required one.
@@ -93,7 +93,7 @@ pub enum ModelError {
     /// A tensor has a type that is not supported or not the required one.
     #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
     Dtype {
-        /// The path of the file in the model folder.
+        /// The path of the file: of a model folder, or of a trainer's state.
         path: PathBuf,
         /// The name of the tensor.
         tensor: String,

@@ -55,7 +55,7 @@ pub trait Stored {
     /// Returns an error if a file cannot have values of this type.
     fn dtype(&self) -> io::Result<Dtype>;
 
-    /// Returns the dimensions.
+    /// Returns the dimensions, outermost first; none for a single number.
     fn shape(&self) -> Vec<usize>;
 
     /// Returns the values, little-endian and row-major.
@@ -225,9 +225,9 @@ pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelErro
 /// A number, stored as a tensor without dimensions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
-    /// A whole number.
+    /// A whole number, stored as `I64`.
     Integer(i64),
-    /// A floating-point number.
+    /// A floating-point number, stored as `F64`.
     Float(f64),
 }
 

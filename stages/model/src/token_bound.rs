@@ -18,14 +18,12 @@ const ASSUMED_BYTES: usize = 256;
 /// The maximum number of bytes of text that one token covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenBound {
-    /// The maximum number of bytes.
     Bytes(usize),
     /// No bound is known.
     None,
 }
 
 impl TokenBound {
-    /// Computes the bound of a tokenizer.
     pub(super) fn of(tokenizer: &Inner) -> Self {
         bytes_per_token(tokenizer).map_or(Self::None, Self::Bytes)
     }

@@ -15,8 +15,8 @@ use super::ModelError;
 use super::json::MAX_BYTES;
 use super::token_bound::TokenBound;
 
-/// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 bytes of memory for each byte of the text, and no model has
-/// a context of that length.
+/// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 bytes of memory for each byte of the text, and no supported
+/// model has a context of that length.
 const MAX_TEXT: usize = 16 << 20;
 
 /// A tokenizer in the format of Hugging Face's `tokenizer.json`.

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// The percentage of honest programs whose verdict may differ from that of plain Python.
 const TOLERATED_PERCENT: usize = 3;
-/// The time limits of each test case in charged seconds, by the recipe that a program names.
+/// The time limit of each test case in charged seconds, unless the program names the recipe `long.toml` or `fraction.toml`.
 const SECONDS: f64 = 3.0;
 const LONG_SECONDS: f64 = 8.0;
 const FRACTION_SECONDS: f64 = 1.0;

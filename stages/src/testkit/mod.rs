@@ -1,4 +1,4 @@
-//! Conformance checks: each runs an implementation of a contract through a small scripted world.
+//! Conformance checks: each runs an implementation of a contract in a small simulated environment.
 //!
 //! [`check_engine`] checks a [`RolloutEngine`](crate::rollout::RolloutEngine), [`check_reward`] a [`Reward`](crate::reward::Reward), and
 //! [`check_trainer`] a [`Trainer`](crate::train::Trainer). They are meant for the tests of a custom stage: the first rule that does not

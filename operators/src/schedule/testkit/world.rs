@@ -20,7 +20,7 @@ pub enum Entry {
     Decision(Decision),
 }
 
-/// A scripted world around a schedule, in virtual time.
+/// A simulated environment of a schedule, in virtual time: prompts, an engine, rewards and a trainer.
 ///
 /// The seed and the decisions of the schedule determine all events: one response in seven takes about nine times as long as the others,
 /// half of the aborts and pauses come too late, policies are published with random delays, and rewards arrive after their responses.

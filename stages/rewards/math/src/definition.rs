@@ -106,8 +106,8 @@ fn closes_at_end(arguments: &str) -> bool {
     fits && depth == 0 && !arguments.contains("()")
 }
 
-/// Returns `true` if a letter before brackets is more likely a factor: the letter also occurs within the brackets, or is a lower-case
-/// letter other than `f`, `g` and `h` before an expression with an operator.
+/// Returns `true` if a letter before brackets is more likely a factor. This is so if the letter also occurs within the brackets, or if it
+/// is lower-case, not `f`, `g` or `h`, and before an expression with an operator.
 fn is_product(head: &str, arguments: &str) -> bool {
     let mut letters = head.chars();
     let (Some(letter), None) = (letters.next(), letters.next()) else { return false };

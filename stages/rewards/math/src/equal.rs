@@ -19,7 +19,6 @@ const MIN_DEFINED_POINTS: usize = 3;
 /// The maximum number of elements of collections that are compared regardless of order. Larger ones are equal only if they are identical.
 const MAX_ELEMENTS: usize = 200;
 
-/// The options of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// The number of decimal places to which two numbers are rounded before they are compared, if one of them is decimal.
@@ -63,7 +62,6 @@ fn rename(expr: &Expr, from: &[&str], to: &[&str]) -> Expr {
     }
 }
 
-/// The options of a comparison and its remaining work.
 pub(super) struct Comparer {
     pub(super) rules: Rules,
     pub(super) work: WorkBudget,

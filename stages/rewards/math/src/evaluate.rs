@@ -9,7 +9,6 @@ use num_traits::ToPrimitive;
 use super::expr::{Constant, Expr, Function};
 use super::number;
 
-/// A point at which an expression is evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point<'a> {
     /// The seed of the values of variables. Odd seeds make some of the values negative.

@@ -65,7 +65,7 @@ pub(super) enum Content {
 /// A part of a text that may be the answer.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// The priority. Smaller numbers are preferred.
+    /// Smaller numbers are preferred.
     pub(super) priority: i32,
     /// The byte range in the searched text.
     pub(super) span: (usize, usize),

@@ -124,7 +124,7 @@ impl Parser {
         (self.wraps <= MAX_WRAPS).then_some(())
     }
 
-    /// Applies a rule one level deeper, with the given value of [`bars`](Self::bars). The outer value is restored even if the rule fails.
+    /// Applies a rule one level deeper, with the given value of `bars`. The outer value is restored even if the rule fails.
     fn bracketed<T>(
         &mut self,
         bars: usize,

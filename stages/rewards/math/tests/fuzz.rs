@@ -145,7 +145,6 @@ const PIECES: &[&str] = &[
     "−",
 ];
 
-/// Realistic answers.
 const ANSWERS: &[&str] = &[
     "\\frac{3}{4}",
     "x^2+2x+1",

@@ -11,7 +11,6 @@ use super::interpreter::Interpreter;
 /// The system's programs and libraries. Symbolic links are recreated as links.
 const SYSTEM: &[&str] =
     &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
-/// The devices that are visible in the container.
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 /// The folder on which each checker, run or host mounts a private file system.
 const MOUNT_POINT: &str = "/tmp";

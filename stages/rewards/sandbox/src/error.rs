@@ -43,7 +43,7 @@ pub enum SandboxError {
     Bound {
         /// The name of the setting, as in `SandboxConfig`.
         field: &'static str,
-        /// The minimum of the setting.
+        /// The minimum of the setting, inclusive.
         min: u64,
         /// The configured value of the setting.
         found: u64,

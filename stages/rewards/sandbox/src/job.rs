@@ -35,7 +35,7 @@ struct JobFrame<'a> {
 
 /// A job as it is sent over the control socket.
 pub(super) struct EncodedJob {
-    /// The frame that the checker reads.
+    /// The encoded [`JobFrame`].
     pub(super) frame: Vec<u8>,
     /// `true` for languages other than Python: all runs then share the namespaces and the /tmp of a host, so that a run finds what an
     /// earlier run compiled. The zygote needs this flag because it does not read the frame.

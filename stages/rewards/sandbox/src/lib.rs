@@ -5,9 +5,9 @@
 //! the checker controls. There is one run at a time. The checker starts the next one after a run has crashed, exceeded its time limit or
 //! broken the protocol, and wherever tests must not share state: for each text of tests and for each execution of a program.
 //!
-//! Each checker and each run is the first process of its own namespaces; the code calls such a process a *side*. They share no memory and
-//! exchange only plain values, so a solution can neither read the tests nor change the code that checks it. The runs of a language other
-//! than Python share the namespaces of a *host* process, because one run compiles what the next runs execute.
+//! Each checker and each Python run is the first process of its own namespaces; the code calls such a process a *side*. They share no
+//! memory and exchange only plain values, so a solution can neither read the tests nor change the code that checks it. The runs of a
+//! language other than Python share the namespaces of a *host* process, because one run compiles what the next runs execute.
 //!
 //! Some tests need what a copy of a value cannot provide: the identity of an object, a patched module, a captured stream. The checker runs
 //! such tests once more within a run of the solution, and trusts the report only if the same tests with a changed expectation fail. See

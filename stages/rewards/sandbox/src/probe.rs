@@ -19,8 +19,8 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,
-    /// `Ok` if the layer is active: its scope, such as `for each job`, or, for the layer `user`, the user of the runs. `Err` with the reason
-    /// if the layer is missing.
+    /// `Ok` with the scope of an active layer, such as `for each job`, or with the user of the runs for the layer `user`. `Err` with the
+    /// reason if the layer is missing.
     state: Result<String, String>,
 }
 

@@ -70,7 +70,6 @@ impl JobState {
     }
 }
 
-/// The state of a slot's thread.
 pub(super) struct Slot {
     setup: Arc<Setup>,
     zygote: Option<Zygote>,
@@ -100,7 +99,6 @@ impl Slot {
         }
     }
 
-    /// Returns the zygote, after starting it if necessary.
     fn ensure_zygote(&mut self) -> Result<&mut Zygote, SandboxError> {
         let zygote = match self.zygote.take() {
             Some(zygote) => zygote,
@@ -150,7 +148,6 @@ impl Slot {
     }
 }
 
-/// The end of an attempt.
 enum Attempt {
     /// A result after which the job is not attempted again.
     Final(Result<Verdict, SandboxError>),
@@ -161,8 +158,8 @@ enum Attempt {
 }
 
 impl Attempt {
-    /// Returns the final result of an attempt in which the kernel killed a process because the slot ran out of memory. This counts as a
-    /// failure of the solution. Only errors other than [`SandboxError::Fault`] are kept.
+    /// Returns the final result of an attempt in which the kernel killed a process because the slot ran out of memory. A failed case, or a
+    /// [`SandboxError::Fault`] instead of a verdict, then counts as exceeding the memory limit. Anything else is kept.
     fn out_of_memory(self) -> Self {
         let nothing = |reason| Verdict {
             cases: vec![Case { outcome: Outcome::Failed, seconds: 0.0, message: reason }],

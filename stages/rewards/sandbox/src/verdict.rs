@@ -28,7 +28,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// The way in which the case ended.
+    /// [`Outcome::Passed`], or the kind of the failure.
     pub outcome: Outcome,
     /// The charged time in seconds: the elapsed time without the time for which the processes of the case waited for a processor, but at
     /// least their processor time. If the checker died or did not end the case in time, this is instead the time after which the zygote
@@ -38,15 +38,15 @@ pub struct Case {
     pub message: String,
 }
 
-/// The verdict on a job.
+/// The result of a job: its cases and its output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// The results of the test cases, in order. If the job ended early, the remaining cases count as failed, as far as their number is
     /// known.
     pub cases: Vec<Case>,
-    /// `true` if all tests were run: no case was left out because an earlier case failed, and the job did not end early. Tests that skip
-    /// themselves, and tests that pass without the solution, have run but are no cases.
+    /// `true` if `cases` covers all tests: no case was left out because an earlier case failed, and the job did not end early. Tests that
+    /// skip themselves, and tests that pass without the solution, are no cases.
     pub complete: bool,
     /// The beginning of the standard output of solution and tests, at most 1048576 characters; of a program, at most 4096 characters per
     /// run. Empty if the job ended early.
@@ -90,7 +90,7 @@ enum Line {
     Tests(String),
 }
 
-/// The beginning of the last line of a complete report. It always has this form, because only the checker writes reports.
+/// The beginning of a line with a verdict. It always has this form, because only the checker writes reports.
 const VERDICT: &[u8] = b"{\"verdict\": {\"cases\": ";
 
 /// Parses the report of a checker that finished. If the report was truncated within the last line, the cases in that line are used,

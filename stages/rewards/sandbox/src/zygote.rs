@@ -63,7 +63,6 @@ enum ChildMessage {
     End { end: End, message: String, report: usize },
 }
 
-/// The way in which a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum End {

@@ -1,8 +1,8 @@
 //! Servers as child processes of this program, which starts, watches and stops them.
 //!
-//! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. If a process ends
-//! during this wait, the start fails. A process that ends later is started again on the same port. Meanwhile the engine moves the server's
-//! responses to other servers. It delivers the weights when the server answers again, as it does for any server that restarts.
+//! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. A process that ends
+//! before its server answers makes the start fail. A process that ends later is started again on the same port. Meanwhile the engine moves
+//! the server's responses to other servers. It delivers the weights when the server answers again, as it does for any server that restarts.
 //!
 //! No server outlives this process, however this process ends: each server has a process group with a guard, which kills the group when
 //! this process is gone. A child of a server that leaves the group, for example with `setsid`, is not killed.
@@ -157,8 +157,8 @@ async fn run(
     }
 }
 
-/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends during the
-/// wait, or if no server is ready after the wait. Logs the other servers that are not ready.
+/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends before its
+/// server is ready, or if no server is ready after the wait. Logs the other servers that are not ready.
 async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<(), LaunchError> {
     servers.iter_mut().try_for_each(|server| server.start("start 1"))?;
     let late = try_join_all(servers.iter_mut().map(LaunchedServer::wait_until_ready)).await?;

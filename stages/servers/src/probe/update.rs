@@ -32,7 +32,7 @@ const PREFIX_TOKENS: usize = 272;
 /// The number of tokens that are sampled after the prompt of `PREFIX_TOKENS` tokens.
 const SAMPLED_TOKENS: u32 = 16;
 
-/// An update that the server must follow.
+/// The data of a check of weight updates: the perturbed weights to load, and the scores to expect before and after the update.
 struct Update {
     /// The program's scores of the canary with the perturbed weights.
     reference: Arc<[f32]>,

@@ -14,7 +14,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::serving::{ServingLimits, ServingStatistics};
 
-/// Upper bounds of the histogram buckets in seconds, as in vLLM.
+/// Upper bounds of the buckets of both histograms, in seconds. vLLM has other and more bounds.
 const SECONDS: [f64; 18] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     320.0, 2560.0,

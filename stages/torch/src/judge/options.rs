@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::bytes::Bytes;
 use crate::rollout::generator::Capacity;
 
-/// The largest allowed value of `threads`.
 const MAX_THREADS: usize = 1024;
-/// The largest allowed value of `max_running`.
 const MAX_RUNNING: usize = 1 << 31;
 /// The largest allowed value of `kv_cache_tokens` and `guest_tokens`.
 const MAX_TOKENS: usize = 1 << 40;

@@ -15,7 +15,6 @@ use crate::rollout::sequence::Sequence;
 pub(super) struct JudgeAnswer {
     /// The token ids of the answer, including its end token if there is one.
     pub(super) ids: Vec<i32>,
-    /// The reason why the answer ended.
     pub(super) reason: FinishReason,
 }
 
@@ -39,7 +38,6 @@ pub(super) struct Questions {
     changed: Condvar,
 }
 
-/// The contents of the queue.
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<Question>,
@@ -58,11 +56,9 @@ struct QueueState {
 /// The next action of the judge's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JudgeAction {
-    /// Answers questions.
     Answer,
     /// Returns all questions to the queue, because an instance answers them.
     ReturnQuestions,
-    /// Ends the thread.
     End,
 }
 
@@ -134,7 +130,6 @@ impl Questions {
         !self.lock().instances.is_empty()
     }
 
-    /// Returns the failure of the judge, if it has failed.
     pub(super) fn failure(&self) -> Option<Arc<str>> {
         self.lock().failure.clone()
     }

@@ -2,9 +2,10 @@
 
 /// Returns free memory of libtorch to the system.
 ///
-/// The C library keeps freed memory for later allocations, and raises the amount when large tensors are freed. After weights were packed,
-/// that is as much as they had, although the packed weights are in other memory. Costs milliseconds, and the next tensors take page faults,
-/// so call it rarely. Does nothing with other C libraries than glibc.
+/// The C library keeps freed memory for later allocations, and keeps more of it after large tensors are freed. After a model's weights are
+/// packed, it may keep as much memory as the unpacked weights used.
+///
+/// The call takes milliseconds, and the next tensors take page faults, so call it rarely. Does nothing with C libraries other than glibc.
 pub(crate) fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code, reason = "a function of the C library")]

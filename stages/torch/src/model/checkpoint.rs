@@ -49,7 +49,6 @@ struct TensorEntry {
     shard: usize,
     /// Offset from the start of the shard's values, in bytes.
     offset: u64,
-    /// The number of values of the tensor.
     values: usize,
     kind: Kind,
 }
@@ -105,7 +104,6 @@ impl Checkpoint {
         Ok(Self { folder: folder.to_owned(), shards, entries })
     }
 
-    /// Returns the model folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

@@ -117,7 +117,6 @@ impl Decoder {
         &self.parameters
     }
 
-    /// Returns the parameters by their Hugging Face names.
     pub(crate) fn into_parameters(self) -> Vec<(String, Tensor)> {
         self.parameters
     }

@@ -36,7 +36,6 @@ pub(crate) struct InferenceDecoder {
     matrices: Arc<PackedMatrices>,
 }
 
-/// A transformer block with packed matrices.
 #[derive(Debug)]
 struct InferenceLayer {
     heads: Heads,

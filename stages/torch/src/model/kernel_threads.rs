@@ -92,7 +92,6 @@ pub(crate) fn with_polling_threads<R>(compute: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Sets a flag when it is dropped.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -15,7 +15,6 @@ pub(crate) const LARGE_PASS: usize = 4096;
 /// Inputs and results have the shapes that [`Decoder::forward`] and [`Decoder::logits`] document. The methods take `&mut self`, because
 /// streaming weights changes state.
 pub(crate) trait Network: Send {
-    /// Returns the model configuration.
     fn config(&self) -> &ModelConfig;
 
     /// Returns the device that inputs must be on.

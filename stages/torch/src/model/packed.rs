@@ -6,7 +6,6 @@ use tch::{TchError, Tensor};
 pub(crate) struct Packing {
     /// Runs of adjacent sequences of equal length.
     runs: Vec<EqualLengthRun>,
-    /// Number of tokens of each run.
     tokens: Vec<i64>,
 }
 

@@ -37,9 +37,7 @@ pub(super) struct RmsNorm<'a> {
 pub(super) struct HeadColumns<'a> {
     /// The index of the first column.
     pub(super) start: usize,
-    /// The number of heads.
     pub(super) heads: usize,
-    /// The number of columns of a head.
     pub(super) dim: usize,
     /// The norm that is applied to each head before the rotation; `None` if the model has none.
     pub(super) norm: Option<RmsNorm<'a>>,
@@ -187,7 +185,6 @@ impl RowOperation for Gated<'_> {
 }
 
 impl RmsNorm<'_> {
-    /// Writes the normalized `x` to `out`.
     #[inline(always)]
     fn write(&self, x: &[f32], out: &mut [f32]) {
         let mut squares = [0.0; LANES];

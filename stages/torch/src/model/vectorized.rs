@@ -30,7 +30,6 @@ impl Instructions {
         widest.into_iter().chain(narrower).collect()
     }
 
-    /// Runs a kernel that is compiled for these instructions.
     pub(crate) fn run<K: WithSimd>(self, kernel: K) -> K::Output {
         self.0.dispatch(kernel)
     }

@@ -94,7 +94,6 @@ impl Parameters {
         Ok(Self(found))
     }
 
-    /// Takes the parameters of `decoder`.
     pub(crate) fn of(decoder: Decoder) -> Self {
         Self(decoder.into_parameters().into_iter().collect())
     }

@@ -74,7 +74,6 @@ impl BlockPool {
         self.state().used.iter().sum()
     }
 
-    /// Returns the number of blocks in use, by chunk.
     pub(super) fn used_by_chunk(&self) -> Vec<usize> {
         self.state().used.clone()
     }

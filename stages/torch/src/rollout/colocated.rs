@@ -30,7 +30,7 @@ pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 /// A model that can be run on the instances of an engine.
 pub(crate) trait ColocatedModel: Send + Sync {
     /// Returns a workload that runs the model on one instance. The model calls `wake` when there is work. Returns `None` if the model
-    /// cannot run on a further instance or has failed.
+    /// cannot run on a further instance, or the workload cannot be created.
     fn workload(&self, wake: Waker, instance: u32) -> Option<Box<dyn ColocatedWorkload>>;
 
     /// Returns the number of tokens that the colocated model may process on an instance after each iteration of the actor, on average; at
@@ -54,7 +54,7 @@ pub(crate) trait ColocatedWorkload: Send {
 }
 
 impl ColocatedModels {
-    /// Returns `true` if the list has no models.
+    /// Returns `true` if the list has no models. Models that were dropped do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
@@ -65,7 +65,7 @@ impl ColocatedModels {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(model);
     }
 
-    /// Returns a workload of each model for one instance. Models that cannot run on a further instance or have failed are left out.
+    /// Returns a workload of each model for one instance. Models that return no workload are left out.
     pub(super) fn workloads(&self, wake: &Waker, instance: u32) -> Vec<BudgetedWorkload> {
         let workload = |model: Arc<dyn ColocatedModel>| {
             Some(BudgetedWorkload::new(model.workload(Arc::clone(wake), instance)?, model.share()))

@@ -25,7 +25,6 @@ pub(super) struct Dispatch<T> {
 struct Assignment {
     /// The instance that has the response; `None` if the response is held, or was aborted and no instance has it.
     instance: Option<usize>,
-    /// `true` if the response was aborted.
     aborted: bool,
 }
 
@@ -60,12 +59,10 @@ impl<T> Dispatch<T> {
         }
     }
 
-    /// Returns the responses that are held until an instance is placed.
     pub(super) fn held(&self) -> impl Iterator<Item = &T> {
         self.held.iter().map(|(_, response)| response)
     }
 
-    /// Returns the number of placed instances.
     pub(super) fn placed(&self) -> usize {
         self.placed
     }
@@ -122,7 +119,6 @@ impl<T> Dispatch<T> {
         (released, held)
     }
 
-    /// Removes all responses.
     pub(super) fn clear(&mut self) {
         self.assignments.clear();
         self.held.clear();

@@ -70,7 +70,6 @@ use crate::model::{Decoder, WeightStore};
 /// [deterministic](TorchEngineConfig::deterministic) engine finishes these responses with the old weights instead.
 pub struct TorchEngine {
     shared: InstanceContext,
-    /// The store that policies are loaded from.
     weights: WeightStore,
     /// Maximum number of tokens of a prompt and its response together.
     token_limit: usize,
@@ -80,7 +79,6 @@ pub struct TorchEngine {
     tensor_parallel: u32,
     /// Responses that are assigned to instances but not sent yet, by instance.
     requested: BTreeMap<usize, Vec<Sequence>>,
-    /// The replay of lengths, if one is configured.
     replay: Option<Replay>,
     received: Receiver<Report>,
     colocated_models: ColocatedModels,

@@ -24,7 +24,6 @@ use crate::model::streamed::Demand;
 /// Outside deterministic mode, [`logits`](Self::logits) and [`sample`](Self::sample) can replace `decode`.
 pub(crate) struct Generator<N> {
     network: N,
-    /// The version of the network's weights.
     version: PolicyVersion,
     cache: KvCache,
     sampler: Sampler,
@@ -150,12 +149,10 @@ impl<N: Network> Generator<N> {
         self.scheduler.running()
     }
 
-    /// Returns the number of waiting sequences.
     pub(crate) fn waiting(&self) -> usize {
         self.scheduler.waiting()
     }
 
-    /// Returns the number of tokens of the waiting sequences.
     pub(crate) fn waiting_tokens(&self) -> usize {
         self.scheduler.waiting_tokens()
     }

@@ -27,9 +27,7 @@ pub(super) enum InstanceCommand {
     /// Loads the weights of a policy. The command carries the weights, because the store may drop the version before the instance executes
     /// the command.
     Load(Policy, Weights),
-    /// Generates these responses.
     Generate(Vec<Sequence>),
-    /// Aborts the response with this id.
     Abort(SampleId),
     /// Hands over all responses, frees the memory of the cache, and drops the colocated models.
     HandOver,
@@ -44,7 +42,6 @@ pub(super) enum InstanceCommand {
 /// A report to the engine, from an instance or from the engine itself.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// A response has ended.
     Completed(Completion),
     /// The responses that were in flight on the instance, the running responses first.
     HandedOver(Vec<Sequence>),

@@ -26,7 +26,6 @@ use crate::model::inference::InferenceDecoder;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::vectorized::Instructions;
 
-/// The engine's handle to an instance.
 pub(super) struct InstanceHandle {
     /// The channel of commands; `None` once it is closed, which ends the thread. Wakers hold weak references and upgrade them only while
     /// sending, so no other handle keeps the channel open.
@@ -64,7 +63,7 @@ impl InstanceHandle {
         }
     }
 
-    /// Sends a batch of responses to generate.
+    /// Sends a batch of responses to generate, and records its floor until the instance has taken the batch.
     pub(super) fn send_batch(&mut self, batch: Vec<Sequence>) {
         self.in_flight.send(batch.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
         self.send(InstanceCommand::Generate(batch));

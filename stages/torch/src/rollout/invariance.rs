@@ -71,7 +71,6 @@ struct Trial<'a, N> {
     logits: Tensor,
 }
 
-/// Number of sequences of a trial.
 const SEQUENCES: usize = 4;
 
 impl<'a, N: Network> Trial<'a, N> {

@@ -23,11 +23,9 @@ struct IterationKind {
 /// Sums over similar iterations.
 #[derive(Clone, Copy, Debug, Default)]
 struct IterationSums {
-    /// Number of iterations.
     iterations: u64,
     /// Tokens of all sequences, summed over iterations.
     tokens: u64,
-    /// Time of all iterations.
     time: Nanos,
 }
 

@@ -69,7 +69,6 @@ impl KvCache {
         Self { pool, memory: Box::new(memory), shape, chunks_at_return: 0 }
     }
 
-    /// Returns the pool that the blocks of the cache are taken from.
     pub(super) fn pool(&self) -> &BlockPool {
         &self.pool
     }

@@ -52,7 +52,6 @@ struct ProfiledInstance {
     thread: Option<JoinHandle<Option<Bench>>>,
 }
 
-/// A task of a measuring thread.
 #[derive(Clone, Copy, Debug)]
 enum ProfileTask {
     Prepare(Point),

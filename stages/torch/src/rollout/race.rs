@@ -13,7 +13,6 @@ use super::{Completion, FinishReason, RolloutError, RolloutEvent};
 /// The circumstances in which a response was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// The tick of the launch.
     pub(super) tick: Tick,
     /// Number of tokens that the response was resumed with.
     pub(super) resumed_tokens: u32,

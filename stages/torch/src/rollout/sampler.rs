@@ -26,7 +26,6 @@ pub(super) struct Sampler {
 /// The sampled tokens, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sampled {
-    /// The id of the token that was sampled for each row.
     pub(crate) tokens: Vec<i64>,
     /// Log-probabilities of the tokens, in nats: after the division by the temperature, before end-of-sequence tokens are masked or forced,
     /// and before top-k and top-p. At temperature 0, they are the log-probabilities of temperature 1. NaN if a logit of the row is NaN or

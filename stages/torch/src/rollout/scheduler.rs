@@ -24,7 +24,6 @@ pub(super) struct Prefix {
 /// The work to do before the next iteration can run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PrefillPlan {
-    /// The prefixes to compute.
     pub(super) prefixes: Vec<Prefix>,
     /// The block copies to make after the prefixes are computed.
     pub(super) copies: Vec<BlockCopy>,
@@ -111,7 +110,6 @@ impl Scheduler {
         self.running.iter().flat_map(last).collect()
     }
 
-    /// Returns the cache rows of the tokens of a prefix.
     pub(super) fn cache_rows<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = CacheRow> {
         self.running[prefix.row].table.rows(0..prefix.tokens.len())
     }
@@ -140,12 +138,10 @@ impl Scheduler {
         self.running().chain(&self.waiting).map(Sequence::tick).min().unwrap_or(Tick::MAX)
     }
 
-    /// Returns the number of waiting responses.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns the number of tokens of the waiting responses.
     pub(super) fn waiting_tokens(&self) -> usize {
         self.waiting.iter().map(Sequence::tokens).sum()
     }
@@ -354,7 +350,6 @@ mod tests {
         assert_eq!(iterate(&mut scheduler), [1, 3, 0, 4, 2]);
     }
 
-    /// Returns the numbers of the blocks of every row.
     fn tables(scheduler: &Scheduler) -> Vec<Vec<usize>> {
         scheduler.running.iter().map(|row| row.table.numbers().collect()).collect()
     }

@@ -19,7 +19,7 @@ pub(crate) struct TokenDraw {
     pub(crate) uniform: f64,
     /// `true` if an end-of-sequence token may be sampled.
     pub(crate) may_end: bool,
-    /// `true` if the response ends with this token, regardless of the sampled token.
+    /// `true` if the response reaches its forced length, so that an end-of-sequence token replaces the sampled token.
     pub(crate) must_end: bool,
 }
 
@@ -79,12 +79,10 @@ impl Sequence {
         Self { forced_length, ..self }
     }
 
-    /// Sets the tokens that end the response.
     pub(crate) fn with_end_tokens(self, ends: EndTokens) -> Self {
         Self { ends, ..self }
     }
 
-    /// Sets the circumstances of the request.
     pub(super) fn with_launch(self, launch: Launch) -> Self {
         Self { launch, ..self }
     }

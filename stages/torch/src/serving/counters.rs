@@ -17,7 +17,6 @@ pub(super) struct ServingCounters {
 }
 
 impl ServingCounters {
-    /// Returns the number of responses that were assigned and have not ended.
     pub(super) fn assigned(&self) -> u64 {
         self.assigned.load(Ordering::Relaxed)
     }

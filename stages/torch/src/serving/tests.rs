@@ -29,7 +29,7 @@ fn model_config() -> ModelConfig {
     ModelConfig::from_folder(fixture.as_ref()).unwrap()
 }
 
-/// Returns an engine with two instances, whose responses end after 100,000 tokens.
+/// Returns an engine with two instances and a context of 200,000 tokens.
 fn engine() -> TorchServing {
     let config = ModelConfig { max_position_embeddings: 200_000, ..model_config() };
     let folder = tempfile::tempdir().unwrap();

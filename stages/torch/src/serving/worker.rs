@@ -29,7 +29,6 @@ pub(super) enum Command {
     Abort(GenerationId),
     /// Aborts one response of a request. Has no effect on a held request, so at least one token of the response must have been reported.
     AbortSample(GenerationId, u32),
-    /// Pauses the instance.
     Pause(Pause, Reply),
     /// Ends the pause and starts the held requests.
     Resume(Reply),
@@ -62,7 +61,6 @@ pub(super) struct OpenGeneration {
     pub(super) receiver: Box<dyn TokenReceiver>,
     /// Number of most likely tokens to report with each sampled token; `None` to report no log-probabilities.
     pub(super) logprobs: Option<u32>,
-    /// Number of responses of the request.
     samples: u32,
     /// Number of responses that have not ended.
     unfinished: u32,
@@ -149,7 +147,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts a request, or holds it during a pause.
     fn start_or_hold(&mut self, generation: Generation) -> Result<(), GeneratorError> {
         match self.gate {
             Gate::Open => self.start(generation),

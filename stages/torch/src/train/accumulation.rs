@@ -142,7 +142,6 @@ impl Accumulation {
     }
 }
 
-/// Returns the number of values of all parameters.
 pub(crate) fn numel(parameters: &[(String, Tensor)]) -> usize {
     parameters.iter().map(|(_, parameter)| parameter.numel()).sum()
 }

@@ -29,7 +29,6 @@ pub struct ValueModel {
     weight: Tensor,
     /// `[1]`
     bias: Tensor,
-    /// The parameters of the decoder and of the head.
     parameters: Vec<(String, Tensor)>,
 }
 
@@ -74,7 +73,6 @@ impl ValueModel {
         Ok(model)
     }
 
-    /// Sets the precision of the layers' matrix products.
     pub(super) fn set_precision(&mut self, precision: Precision) {
         self.decoder.set_precision(precision);
     }
@@ -145,12 +143,10 @@ pub(crate) struct Critic {
     model: ValueModel,
     optimizer: AdamW,
     pub(crate) accumulated: Accumulation,
-    /// The updates of the current step.
     step_updates: StepUpdates,
 }
 
 impl Critic {
-    /// Creates a critic that starts from `model`.
     pub(crate) fn new(
         mut model: ValueModel,
         optimizer: OptimizerConfig,
@@ -204,7 +200,6 @@ impl Critic {
         &mut self.optimizer
     }
 
-    /// Returns the accumulation of the step, and the parameters of the model.
     pub(crate) fn accumulated(&mut self) -> (&mut Accumulation, &[(String, Tensor)]) {
         (&mut self.accumulated, self.model.parameters())
     }

@@ -14,7 +14,6 @@ pub(crate) struct PromptResponse<'a> {
 }
 
 impl<'a> PromptResponse<'a> {
-    /// Returns the prompt and the response of a sequence.
     pub(crate) fn of(sequence: &Sequence<'a>) -> Self {
         Self { prompt: sequence.prompt_ids, response: sequence.response_ids }
     }

@@ -13,7 +13,6 @@ pub struct AdamW {
     config: OptimizerConfig,
     /// Exponential moving averages of the gradient and of its square, `[parameters]`.
     moments: (Tensor, Tensor),
-    /// The number of updates so far.
     updates: u64,
     /// The position in the learning-rate schedule, in steps.
     steps: u64,
@@ -24,7 +23,7 @@ pub struct AdamW {
 pub struct Update {
     /// L2 norm of the gradient before clipping. If it is not finite, the update was not applied.
     pub grad_norm: f64,
-    /// The learning rate of the update.
+    /// The learning rate at the update's step, even if the update was not applied.
     pub learning_rate: f64,
 }
 
@@ -95,7 +94,6 @@ impl AdamW {
         self.steps += 1;
     }
 
-    /// Returns the number of updates so far.
     pub(crate) fn updates(&self) -> u64 {
         self.updates
     }

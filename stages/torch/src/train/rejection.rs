@@ -36,7 +36,6 @@ impl RejectionMask {
         Ok(Some(Self { flags, counts }))
     }
 
-    /// Returns a flag for each token: `true` if it is kept.
     pub(crate) fn flags(&self) -> &[bool] {
         &self.flags
     }

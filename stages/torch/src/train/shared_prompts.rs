@@ -43,7 +43,6 @@ impl SharedPrompts {
         })
     }
 
-    /// Returns the positions for the decoder, `[tokens]`.
     pub(crate) fn positions(&self) -> &Tensor {
         &self.positions
     }

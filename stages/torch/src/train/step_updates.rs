@@ -30,7 +30,6 @@ impl StepUpdates {
         self.applied.len()
     }
 
-    /// Returns the sums over all updates.
     pub(crate) fn sums(&self) -> &StepSums {
         &self.sums
     }

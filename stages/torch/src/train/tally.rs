@@ -119,7 +119,6 @@ impl StepSums {
         Ok(Self(divisors.into_iter().chain(named).collect()))
     }
 
-    /// Returns the denominator of the loss: weighted tokens or responses.
     pub(crate) fn denominator(&self) -> f64 {
         self.value(DENOMINATOR)
     }

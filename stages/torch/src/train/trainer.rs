@@ -68,7 +68,6 @@ pub struct TorchTrainer {
     accumulated: Accumulation,
     /// The responses of a step with several updates.
     held: HeldStep,
-    /// The updates of the current step.
     step_updates: StepUpdates,
     progress: ProgressCounter,
     threads: TrainerThreads,

@@ -149,9 +149,9 @@ fn is_apart(between: &str) -> bool {
         || words.any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str()))
 }
 
-/// Returns `true` if a box and the following box `next` are part of the same answer: fewer than 10 characters are between them, they
-/// continue an enumeration, or their contents differ and a comma, a semicolon, `and` or `or` separates them. Returns `false` if the text
-/// between them is long or contains a correction.
+/// Returns `true` if a box and the following box `next` are part of the same answer. This is so if fewer than 10 characters are between
+/// them, if they continue an enumeration, or if their contents differ and a comma, a semicolon, `and` or `or` is between them. Returns
+/// `false` if the text between them has at least 70 characters or contains a correction.
 fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     if is_apart(between) {
         return false;

@@ -37,8 +37,8 @@ const MAX_LENGTH: usize = 10_000;
 /// The maximum number of formulas of an answer.
 const MAX_JOINED: usize = 6;
 
-/// Returns a candidate for each formula that contains `\boxed{`, and one for the text from the first box to the last closing brace or, if
-/// no brace follows the box, to the end. Formulas that make up one answer are one candidate.
+/// Returns a candidate for each formula that contains `\boxed{`, and one for the text that [`Content::Boxes`] describes. Formulas that make
+/// up one answer are one candidate.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
@@ -54,8 +54,8 @@ pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     found
 }
 
-/// Returns formulas that the text announces as the answer: the first one after each word `answer`, if at most 50 characters are between
-/// them, and, near each `final answer`, the first one that directly follows the word `is`.
+/// Returns formulas that the text announces as the answer. After each `answer`, this is the first formula, if at most 50 characters are
+/// between them. After each `final answer`, it is the first nearby formula that directly follows the word `is`.
 pub(super) fn announced(text: &str) -> Vec<Candidate> {
     let runs = joined(text, &scan(text, |_| true));
     let mut found = Vec::new();

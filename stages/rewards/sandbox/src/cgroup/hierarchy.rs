@@ -82,7 +82,7 @@ impl Controller {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) version: Version,
-    /// The controllers that are used here. Empty for a version 2 hierarchy without controllers, next to version 1 hierarchies.
+    /// The controllers that are used in this hierarchy. Empty if a version 2 hierarchy offers none of them.
     pub(super) controllers: Vec<Controller>,
     /// The folder of this process and, for version 2, its parent: a group that contains processes cannot enable controllers for its
     /// children.

@@ -51,13 +51,13 @@ struct GroupFolder {
     controllers: Vec<Controller>,
 }
 
-/// The limits of a slot, in addition to the usage of an idle slot.
+/// The limits of a slot. Those of memory and processes are for one checker and one run, in addition to the usage of an idle slot.
 struct GroupLimits {
-    /// Memory in bytes, the tmpfs included.
+    /// Memory in bytes, including the tmpfs and [`SLACK_BYTES`].
     memory: u64,
     /// Number of processes and threads.
     processes: u64,
-    /// Processor time per [`PERIOD_US`], in microseconds.
+    /// Processor time per [`PERIOD_US`], in microseconds: the slot's share of the cores, but at least one core.
     processor_us: u64,
 }
 
@@ -109,9 +109,8 @@ impl Group {
         group
     }
 
-    /// Limits the resources of the slot. Call this while the slot is idle: the limits of memory and processes are the current usage plus
-    /// what one checker and one run may use, and for memory also the tmpfs and [`SLACK_BYTES`]. The limit of processor time is the slot's
-    /// share of the cores, but at least one core. A hierarchy in which a limit cannot be set counts as refused.
+    /// Limits the resources of the slot. Call this while the slot is idle: the limits of memory and processes are [`GroupLimits`] plus the
+    /// current usage. A hierarchy in which a limit cannot be set counts as refused.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
         let limits = GroupLimits::of(config);
         for folder in &mut self.folders {

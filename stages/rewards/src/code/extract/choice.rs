@@ -174,8 +174,8 @@ impl<'a> Completion<'a> {
         needed
     }
 
-    /// Returns the index of the piece that defines a name for the piece `user`: the nearest one before it, or else the first one after it
-    /// that imports the name or defines it as a function or class.
+    /// Returns the index of the piece that defines a name for the piece `user`. This is the nearest piece before it that binds the name, or
+    /// else the first piece after it that imports the name or defines it as a function or class.
     fn defining_piece(&self, name: &str, user: usize) -> Option<usize> {
         let binders = self.binders.get(name)?;
         let before = binders.iter().rev().find(|number| **number < user);

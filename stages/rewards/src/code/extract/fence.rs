@@ -196,7 +196,6 @@ fn fence_run(text: &str) -> Option<(char, usize)> {
     (length >= 3).then_some((mark, length))
 }
 
-/// A block that is not closed yet.
 struct OpenBlock<'a> {
     fence: Fence<'a>,
     lines: Vec<&'a str>,
@@ -204,9 +203,7 @@ struct OpenBlock<'a> {
 
 /// The effect of a line on an open block.
 enum Step<'a> {
-    /// The line is within the block.
     Inside(OpenBlock<'a>),
-    /// The line closes the block.
     Closed(OpenBlock<'a>),
     /// The line is outside of the block, which thereby ends.
     EndedBefore(OpenBlock<'a>),

@@ -14,8 +14,8 @@
 //! qualifies, a response without fences is the program as a whole, and a response with fences has none. A response has at most one program,
 //! which is judged once.
 //!
-//! Architecture invariant: nothing here runs or compiles code. The choice depends only on the text of the response, the configured languages
-//! and the names that the tests use.
+//! Architecture invariant: nothing here runs or compiles code. The choice depends only on the text of the response, the configured
+//! languages and the names that the tests use.
 
 mod choice;
 mod fence;

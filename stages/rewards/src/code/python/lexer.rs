@@ -221,8 +221,8 @@ fn begins_definition(line: &str) -> bool {
     }
 }
 
-/// Returns `true` if a text that begins with `@` begins with a decorator, rather than with an operand of a matrix product: it closes no
-/// bracket that it does not open, and a definition follows, possibly after further decorators.
+/// Returns `true` if a text that begins with `@` begins with a decorator, rather than with an operand of a matrix product. A decorator
+/// closes no bracket that it does not open, and a definition follows, possibly after further decorators.
 fn begins_decorator(rest: &str) -> bool {
     let mut depth = 0_usize;
     for line in rest.lines().take(MAX_DECORATOR_LINES) {

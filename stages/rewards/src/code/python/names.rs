@@ -18,7 +18,6 @@ impl<'a> Names<'a> {
         self.used.difference(&self.bound).copied().collect()
     }
 
-    /// Adds the names of a statement.
     pub(super) fn read(&mut self, statement: &Statement<'a>) {
         if statement.begins_with("import") || statement.begins_with("from") {
             return self.bound.extend(imports(statement));
@@ -66,7 +65,6 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The syntactic context of a token within a statement.
 struct TokenContext {
     depth: usize,
     /// While within the parameters of a function: the bracket depth of the colon that ends them, and the bracket depth of their names.

@@ -20,7 +20,6 @@ const BRANCHES: [&str; 6] = ["if", "elif", "else", "try", "except", "finally"];
 pub(in super::super) enum Binding {
     /// An assignment.
     Value,
-    /// An import.
     Import,
     /// A function that does nothing: its body is only a docstring, `pass` or `...`.
     Stub,

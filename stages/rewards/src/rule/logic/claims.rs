@@ -7,7 +7,6 @@ use regex::Regex;
 use super::Roles;
 use crate::rule::regex;
 
-/// The result of parsing the claims of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claims {
     /// The role that the text claims for each person.

@@ -78,7 +78,8 @@ fn last_box(text: &str) -> Option<String> {
     boxed.strip_prefix("\\boxed{")?.strip_suffix('}').map(str::to_owned)
 }
 
-/// `Answer:` and the text after it, up to the end of the line. In Python, `\s` matches the blanks of Unicode and four control characters.
+/// `Answer:`, any blanks and line breaks, and the rest of the line after them. In Python, `\s` matches the blanks of Unicode and four
+/// control characters.
 static ANSWER: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)Answer[\s\x1c-\x1f]*:[\s\x1c-\x1f]*([^\n]+)"));
 

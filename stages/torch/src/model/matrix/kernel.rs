@@ -50,7 +50,6 @@ pub(super) struct Panels {
     weights: PanelWeights,
 }
 
-/// The weights of panels.
 #[derive(Debug)]
 enum PanelWeights {
     Float32(Vec<f32>),
@@ -58,7 +57,6 @@ enum PanelWeights {
     Bfloat16(Vec<u16>),
 }
 
-/// The type of a stored weight.
 trait Weight: Copy + Default + Sync {
     /// Returns the first two vectors of `weights`, as float32.
     fn vectors<S: Simd>(simd: S, weights: &[Self]) -> [S::f32s; 2];
@@ -232,7 +230,6 @@ impl Tiling {
         }
     }
 
-    /// Returns the number of tiles.
     #[inline(always)]
     fn count(self) -> usize {
         self.full / self.tile + usize::from(self.last > 0)

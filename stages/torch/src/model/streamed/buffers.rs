@@ -10,7 +10,6 @@ use super::residency::Residency;
 use super::torch_error;
 use super::upload::Fence;
 
-/// The buffers into which streamed layers are read.
 #[derive(Debug, Default)]
 pub(super) enum Buffers {
     /// Every layer is resident, so there are no buffers.

@@ -22,7 +22,6 @@ pub(super) struct Prefetch {
     /// The channel of filled buffers. It is closed first, so that the thread does not process the remaining queue.
     full: Option<Receiver<Filled>>,
     thread: Option<JoinHandle<()>>,
-    /// The folder that the thread reads from.
     folder: PathBuf,
     /// The indices of the streamed layers, in the order of the network.
     order: Vec<usize>,
@@ -106,7 +105,6 @@ impl Prefetch {
         self.requested.len()
     }
 
-    /// Returns the layers that were requested and not yet taken, in order.
     #[cfg(test)]
     pub(super) fn requested(&self) -> impl Iterator<Item = usize> {
         self.requested.iter().copied()

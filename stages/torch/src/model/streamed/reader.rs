@@ -24,7 +24,6 @@ impl Reader {
         Ok(Self { checkpoint, scratch: Scratch::default(), upload: Upload::to(device)? })
     }
 
-    /// Returns the folder that is read.
     pub(super) fn folder(&self) -> &Path {
         self.checkpoint.folder()
     }

@@ -33,7 +33,6 @@ pub struct Demand {
     pub rows: u64,
 }
 
-/// Bytes of a float32.
 const FLOAT: u64 = size_of::<f32>() as u64;
 
 impl Demand {
@@ -178,7 +177,7 @@ impl Residency {
 /// The error of a budget that has no room for embedding, norm, head, the tokens and the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetTooSmall {
-    /// The memory that the model needs.
+    /// The memory that the model needs, by purpose.
     pub need: MemoryNeed,
     /// The smallest sufficient budget, in bytes.
     pub min: u64,

@@ -6,7 +6,6 @@ use super::super::TorchError;
 #[cfg(feature = "cuda")]
 use super::pinned::{Pinned, StreamEvent};
 
-/// A way to copy values to the device.
 #[derive(Debug)]
 pub(super) enum Upload {
     /// Copies by torch, in the order of its stream: a copy waits for the work before it, and the thread waits for the copy.

@@ -62,7 +62,6 @@ fn weights(version: u64) -> Weights {
     Weights::new(scaled.collect()).unwrap()
 }
 
-/// A small random number generator.
 struct Dice(u64);
 
 impl Dice {

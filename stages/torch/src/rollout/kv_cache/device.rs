@@ -272,7 +272,6 @@ impl CachePass for DevicePass<'_> {
     }
 }
 
-/// Returns the inverse of a permutation.
 fn inverse(permutation: &[i64]) -> Vec<i64> {
     let mut inverse = vec![0; permutation.len()];
     for (at, &to) in (0..).zip(permutation) {

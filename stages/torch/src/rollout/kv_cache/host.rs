@@ -25,7 +25,7 @@ struct HostPass<'a> {
 /// A part of a layer's attention, for one thread: the queries of adjacent pieces, and the slice for their outputs. A piece is a row, or one
 /// KV head of a row with its query heads.
 struct AttentionShare<'a> {
-    /// The number of pieces of a row.
+    /// The number of pieces of a row: 1, or the number of KV heads.
     pieces: usize,
     /// The index of the first piece, counted over all rows.
     first: usize,

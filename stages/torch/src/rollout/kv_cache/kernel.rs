@@ -42,7 +42,6 @@ impl AttentionKernel {
         Instructions::detect().map(Self)
     }
 
-    /// Computes `attention` and writes the result to its `out`.
     pub(super) fn attend(self, attention: Attention<'_>) {
         self.0.run(attention);
     }
@@ -51,7 +50,6 @@ impl AttentionKernel {
 impl WithSimd for Attention<'_> {
     type Output = ();
 
-    /// Attends head by head.
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { shape, q, blocks, length, weights, out } = self;

@@ -16,7 +16,6 @@ pub(super) struct CacheShape {
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
-    /// Number of blocks of a chunk.
     pub(super) chunk_blocks: usize,
 }
 
@@ -106,7 +105,6 @@ impl BlockTable {
 }
 
 impl CacheRow {
-    /// Returns the position of the token in its sequence.
     pub(in super::super) fn position(&self) -> usize {
         self.position
     }

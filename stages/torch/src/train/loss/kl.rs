@@ -45,7 +45,7 @@ pub trait KlEstimator: Debug + Send + Sync {
     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
 }
 
-/// A shared KL estimator.
+/// A KL estimator that the threads of a trainer share.
 pub type SharedKl = Arc<dyn KlEstimator>;
 
 /// `log p - log r`: unbiased, with high variance. As a loss on-policy, its gradient is 0 on average.

@@ -123,7 +123,7 @@ pub trait PolicyLoss: Debug + Send + Sync {
     }
 }
 
-/// A shared policy loss.
+/// A policy loss that the threads of a trainer share.
 pub type SharedPolicyLoss = Arc<dyn PolicyLoss>;
 
 /// Names two flags of each token as metrics: `upper` as `actor/pg_clipfrac` and `lower` as `actor/pg_clipfrac_lower`. Each loss defines

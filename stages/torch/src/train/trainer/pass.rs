@@ -31,7 +31,6 @@ pub(super) struct MicroBatchSums {
     pub(super) critic: Option<StepSums>,
 }
 
-/// The accumulations of a step, of the policy and of the critic.
 pub(super) struct Sums<'a> {
     pub(super) policy: &'a mut Accumulation,
     pub(super) critic: Option<&'a mut Accumulation>,

@@ -1,4 +1,4 @@
-//! Tests of streaming updates (law 3), their weights, and errors.
+//! Tests of streaming updates, their weights, and errors: an update must not depend on the way in which the responses arrive.
 
 mod correction;
 mod mini_batches;

@@ -31,7 +31,6 @@ pub(super) struct TrainerThreads {
     deterministic: bool,
     /// The number of threads of a device. `None` if the number of threads does not depend on the devices.
     per_device: Option<usize>,
-    /// The current number of threads.
     current: usize,
     /// The largest value of `current` in a call since the metric was last taken. A call with few micro-batches may use fewer threads.
     max: usize,
@@ -42,7 +41,6 @@ pub(super) struct TrainerThreads {
 }
 
 impl TrainerThreads {
-    /// Creates the threads of a trainer of models on `device`.
     pub(super) fn new(own: usize, device: Device, deterministic: bool) -> Self {
         Self {
             own,
@@ -60,7 +58,7 @@ impl TrainerThreads {
         Self { per_device: Some(threads), ..self }
     }
 
-    /// Sets the number of devices that train.
+    /// Sets the number of devices that train. Changes the number of threads only if `per_device` is set.
     pub(super) fn place(&mut self, devices: u32) {
         self.is_placed = true;
         let of_devices =

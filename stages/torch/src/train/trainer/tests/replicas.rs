@@ -1,4 +1,4 @@
-//! Law 3 over replicas: the update equals that of one trainer with the whole step, however groups are distributed over replicas and
+//! Tests of replicas: the update equals that of one trainer with the whole step, however groups are distributed over replicas and
 //! whenever partials are taken. In deterministic mode it is identical to the bit.
 
 use std::sync::mpsc;
@@ -22,7 +22,6 @@ struct ReplicaSplit {
     /// `true` if the rows of a call are reversed.
     reversed: bool,
     micro_batch_tokens: usize,
-    /// The number of threads of each replica.
     threads: usize,
 }
 
@@ -68,7 +67,6 @@ fn replica_split() -> impl Strategy<Value = ReplicaSplit> {
 }
 
 impl ReplicaSplit {
-    /// Returns the calls of a replica.
     fn calls(&self, replica: usize) -> Vec<Vec<Sequence<'_>>> {
         let own: Vec<_> =
             self.order.iter().filter(|&&at| self.group_replicas[at] == replica).collect();
@@ -83,7 +81,6 @@ impl ReplicaSplit {
         own.chunks(self.call).map(rows).collect()
     }
 
-    /// Returns the partials of a replica during the step.
     fn partials(&self, replica: usize, trainer: &mut TorchTrainer, step: Step) -> Vec<Partial> {
         let calls = self.calls(replica);
         let mut partials = Vec::new();
@@ -99,7 +96,6 @@ impl ReplicaSplit {
         partials
     }
 
-    /// Returns all sequences of the step.
     fn whole(&self) -> Vec<Sequence<'_>> {
         self.groups.iter().flatten().map(valued).collect()
     }
