@@ -29,6 +29,7 @@ impl Recipe {
 
     /// Returns a value of the settings that another version has recorded, as this version records it: that version may not have redacted
     /// the same credentials. Returns the value as it is if this version cannot read it.
+    #[cfg(feature = "torch")]
     #[must_use]
     pub(crate) fn recorded_setting(key: &str, recorded: &str) -> String {
         let parts = key.rsplit('.');
