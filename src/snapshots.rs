@@ -2,7 +2,7 @@
 
 mod error;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -281,25 +281,23 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshot
 
 /// Describes the keys whose values differ. A key that an identity lacks has its default.
 fn differing_keys(ours: &Identity, theirs: &Identity) -> Vec<String> {
-    let of = |identity: &Identity| {
-        let recipe = identity.facts.get(RECIPE_FACT).and_then(Value::as_object);
-        let recorded =
-            recipe.into_iter().flatten().filter_map(|(key, value)| Some((key, value.as_str()?)));
-        recorded
-            .map(|(key, value)| (key.clone(), Recipe::recorded_setting(key, value)))
-            .collect::<BTreeMap<_, _>>()
-    };
-    let (ours, theirs) = (of(ours), of(theirs));
+    let recipe =
+        |identity: &Identity| identity.facts.get(RECIPE_FACT).and_then(Value::as_object).cloned();
+    let [ours, theirs] = [ours, theirs].map(|identity| recipe(identity).unwrap_or_default());
     let defaults = Recipe::default_settings();
-    let value_of = |keys: &BTreeMap<String, String>, key: &str| {
-        keys.get(key).or_else(|| defaults.get(key)).cloned().unwrap_or_else(|| "nothing".to_owned())
-    };
     let all: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
-    let values = all.into_iter().map(|key| (key, value_of(&theirs, key), value_of(&ours, key)));
-    values
-        .filter(|(_, theirs, ours)| theirs != ours)
-        .map(|(key, theirs, ours)| format!("key `{key}`: expected {theirs}, found {ours}"))
-        .collect()
+    let difference = |key: &String| {
+        let [ours, theirs] = [&ours, &theirs].map(|keys| keys.get(key).and_then(Value::as_str));
+        if ours == theirs {
+            return None;
+        }
+        // Recording a value again takes time, so only values that differ are.
+        let theirs = theirs.map(|value| Recipe::recorded_setting(key, value));
+        let default = defaults.get(key).map_or("nothing", String::as_str);
+        let (found, expected) = (ours.unwrap_or(default), theirs.as_deref().unwrap_or(default));
+        (found != expected).then(|| format!("key `{key}`: expected {expected}, found {found}"))
+    };
+    all.into_iter().filter_map(difference).collect()
 }
 
 /// Rejects a snapshot that continues records which the run folder does not have.

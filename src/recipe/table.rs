@@ -32,14 +32,12 @@ impl Recipe {
     #[cfg(feature = "torch")]
     #[must_use]
     pub(crate) fn recorded_setting(key: &str, recorded: &str) -> String {
-        let parts = key.rsplit('.');
-        let nested = parts.fold(value_of(recorded), |value, part| {
-            Table::from_iter([(part.to_owned(), value)]).into()
-        });
-        let settings =
-            Table::try_from(nested).ok().and_then(|table| from_table::<RawRecipe>(table).ok());
-        let again = settings.and_then(|settings| settings.settings().remove(key));
-        again.unwrap_or_else(|| recorded.to_owned())
+        let record_again = || {
+            let mut table = Table::new();
+            overlay(&mut table, &format!("{key}={recorded}")).ok()?;
+            from_table::<RawRecipe>(table).ok()?.settings().remove(key)
+        };
+        record_again().unwrap_or_else(|| recorded.to_owned())
     }
 
     /// Returns the recipe as TOML, with defaults filled in and credentials removed.

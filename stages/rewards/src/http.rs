@@ -7,7 +7,7 @@ use rollpacker_stages::catalog::{About, CatalogError};
 use rollpacker_stages::documented;
 use rollpacker_stages::reward::{BatchReward, Batched, Call};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::endpoint::Endpoint;
 use super::field::{Field, Fields, fields, object};
@@ -156,7 +156,8 @@ impl Remote {
         for (name, value) in samples.into_iter().flatten() {
             lists.entry(name).or_default().push(value);
         }
-        let answer = self.endpoint.post(&json!(lists)).await?;
+        let lists = lists.into_iter().map(|(name, values)| (name, values.into())).collect();
+        let answer = self.endpoint.post(&Value::Object(lists)).await?;
         answer::scores(&answer, count, self.score.as_deref())
     }
 }

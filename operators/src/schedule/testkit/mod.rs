@@ -36,7 +36,8 @@ const DETERMINISTIC: &str = "decisions depend only on the events";
 const OFFERS: &str = "offering more prompts than `wants_prompts` asks for changes no decision";
 const SAVES: &str = "a restored schedule decides as the one that was saved";
 
-/// Checks a schedule against its [contract](Schedule) in a simulated environment. Each call of `start` makes a schedule in its initial state.
+/// Checks a schedule against its [contract](Schedule) in a simulated environment. Each call of `start` makes a schedule in its initial
+/// state.
 ///
 /// The schedule runs four times: with every decision [checked](Checked), a second time for comparison, with more prompts than it asks
 /// for, and restored from its saved state between rounds. A schedule that cannot be saved is not restored.

@@ -125,8 +125,8 @@ fn text_of(tokenizer: &Tokenizer, id: i32) -> String {
     tokenizer.decode(&[id], false).unwrap_or_default()
 }
 
-/// Returns the log-probability, or `LOWEST_LOGPROB` in place of lower values, as vLLM does, and of NaN: JSON cannot represent infinities and
-/// NaN.
+/// Returns the log-probability, or `LOWEST_LOGPROB` in place of lower values, as vLLM does, and of NaN: JSON cannot represent infinities
+/// and NaN.
 fn sendable(logprob: f32) -> f32 {
     if logprob.is_nan() { LOWEST_LOGPROB } else { logprob.max(LOWEST_LOGPROB) }
 }
