@@ -362,7 +362,11 @@ impl<'a> TraceCell<'a> {
         let number = match self {
             TraceCell::Integer(number) => *number,
             TraceCell::Float(number) if number.fract() == 0.0 => *number as i128,
-            TraceCell::Text(text) => text.trim().parse().ok()?,
+            // A CSV writer of floating-point numbers, such as pandas for a column with missing values, writes 374 as 374.0.
+            TraceCell::Text(text) => match text.trim().parse() {
+                Ok(number) => number,
+                Err(_) => return TraceCell::Float(text.trim().parse().ok()?).whole_number(),
+            },
             _ => return None,
         };
         T::try_from(number).ok()

@@ -51,6 +51,7 @@ fn named(column: &str) -> TraceOptions<'static> {
 fn common_names_of_length_columns_are_recognized() {
     check("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nx,374,44\ny,396,109\n", &[44, 109]);
     check("a.tsv", "id\toutput_tokens\n1\t7\n", &[7]);
+    check("a.csv", "tokens\n374.0\n12\n1e3\n", &[374, 12, 1000]);
     check("a.jsonl", "{\"completion_tokens\": 3}\n\n{\"completion_tokens\": 4.0}\n", &[3, 4]);
     check("a.jsonl", "{\"response_ids\": [1, 2, 3], \"output\": \"x y\"}\n", &[3]);
 }
