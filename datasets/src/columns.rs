@@ -1,5 +1,6 @@
 //! The assignment of a file's columns to their roles.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,14 +32,19 @@ pub(crate) struct ColumnRoles {
     pub(crate) domain: Option<ColumnPath>,
     /// The root columns that are returned in addition to `extra_info`.
     pub(crate) extra: Vec<String>,
+    /// `true` if all columns that no role uses are returned, also those of JSONL that only later rows have.
+    pub(crate) all_extra: bool,
     pub(crate) default_data_source: Arc<str>,
 }
 
 /// The layout of a file: its root columns, and the types that paths lead to.
 pub(crate) trait FileLayout {
     fn roots(&self) -> Vec<String>;
-    fn kind(&self, parts: &[String]) -> Option<ColumnKind>;
+    fn kind<S: AsRef<str>>(&self, parts: &[S]) -> Option<ColumnKind>;
 }
+
+/// Stands for all columns that no role uses.
+const ALL: &str = "*";
 
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
 const DATA_SOURCE: [&str; 2] = ["data_source", "source"];
@@ -60,20 +66,25 @@ impl ColumnRoles {
     ) -> Result<Self, DatasetError> {
         let PromptColumns { prompt, data_source, ground_truth, extra_info, domain } =
             &config.columns;
-        let part = |given: &Option<String>, usual: &[&str]| match given {
-            Some(name) => find(layout, name).ok_or_else(|| absent(file, layout, name)).map(Some),
-            None => Ok(usual.iter().find_map(|name| find(layout, name))),
+        let named = |name: &String| find(layout, name).ok_or_else(|| absent(file, layout, name));
+        let part = |given: &Option<String>, names: &[&str]| match given {
+            Some(name) => named(name).map(Some),
+            None => Ok(usual(layout, names)),
         };
         let mut plan = Self {
             prompt: match prompt {
-                Some(name) => find(layout, name).ok_or_else(|| absent(file, layout, name))?,
+                Some(name) => named(name)?,
                 None => usual_prompt(layout).ok_or_else(|| absent(file, layout, "prompt"))?,
             },
             data_source: part(data_source, &DATA_SOURCE)?,
             ground_truth: part(ground_truth, &GROUND_TRUTH)?,
             extra_info: part(extra_info, &EXTRA_INFO)?,
-            domain: part(domain, &DOMAIN)?,
+            domain: match domain {
+                Some(name) => Some(named(name)?),
+                None => usual_domain(layout),
+            },
             extra: Vec::new(),
+            all_extra: config.extra_columns.iter().any(|name| name == ALL),
             default_data_source: config.default_data_source.as_str().into(),
         };
         plan.extra = plan.extra_columns(file, layout, &config.extra_columns)?;
@@ -103,7 +114,7 @@ impl ColumnRoles {
         let mut extra: Vec<String> = Vec::new();
         for name in names {
             match name.as_str() {
-                "*" => extra.extend(roots.iter().filter(|root| !self.uses(root)).cloned()),
+                ALL => extra.extend(roots.iter().filter(|root| !self.uses(root)).cloned()),
                 _ if roots.contains(name) => extra.push(name.clone()),
                 _ => return Err(absent(file, layout, name)),
             }
@@ -113,23 +124,58 @@ impl ColumnRoles {
         Ok(extra)
     }
 
-    fn uses(&self, root: &str) -> bool {
+    /// Returns the roles of the columns of one row of JSONL. The row itself determines the roles that have no column in the first rows of
+    /// its file.
+    pub(crate) fn of_row(&self, row: &impl FileLayout) -> Cow<'_, Self> {
+        let later = |role: &Option<ColumnPath>, names: &[&str]| match role {
+            Some(_) => None,
+            None => usual(row, names),
+        };
+        let data_source = later(&self.data_source, &DATA_SOURCE);
+        let ground_truth = later(&self.ground_truth, &GROUND_TRUTH);
+        let extra_info = later(&self.extra_info, &EXTRA_INFO);
+        let domain = if self.domain.is_none() { usual_domain(row) } else { None };
+        if [&data_source, &ground_truth, &extra_info, &domain].iter().all(|role| role.is_none()) {
+            return Cow::Borrowed(self);
+        }
+        let mut roles = self.clone();
+        roles.data_source = roles.data_source.or(data_source);
+        roles.ground_truth = roles.ground_truth.or(ground_truth);
+        roles.extra_info = roles.extra_info.or(extra_info);
+        roles.domain = roles.domain.or(domain);
+        Cow::Owned(roles)
+    }
+
+    pub(crate) fn uses(&self, root: &str) -> bool {
         self.parts().any(|(_, path)| path.parts[0] == root)
     }
+}
+
+/// Returns the first of the usual names that the file or row has.
+fn usual(layout: &impl FileLayout, names: &[&str]) -> Option<ColumnPath> {
+    names.iter().find_map(|name| find(layout, name))
+}
+
+/// Returns the domain: the first usual name that is not a list or a struct. Datasets have lists of tags under these names.
+fn usual_domain(layout: &impl FileLayout) -> Option<ColumnPath> {
+    let is_domain = |path: &ColumnPath| {
+        !matches!(layout.kind(&path.parts), Some(ColumnKind::List | ColumnKind::Struct))
+    };
+    DOMAIN.iter().find_map(|name| find(layout, name).filter(is_domain))
 }
 
 fn usual_prompt(layout: &impl FileLayout) -> Option<ColumnPath> {
     let chat =
         find(layout, "prompt").filter(|path| layout.kind(&path.parts) == Some(ColumnKind::List));
-    chat.or_else(|| PROMPT.iter().find_map(|name| find(layout, name)))
+    chat.or_else(|| usual(layout, &PROMPT))
 }
 
 /// Finds a root column with exactly this name, including dots, or the column at the path that the dots describe.
 fn find(layout: &impl FileLayout, name: &str) -> Option<ColumnPath> {
-    let whole = vec![name.to_owned()];
-    let split: Vec<String> = name.split('.').map(str::to_owned).collect();
-    let parts = [whole, split].into_iter().find(|parts| layout.kind(parts).is_some())?;
-    Some(ColumnPath { name: name.into(), parts })
+    let whole: &[&str] = &[name];
+    let split: Vec<&str> = name.split('.').collect();
+    let parts = [whole, &split].into_iter().find(|parts| layout.kind(parts).is_some())?;
+    Some(ColumnPath { name: name.into(), parts: parts.iter().map(|&part| part.into()).collect() })
 }
 
 fn absent(file: &Path, layout: &impl FileLayout, column: &str) -> DatasetError {

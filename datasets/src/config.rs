@@ -74,7 +74,8 @@ pub struct PromptColumns {
     pub ground_truth: Option<String>,
     /// Further information about the prompt: a struct, or a JSON object as text. Usual: `extra_info`.
     pub extra_info: Option<String>,
-    /// The kind of task; a row without one gets its `data_source`. Usual: `domain`, `ability`, `tag`.
+    /// The kind of task; a row without one gets its `data_source`. Usual: `domain`, `ability`, `tag`, unless it is
+    /// a list or a struct.
     pub domain: Option<String>,
 }
 

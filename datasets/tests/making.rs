@@ -4,7 +4,10 @@
 mod made;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, ListArray, StringArray};
 use rollpacker_datasets::convert::{OutputFormat, convert};
 use rollpacker_datasets::generate::{ChainConfig, ChainLengths, DATA_SOURCE, generate};
 use rollpacker_datasets::validate::validate;
@@ -72,6 +75,58 @@ fn rows_survive_every_format_and_back() {
             "{back}"
         );
         assert_eq!(rest(line), rest(back));
+    }
+}
+
+/// Converts rows to a format and back to `PromptRow`s.
+fn converted(folder: &Folder, lines: &[Value], format: OutputFormat) -> Vec<PromptRow> {
+    let start = folder.lines("start.jsonl", lines);
+    let name = if format == OutputFormat::Verl { "end.parquet" } else { "end.jsonl" };
+    let output = folder.path(name);
+    convert(&all(&start), &output, format, WriteOptions::default()).unwrap();
+    rows(all(output.to_str().unwrap()))
+}
+
+#[test]
+fn columns_that_only_later_rows_have_are_kept() {
+    let line = |row: u64| match row {
+        0..70 => json!({"prompt": row.to_string()}),
+        _ => {
+            json!({"prompt": row.to_string(), "data_source": "late", "answer": row, "tag": "t", "late": row,
+            "extra_info": {"index": row}})
+        }
+    };
+    let folder = Folder::new();
+    let lines: Vec<Value> = (0..100).map(line).collect();
+    for format in [OutputFormat::Verl, OutputFormat::Messages] {
+        let rows = converted(&folder, &lines, format);
+        assert_eq!(
+            (rows[69].ground_truth.as_deref(), rows[69].data_source.as_str()),
+            (None, "unknown")
+        );
+        let last = &rows[99];
+        assert_eq!((last.data_source.as_str(), last.domain.as_str()), ("late", "t"));
+        assert_eq!(last.ground_truth.as_deref(), Some("99"));
+        assert_eq!(Value::Object(last.extra_info.clone()), json!({"late": 99, "index": 99}));
+    }
+}
+
+#[test]
+fn a_list_of_tags_is_no_domain() {
+    let folder = Folder::new();
+    let tags: ArrayRef =
+        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1)])]));
+    let text = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+    let columns = vec![("problem", text("a")), ("domain", tags), ("ability", text("math"))];
+    let parquet = folder.columns("tags.parquet", columns);
+    let line = json!({"problem": "a", "domain": [1], "ability": "math"});
+    for file in [parquet, folder.lines("tags.jsonl", &[line])] {
+        let row = rows(all(&file)).remove(0);
+        assert_eq!(
+            (row.domain.as_str(), &row.extra_info["domain"]),
+            ("math", &json!([1])),
+            "{file}"
+        );
     }
 }
 

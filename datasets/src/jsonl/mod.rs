@@ -1,8 +1,8 @@
 //! JSONL files of prompts, with the columns that [`PromptColumns`](crate::PromptColumns) describes. The messages of a prompt are a list,
 //! JSON text, or plain text.
 //!
-//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The columns of a
-//! file are those of its first 64 rows.
+//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64
+//! rows determine the columns of a file. A role that has no column in them is assigned in each later row that has a column for it.
 
 mod integers;
 mod lines;
@@ -146,7 +146,7 @@ const OBJECT: &str = "a JSON object";
 
 /// Parses a JSON object. Integers of more than 64 bits become text with the same digits. If there is no object, returns a description of
 /// what was found.
-fn object(line: &[u8]) -> Result<JsonObject, String> {
+pub(crate) fn object(line: &[u8]) -> Result<JsonObject, String> {
     match serde_json::from_slice(line) {
         Ok(Value::Object(mut object)) => {
             integers::restore(line, &mut object);
@@ -177,7 +177,7 @@ impl FileLayout for JsonObject {
         self.keys().cloned().collect()
     }
 
-    fn kind(&self, parts: &[String]) -> Option<ColumnKind> {
+    fn kind<S: AsRef<str>>(&self, parts: &[S]) -> Option<ColumnKind> {
         Some(match descend(self, parts)? {
             Value::Array(_) => ColumnKind::List,
             Value::String(_) => ColumnKind::Text,
@@ -187,9 +187,9 @@ impl FileLayout for JsonObject {
     }
 }
 
-fn descend<'a>(object: &'a JsonObject, parts: &[String]) -> Option<&'a Value> {
+fn descend<'a, S: AsRef<str>>(object: &'a JsonObject, parts: &[S]) -> Option<&'a Value> {
     let (root, rest) = parts.split_first()?;
-    rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
+    rest.iter().try_fold(object.get(root.as_ref())?, |value, part| value.get(part.as_ref()))
 }
 
 struct JsonlChunks {

@@ -57,6 +57,7 @@ impl ChunkBuilder {
 
     fn push_object(&mut self, object: &JsonObject) -> Result<(), RowDefect> {
         let plan = self.plan.clone();
+        let plan = plan.of_row(object);
         let data_source = text(object, plan.data_source.as_ref());
         let domain = text(object, plan.domain.as_ref());
         let truth = plan
@@ -135,7 +136,8 @@ fn extra(object: &JsonObject, plan: &ColumnRoles) -> Result<String, RowDefect> {
         None => JsonObject::new(),
         Some(path) => info(descend(object, &path.parts).unwrap_or(&Value::Null), path)?,
     };
-    for name in &plan.extra {
+    let later = object.keys().filter(|name| plan.all_extra && !plan.uses(name));
+    for name in plan.extra.iter().chain(later) {
         if let (false, Some(value)) = (all.contains_key(name), object.get(name)) {
             all.insert(name.clone(), value.clone());
         }

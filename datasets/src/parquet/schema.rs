@@ -96,11 +96,11 @@ fn is_prompt(data_type: &DataType) -> bool {
     }
 }
 
-fn field<'a>(schema: &'a SchemaRef, parts: &[String]) -> Option<&'a Field> {
+fn field<'a, S: AsRef<str>>(schema: &'a SchemaRef, parts: &[S]) -> Option<&'a Field> {
     let (root, rest) = parts.split_first()?;
-    let root = schema.field_with_name(root).ok()?;
+    let root = schema.field_with_name(root.as_ref()).ok()?;
     rest.iter().try_fold(root, |field, part| match field.data_type() {
-        DataType::Struct(fields) => fields.find(part).map(|(_, field)| field.as_ref()),
+        DataType::Struct(fields) => fields.find(part.as_ref()).map(|(_, field)| field.as_ref()),
         _ => None,
     })
 }
@@ -110,7 +110,7 @@ impl FileLayout for SchemaRef {
         self.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    fn kind(&self, parts: &[String]) -> Option<ColumnKind> {
+    fn kind<S: AsRef<str>>(&self, parts: &[S]) -> Option<ColumnKind> {
         Some(match field(self, parts)?.data_type() {
             DataType::List(_) => ColumnKind::List,
             DataType::Utf8 => ColumnKind::Text,

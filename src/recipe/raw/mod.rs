@@ -104,8 +104,8 @@ section! {
         /// Column of the reference answer. Default: the first of `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`,
         /// `answer` and `label` that the file has.
         (recipe) ground_truth_key: Option<String> = None,
-        /// Column of the domain, to which the schedule's quotas apply. Default: the first of `domain`, `ability` and `tag` that the file
-        /// has.
+        /// Column of the domain, to which the schedule's quotas apply. Default: the first of `domain`, `ability` and `tag` that the file has
+        /// and that is not a list or a struct.
         (recipe) domain_key: Option<String> = None,
         /// Further columns to pass to rewards in `extra_info`. Default: none.
         (recipe) extra_columns: Vec<String> = Vec::new(),
