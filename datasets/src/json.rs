@@ -23,7 +23,7 @@ fn widen(narrow: f32) -> f64 {
 
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents;
 /// infinite floats and NaN become null. Binary values become hexadecimal text. Dates, times, decimals and all other types become text as
-/// Arrow displays them.
+/// Arrow displays them; a value that Arrow cannot display, such as a date after the year 262142, becomes null.
 #[derive(Clone, Debug)]
 pub(crate) enum JsonColumn {
     Null,
@@ -102,7 +102,7 @@ impl JsonColumn {
             Self::List(_, nulls, _) | Self::Struct(_, nulls) | Self::Map(_, nulls, _) => {
                 nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
             }
-            Self::Formatted(array) => array.is_null(row),
+            Self::Formatted(array) => format_value(array, row).is_none(),
         }
     }
 
@@ -111,6 +111,7 @@ impl JsonColumn {
         match self {
             _ if self.is_null(row) => None,
             Self::Text(array) | Self::Raw(array) => Some(Cow::Borrowed(array.value(row))),
+            Self::Formatted(array) => format_value(array, row).map(Cow::Owned),
             _ => {
                 let mut out = Vec::new();
                 self.write(row, &mut out);
@@ -135,7 +136,9 @@ impl JsonColumn {
             Self::Map(offsets, _, entries) => {
                 write_map(&entries.0, &entries.1, span(offsets, row), out)
             }
-            Self::Formatted(array) => write_text(&format_value(array, row), out),
+            Self::Formatted(array) => {
+                write_text(&format_value(array, row).unwrap_or_default(), out);
+            }
         }
     }
 }
@@ -236,11 +239,10 @@ fn escape(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-fn format_value(array: &ArrayRef, row: usize) -> String {
-    match ArrayFormatter::try_new(array, &FormatOptions::default()) {
-        Ok(formatter) => formatter.value(row).to_string(),
-        Err(error) => error.to_string(),
-    }
+/// Returns the text of a value; `None` for null and for a value that Arrow cannot display.
+fn format_value(array: &ArrayRef, row: usize) -> Option<String> {
+    let formatter = ArrayFormatter::try_new(array, &FormatOptions::default()).ok()?;
+    array.is_valid(row).then(|| formatter.value(row).try_to_string().ok()).flatten()
 }
 
 pub(crate) fn into_text(bytes: Vec<u8>) -> String {
@@ -282,7 +284,7 @@ impl ExtraColumns {
     }
 
     pub(crate) fn map(&self, row: usize) -> Map<String, Value> {
-        serde_json::from_str(&self.text(row)).unwrap_or_default()
+        crate::jsonl::object(self.text(row).as_bytes()).unwrap_or_default()
     }
 
     fn write_info(&self, row: usize, out: &mut Vec<u8>) {
@@ -314,7 +316,9 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::types::Int32Type;
-    use arrow_array::{BinaryArray, Date32Array, Int32Array, ListArray, NullArray};
+    use arrow_array::{
+        BinaryArray, Date32Array, Decimal128Array, Int32Array, ListArray, NullArray,
+    };
     use arrow_schema::Field;
     use expect_test::{Expect, expect};
 
@@ -348,13 +352,26 @@ mod tests {
         check(Arc::new(BooleanArray::from(vec![true])), expect!["true "]);
         check(Arc::new(NullArray::new(1)), expect!["null "]);
         check(Arc::new(BinaryArray::from_vec(vec![b"\x00\xff"])), expect![[r#""00ff" "#]]);
-        check(Arc::new(Date32Array::from(vec![19_000])), expect![[r#""2022-01-08" "#]]);
+        check(
+            Arc::new(Date32Array::from(vec![19_000, i32::MAX])),
+            expect![[r#""2022-01-08" null "#]],
+        );
         let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
             Some(vec![Some(1), None]),
             None,
             Some(vec![]),
         ]);
         check(Arc::new(lists), expect!["[1,null] null [] "]);
+    }
+
+    #[test]
+    fn plain_text_has_no_quotes() {
+        let plain = |array: ArrayRef| JsonColumn::of(&array).unwrap().plain(0).map(String::from);
+        let decimals = Decimal128Array::from(vec![150]).with_precision_and_scale(5, 2).unwrap();
+        assert_eq!(plain(Arc::new(decimals)).as_deref(), Some("1.50"));
+        assert_eq!(plain(Arc::new(Date32Array::from(vec![19_000]))).as_deref(), Some("2022-01-08"));
+        assert_eq!(plain(Arc::new(Date32Array::from(vec![i32::MAX]))), None);
+        assert_eq!(plain(Arc::new(Int32Array::from(vec![7]))).as_deref(), Some("7"));
     }
 
     #[test]

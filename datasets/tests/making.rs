@@ -112,6 +112,16 @@ fn columns_that_only_later_rows_have_are_kept() {
 }
 
 #[test]
+fn long_integers_in_json_text_keep_their_digits() {
+    let folder = Folder::new();
+    let long = "1267650600228229401496703205376";
+    let extra: ArrayRef = Arc::new(StringArray::from(vec![format!("{{\"n\":{long}}}")]));
+    let prompts: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+    let file = folder.columns("a.parquet", vec![("prompt", prompts), ("extra_info", extra)]);
+    assert_eq!(rows(all(&file))[0].extra_info["n"], json!(long));
+}
+
+#[test]
 fn a_list_of_tags_is_no_domain() {
     let folder = Folder::new();
     let tags: ArrayRef =
