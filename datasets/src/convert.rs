@@ -125,13 +125,13 @@ fn roll(mut row: PromptRow) -> Value {
     put("difficulty", take("difficulty", json!("")));
     put("prompt", take("prompt", json!(question)));
     put("messages", json!(text));
-    put("ground_truth", json!(row.ground_truth.unwrap_or_default()));
+    put("ground_truth", json!(row.ground_truth));
     for name in ["case_type", "test_case_function", "test_cases"] {
         put(name, take(name, json!("")));
     }
     put("tag", take("tag", json!(row.domain)));
     let (inside, beside): (Map<_, _>, Map<_, _>) =
-        extra.into_iter().partition(|(name, _)| line.contains_key(name));
+        extra.into_iter().partition(|(name, _)| line.contains_key(name) || name == "extra_info");
     line.extend(beside);
     if !inside.is_empty() {
         line.insert("extra_info".to_owned(), Value::Object(inside));

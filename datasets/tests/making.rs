@@ -112,6 +112,21 @@ fn columns_that_only_later_rows_have_are_kept() {
 }
 
 #[test]
+fn a_null_answer_and_a_nested_extra_info_survive_the_columns_of_roll() {
+    let folder = Folder::new();
+    let extra = json!({"extra_info": {"x": 1}, "domain": "d"});
+    let lines = [
+        json!({"prompt": "a", "answer": null, "extra_info": extra}),
+        json!({"prompt": "b", "answer": ""}),
+    ];
+    let rows = converted(&folder, &lines, OutputFormat::Roll);
+    assert_eq!(rows[0].ground_truth, None);
+    assert_eq!(rows[1].ground_truth.as_deref(), Some(""));
+    assert_eq!(rows[0].extra_info["extra_info"], json!({"x": 1}));
+    assert_eq!(rows[0].extra_info["domain"], json!("d"));
+}
+
+#[test]
 fn long_integers_in_json_text_keep_their_digits() {
     let folder = Folder::new();
     let long = "1267650600228229401496703205376";
