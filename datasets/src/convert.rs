@@ -22,7 +22,7 @@ use crate::writer::{PromptWriter, WriteOptions};
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {
     /// Parquet in verl's schema. A structured reference answer becomes JSON text. Fields of `extra_info` whose values have no common type
-    /// become text.
+    /// become text, and so does `extra_info` itself if it has more than 1,024 different fields.
     Verl,
     /// JSON lines with ROLL's columns; `messages` is JSON text. Fields of `extra_info` become columns, except those with the name of an
     /// existing column, which stay in `extra_info`.

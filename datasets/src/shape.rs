@@ -26,7 +26,8 @@ pub enum Shape {
     Text,
     /// `List` of items of one shape.
     List(Box<Shape>),
-    /// `Struct`, with its fields in the order of their first occurrence.
+    /// `Struct`, with its fields in the order of their first occurrence. Objects that have more than 1,024 different fields together are
+    /// [`Text`](Self::Text).
     Struct(Vec<(String, Shape)>),
 }
 
@@ -61,7 +62,7 @@ impl Shape {
             (Self::Null, shape) | (shape, Self::Null) => shape,
             (Self::Int, Self::Float) | (Self::Float, Self::Int) => Self::Float,
             (Self::List(a), Self::List(b)) => Self::List(Box::new(a.join(*b))),
-            (Self::Struct(a), Self::Struct(b)) => Self::Struct(join_fields(a, b)),
+            (Self::Struct(a), Self::Struct(b)) => join_fields(a, b),
             (a, b) if a == b => a,
             _ => Self::Text,
         }
@@ -124,14 +125,17 @@ fn arrow_fields(fields: &[(String, Shape)]) -> Fields {
     fields.iter().map(|(name, shape)| Field::new(name, shape.data_type(), true)).collect()
 }
 
-fn join_fields(mut a: Vec<(String, Shape)>, b: Vec<(String, Shape)>) -> Vec<(String, Shape)> {
+/// The maximum number of fields of a struct. Objects whose keys are data, such as ids, would otherwise have a column per key.
+const MAX_FIELDS: usize = 1024;
+
+fn join_fields(mut a: Vec<(String, Shape)>, b: Vec<(String, Shape)>) -> Shape {
     for (name, shape) in b {
         match a.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = std::mem::take(known).join(shape),
             None => a.push((name, shape)),
         }
     }
-    a
+    if a.len() > MAX_FIELDS { Shape::Text } else { Shape::Struct(a) }
 }
 
 fn text(value: Option<&Value>) -> Option<String> {

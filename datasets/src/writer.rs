@@ -67,8 +67,8 @@ const PAGE_ROWS: usize = 2048;
 const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
-    /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Null`], [`Shape::Text`] or a struct without fields, the file has
-    /// no column `extra_info`. Fields of rows that the shape does not contain are not written.
+    /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Text`], the column is JSON text. With [`Shape::Null`] or a struct
+    /// without fields, the file has no column `extra_info`. Fields of rows that the shape does not contain are not written.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ struct RowLayout {
 
 impl RowLayout {
     fn new(extra: Shape) -> Self {
-        let extra = if extra.data_type() == DataType::Utf8 { Shape::Null } else { extra };
+        let extra = if extra == Shape::Struct(Vec::new()) { Shape::Null } else { extra };
         let mut fields = vec![
             Field::new("data_source", DataType::Utf8, true),
             Field::new("prompt", prompt_shape().data_type(), true),

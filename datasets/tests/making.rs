@@ -127,6 +127,16 @@ fn a_null_answer_and_a_nested_extra_info_survive_the_columns_of_roll() {
 }
 
 #[test]
+fn an_extra_info_with_too_many_fields_is_json_text() {
+    let folder = Folder::new();
+    let line =
+        |row: usize| json!({"prompt": row.to_string(), "extra_info": {format!("key{row}"): row}});
+    let lines: Vec<Value> = (0..1100).map(line).collect();
+    let rows = converted(&folder, &lines, OutputFormat::Verl);
+    assert_eq!(Value::Object(rows[1099].extra_info.clone()), json!({"key1099": 1099}));
+}
+
+#[test]
 fn long_integers_in_json_text_keep_their_digits() {
     let folder = Folder::new();
     let long = "1267650600228229401496703205376";
