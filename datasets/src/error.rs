@@ -227,6 +227,25 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     }
 }
 
+/// Formats the first bytes of a file for a message: the format if it is a well-known one that is not supported, or else as [`quoted`] does.
+pub(crate) fn head_description(head: &[u8]) -> String {
+    unsupported_format(head).map_or_else(|| quoted(head), str::to_owned)
+}
+
+/// Returns what a file or line that begins with these bytes is, if it is in a well-known format that is not supported.
+pub(crate) fn unsupported_format(head: &[u8]) -> Option<&'static str> {
+    const FORMATS: [(&[u8], &str); 7] = [
+        (b"\x1f\x8b", "gzip data: decompress the file"),
+        (b"\x28\xb5\x2f\xfd", "zstd data: decompress the file"),
+        (b"BZh", "bzip2 data: decompress the file"),
+        (b"\xfd7zX", "xz data: decompress the file"),
+        (b"PK\x03\x04", "a zip archive: extract the file"),
+        (b"\xff\xfe", "UTF-16 text: convert the file to UTF-8"),
+        (b"\xfe\xff", "UTF-16 text: convert the file to UTF-8"),
+    ];
+    FORMATS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
+}
+
 /// Joins column names for a message; `no columns` if there are none.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "no columns".to_owned() } else { names.join(", ") }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::chunk::Chunks;
 use crate::columns::ColumnRoles;
 use crate::config::DatasetConfig;
-use crate::error::{DatasetError, quoted};
+use crate::error::{DatasetError, quoted, unsupported_format};
 use crate::jsonl::{BYTE_ORDER_MARK, JsonlFile};
 use crate::parquet::ParquetFile;
 use crate::reopen::check_reopens;
@@ -177,7 +177,10 @@ impl OpenedFile {
         let format = FileFormat::of_head(&head).ok_or_else(|| DatasetError::UnknownFormat {
             file: path.to_owned(),
             expected: "a .parquet, .jsonl or .json file",
-            found: format!("content that begins with {}", quoted(&head)),
+            found: match unsupported_format(&head) {
+                Some(format) => format.to_owned(),
+                None => format!("content that begins with {}", quoted(&head)),
+            },
         })?;
         Ok(Self { format, content: Cursor::new(head).chain(file) })
     }

@@ -93,6 +93,27 @@ fn files_that_are_not_datasets() {
     );
     check(
         &folder,
+        folder.bytes("rows.jsonl.gz", b"\x1f\x8b\x08\x00"),
+        expect![
+            "rows.jsonl.gz: expected a .parquet, .jsonl or .json file, found gzip data: decompress the file"
+        ],
+    );
+    check(
+        &folder,
+        folder.bytes("zipped.parquet", b"PK\x03\x04"),
+        expect![
+            "zipped.parquet: not a Parquet file: expected `PAR1` at its beginning, found a zip archive: extract the file"
+        ],
+    );
+    check(
+        &folder,
+        folder.bytes("wide.jsonl", b"\xff\xfe{\0}\0\n\0"),
+        expect![
+            "wide.jsonl: row 0: column `(the line)`: expected a JSON object, found UTF-16 text: convert the file to UTF-8"
+        ],
+    );
+    check(
+        &folder,
         folder.bytes("empty.jsonl", b"\n\n"),
         expect!["empty.jsonl: expected at least one row, found 0"],
     );

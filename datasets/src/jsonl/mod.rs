@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
-use crate::error::DatasetError;
+use crate::error::{DatasetError, unsupported_format};
 use crate::jsonl::lines::Lines;
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::describe;
@@ -157,7 +157,9 @@ pub(crate) fn object(line: &[u8]) -> Result<JsonObject, String> {
             Err("the start of an array: write each of its objects into a line of its own"
                 .to_owned())
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => {
+            Err(unsupported_format(line).map_or_else(|| error.to_string(), str::to_owned))
+        }
     }
 }
 

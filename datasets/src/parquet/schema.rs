@@ -9,7 +9,7 @@ use ::parquet::schema::types::SchemaDescriptor;
 use arrow_schema::{DataType, Field, SchemaRef};
 
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
-use crate::error::{DatasetError, quoted};
+use crate::error::{DatasetError, head_description, quoted};
 use crate::reopen::check_reopens;
 
 const MAGIC: &[u8] = b"PAR1";
@@ -28,7 +28,10 @@ pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     let mut head = Vec::new();
     file.by_ref().take(4).read_to_end(&mut head).map_err(failed())?;
     if head != MAGIC {
-        return Err(DatasetError::NotParquet { file: path.to_owned(), found: quoted(&head) });
+        return Err(DatasetError::NotParquet {
+            file: path.to_owned(),
+            found: head_description(&head),
+        });
     }
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(bytes.saturating_sub(4))).map_err(failed())?;
