@@ -153,12 +153,15 @@ impl TorchTrainer {
     ///
     /// # Errors
     /// Returns an error if the device runs out of memory for the optimizer of the critic.
-    pub fn with_critic(self, mut model: ValueModel) -> Result<Self, TrainError> {
+    pub fn with_critic(mut self, mut model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
         model.set_precision(self.config.dtype);
+        // Frees the memory of the replaced critic before the optimizer of the new one is allocated.
+        self.critic = None;
         let critic = Critic::new(model, config.optimizer, self.config.deterministic)
             .map_err(TrainError::backend("setting up"))?;
-        Ok(Self { critic: Some(critic), ..self })
+        self.critic = Some(critic);
+        Ok(self)
     }
 
     /// Records progress in `progress` before every micro-batch, so that the watchdog detects progress.
