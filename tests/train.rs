@@ -62,6 +62,7 @@ fn rollouts(path: &Path) -> Vec<RecordBatch> {
 #[test]
 fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
     let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    workspace.write("warm/generation_config.json", r#"{"temperature": 0.6}"#);
     let printed = workspace.ok(&["train", "--config", "recipe.toml"]);
     assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
 
@@ -95,11 +96,13 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
         let step = line["step"].as_u64().expect("a step");
         check_rollouts(&workspace.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
     }
-    // The run writes into the folder of its initial model. The model is read before it is written, and the tokenizer remains.
+    // The run writes into the folder of its initial model. The model is read before it is written, and the tokenizer and the settings of
+    // generation remain.
     let again = workspace.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
     let tokenizer =
         fs::metadata(workspace.path("run/model/tokenizer.json")).expect("the file is there");
     assert!(tokenizer.len() > 0);
+    assert_eq!(json(&workspace.path("run/model/generation_config.json"))["temperature"], 0.6);
     assert!(again.contains("\"steps\": 4"), "{again}");
 }
 

@@ -9,6 +9,7 @@ use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
+use rollpacker_model::config::{add_generation_settings, generation_settings};
 use rollpacker_model::{ChatTemplate, ModelConfig, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
@@ -216,8 +217,10 @@ impl SharedInputs {
         self.watch.as_ref().map(|watch| watch.progress.clone()).unwrap_or_default()
     }
 
-    /// Writes the model with its tokenizer and chat template, as a folder that another run can start from.
+    /// Writes the model with its tokenizer, chat template and generation settings, as a folder that another run can start from.
     pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
+        // Read first, because the run may write into the folder of its initial model.
+        let settings = generation_settings(&self.recipe.model.path)?;
         trainer.save(folder.to_owned()).map_err(Error::msg)?;
         for name in TOKENIZER_FILES {
             let (from, to) = (self.recipe.model.path.join(name), folder.join(name));
@@ -225,7 +228,7 @@ impl SharedInputs {
                 rollpacker_files::copy(&from, &to)?;
             }
         }
-        Ok(())
+        Ok(add_generation_settings(folder, settings)?)
     }
 }
 

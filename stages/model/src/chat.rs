@@ -13,7 +13,8 @@ use super::json::{MAX_BYTES, Object};
 /// The template with which a model expects its chats to be formatted.
 ///
 /// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use the special tokens `bos_token`, `eos_token`,
-/// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts.
+/// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, the tags `generation` and `endgeneration` around texts of
+/// the model, and most methods of Python's strings, lists and dicts.
 /// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
 /// test whether `strftime_now` is defined and fall back to a fixed date; rendering fails for templates that require it. Rendering fails if
 /// a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the contents of its messages. The
@@ -109,7 +110,7 @@ impl ChatTemplate {
         special_tokens: Vec<(&'static str, String)>,
     ) -> Result<Self, ModelError> {
         let mut environment = environment();
-        let compiled = environment.add_template_owned(NAME, source);
+        let compiled = environment.add_template_owned(NAME, with_known_tags(&source));
         compiled.map_err(|error| ModelError::Template {
             origin: origin.to_owned(),
             reason: reason(&error),
@@ -160,56 +161,121 @@ fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 
-/// Formats a value as the filter `tojson` of transformers does: a space follows each colon and, without `indent`, each comma. The option
-/// `indent` is the number of spaces per level. HTML characters are not escaped.
+/// Replaces the tags `generation` and `endgeneration`, with which transformers marks the texts of the model, by those of a block that only
+/// has a scope of its own.
+fn with_known_tags(source: &str) -> String {
+    let mut parts = source.split("{%");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let tag = part.split("%}").next().unwrap_or_default();
+        let name = tag.trim_matches(|c: char| c.is_whitespace() || "+-".contains(c));
+        text += "{%";
+        match name {
+            "generation" | "endgeneration" => text += &part.replacen("generation", "with", 1),
+            _ => text += part,
+        }
+    }
+    text
+}
+
+/// Formats a value as the filter `tojson` of transformers does: a space follows each colon and, without `indent`, each comma. HTML
+/// characters are not escaped. The options are those of Python's `json.dumps` that transformers accepts.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
-    let indent: Option<usize> = options.get("indent")?;
     let failed =
         |error| minijinja::Error::new(ErrorKind::BadSerialization, "not JSON").with_source(error);
-    let value = serde_json::to_value(value).map_err(failed)?;
+    let format = JsonFormat::of(&options)?;
     let mut out = String::new();
-    dump(&value, indent, 0, &mut out);
+    format.dump(&serde_json::to_value(value).map_err(failed)?, 0, &mut out);
     Ok(out)
 }
 
-fn dump(value: &serde_json::Value, indent: Option<usize>, depth: usize, out: &mut String) {
-    match value {
-        serde_json::Value::Array(items) if !items.is_empty() => {
-            let item =
-                |item: &serde_json::Value, out: &mut String| dump(item, indent, depth + 1, out);
-            dump_items(('[', ']'), items.iter(), indent, depth, out, item);
-        }
-        serde_json::Value::Object(fields) if !fields.is_empty() => {
-            let field = |(key, value): (&String, &serde_json::Value), out: &mut String| {
-                *out += &format!("{}: ", serde_json::Value::from(key.as_str()));
-                dump(value, indent, depth + 1, out);
-            };
-            dump_items(('{', '}'), fields.iter(), indent, depth, out, field);
-        }
-        other => *out += &other.to_string(),
-    }
+/// The options of the filter `tojson`.
+struct JsonFormat {
+    /// `true` to escape all characters outside of ASCII.
+    ensure_ascii: bool,
+    /// The number of spaces per level; `None` for a single line.
+    indent: Option<usize>,
+    /// The texts between items and between key and value.
+    separators: (String, String),
+    /// `true` to write the keys of objects in ascending order.
+    sort_keys: bool,
 }
 
-fn dump_items<T>(
-    (open, close): (char, char),
-    items: impl Iterator<Item = T>,
-    indent: Option<usize>,
-    depth: usize,
-    out: &mut String,
-    each: impl Fn(T, &mut String),
-) {
-    let line = |depth: usize| {
-        indent.map_or_else(String::new, |width| format!("\n{}", " ".repeat(width * depth)))
-    };
-    let comma = if indent.is_some() { "," } else { ", " };
-    out.push(open);
-    for (index, item) in items.enumerate() {
-        *out += if index > 0 { comma } else { "" };
-        *out += &line(depth + 1);
-        each(item, out);
+impl JsonFormat {
+    /// Reads the options. Returns an error if one is unknown or has another type.
+    fn of(options: &Kwargs) -> Result<Self, minijinja::Error> {
+        let indent: Option<usize> = options.get("indent")?;
+        let separators: Option<Vec<String>> = options.get("separators")?;
+        let separators = match separators.as_deref() {
+            None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+            Some([item, key]) => (item.clone(), key.clone()),
+            Some(_) => {
+                let expected = "tojson: expected two texts as separators";
+                return Err(minijinja::Error::new(ErrorKind::InvalidOperation, expected));
+            }
+        };
+        let flag =
+            |name| Ok::<_, minijinja::Error>(options.get::<Option<bool>>(name)? == Some(true));
+        let format = Self {
+            ensure_ascii: flag("ensure_ascii")?,
+            indent,
+            separators,
+            sort_keys: flag("sort_keys")?,
+        };
+        options.assert_all_used().map(|()| format)
     }
-    *out += &line(depth);
-    out.push(close);
+
+    fn dump(&self, value: &serde_json::Value, depth: usize, out: &mut String) {
+        match value {
+            serde_json::Value::Array(items) if !items.is_empty() => {
+                let item =
+                    |item: &serde_json::Value, out: &mut String| self.dump(item, depth + 1, out);
+                self.dump_items(('[', ']'), items.iter(), depth, out, item);
+            }
+            serde_json::Value::Object(fields) if !fields.is_empty() => {
+                let field = |(key, value): (&String, &serde_json::Value), out: &mut String| {
+                    self.dump(&serde_json::Value::from(key.as_str()), depth, out);
+                    *out += &self.separators.1;
+                    self.dump(value, depth + 1, out);
+                };
+                let mut fields: Vec<_> = fields.iter().collect();
+                if self.sort_keys {
+                    fields.sort_by_key(|(key, _)| *key);
+                }
+                self.dump_items(('{', '}'), fields.into_iter(), depth, out, field);
+            }
+            serde_json::Value::String(text) if self.ensure_ascii => {
+                let escape = |unit: u16| match u8::try_from(unit) {
+                    Ok(byte @ b' '..=b'~') => char::from(byte).to_string(),
+                    _ => format!("\\u{unit:04x}"),
+                };
+                let quoted = serde_json::Value::from(text.as_str()).to_string();
+                out.extend(quoted.encode_utf16().map(escape));
+            }
+            other => *out += &other.to_string(),
+        }
+    }
+
+    fn dump_items<T>(
+        &self,
+        (open, close): (char, char),
+        items: impl Iterator<Item = T>,
+        depth: usize,
+        out: &mut String,
+        each: impl Fn(T, &mut String),
+    ) {
+        let line = |depth: usize| {
+            self.indent.map_or_else(String::new, |width| format!("\n{}", " ".repeat(width * depth)))
+        };
+        out.push(open);
+        for (index, item) in items.enumerate() {
+            *out += if index > 0 { &self.separators.0 } else { "" };
+            *out += &line(depth + 1);
+            each(item, out);
+        }
+        *out += &line(depth);
+        out.push(close);
+    }
 }
 
 fn template(config: &Object) -> Result<Option<String>, ModelError> {

@@ -78,6 +78,31 @@ fn json_is_formatted_as_in_python() {
 }
 
 #[test]
+fn the_options_of_json_are_those_of_python() {
+    let (separated, user) = ("{{ messages | tojson(separators=(',', ':')) }}", [("user", "é😀")]);
+    check(separated, &user, r#"[{"role":"user","content":"é😀"}]"#);
+    check(
+        "{{ messages[0] | tojson(sort_keys=true) }}",
+        &user,
+        r#"{"content": "é😀", "role": "user"}"#,
+    );
+    let ascii = "{{ messages[0].content | tojson(ensure_ascii=true) }}";
+    check(ascii, &user, r#""\u00e9\ud83d\ude00""#);
+    check(&ascii.replace("true", "false"), &user, r#""é😀""#);
+    check("{{ [1, 2] | tojson(indent=1, separators=(';', '')) }}", &[], "[\n 1;\n 2\n]");
+    assert!(refusal("{{ messages | tojson(escape=true) }}").contains("escape"));
+    assert!(refusal("{{ messages | tojson(separators=(',',)) }}").contains("two texts"));
+}
+
+#[test]
+fn the_tags_around_texts_of_the_model_are_accepted() {
+    let template = "{% for m in messages %}\n{%- generation %}{% set end = '!' %}{{ m.content + end }}{%- endgeneration -%}\n{% endfor %}\
+                    {{ end is defined }}{{ '{% generation' }}";
+    check(template, &[("user", "a"), ("assistant", "b")], "a!b!False{% generation");
+    assert!(refusal("{% generations %}{% endgenerations %}").contains("generations"));
+}
+
+#[test]
 fn blocks_are_trimmed() {
     check(
         "  {% for m in messages %}\n{{ m.content }}\n  {% endfor %}\n",

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 use super::json::Object;
 use super::{ModelError, Rope};
 
+const GENERATION: &str = "generation_config.json";
+
 /// A family of decoder-only transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -104,7 +106,7 @@ impl ModelConfig {
     /// not implemented.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let mut config = Self::from_object(&Object::read(&folder.join("config.json"))?)?;
-        let generation = folder.join("generation_config.json");
+        let generation = folder.join(GENERATION);
         if generation.exists() {
             let ids = Object::read(&generation)?.token_ids("eos_token_id", config.vocab_size)?;
             config.prefer_eos(ids);
@@ -136,7 +138,7 @@ impl ModelConfig {
     /// Returns an error if a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
         write_json(&folder.join("config.json"), &Value::Object(self.to_json()))?;
-        write_json(&folder.join("generation_config.json"), &Value::Object(self.token_json()))
+        write_json(&folder.join(GENERATION), &Value::Object(self.token_json()))
     }
 
     fn from_object(json: &Object) -> Result<Self, ModelError> {
@@ -248,6 +250,30 @@ impl ModelConfig {
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
         .collect()
     }
+}
+
+/// Returns the settings of `generation_config.json` in a folder, such as the recommended temperature; none if there is no such file.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is not a JSON object.
+pub fn generation_settings(folder: &Path) -> Result<Map<String, Value>, ModelError> {
+    let path = folder.join(GENERATION);
+    if path.exists() { Object::read(&path).map(Object::into_map) } else { Ok(Map::new()) }
+}
+
+/// Adds to `generation_config.json` in a folder those of `settings` that the file lacks.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or written, or is not a JSON object.
+pub fn add_generation_settings(
+    folder: &Path,
+    mut settings: Map<String, Value>,
+) -> Result<(), ModelError> {
+    if settings.is_empty() {
+        return Ok(());
+    }
+    settings.extend(generation_settings(folder)?);
+    write_json(&folder.join(GENERATION), &Value::Object(settings))
 }
 
 fn family(json: &Object) -> Result<Family, ModelError> {

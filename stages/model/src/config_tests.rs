@@ -170,6 +170,20 @@ fn ends_of_sequence_are_those_of_both_files() {
 }
 
 #[test]
+fn settings_of_generation_are_added_to_those_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert_eq!(generation_settings(folder).unwrap(), Map::new());
+    let settings = json!({ "do_sample": true, "temperature": 0.6, "eos_token_id": 3 });
+    std::fs::write(folder.join("generation_config.json"), settings.to_string()).unwrap();
+    let settings = generation_settings(folder).unwrap();
+    read(json!({ "eos_token_id": [3, 2] })).unwrap().write(folder).unwrap();
+    add_generation_settings(folder, settings).unwrap();
+    let expected = json!({ "do_sample": true, "temperature": 0.6, "eos_token_id": [3, 2] });
+    assert_eq!(Value::Object(generation_settings(folder).unwrap()), expected);
+}
+
+#[test]
 fn a_configuration_round_trips() {
     let llama3 = json!({ "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32 });

@@ -40,6 +40,11 @@ impl Object {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
+    /// Returns all values by key.
+    pub(crate) fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?.clone();

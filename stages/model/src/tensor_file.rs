@@ -87,7 +87,11 @@ pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), Mode
     write_tensors(path, tensors).map_err(ModelError::write(path))
 }
 
-fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Result<()> {
+/// Writes a file as [`write`] does.
+///
+/// # Errors
+/// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.
+pub fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Result<()> {
     let header = header_of(tensors)?;
     let mut file = BufWriter::new(File::create(path)?);
     file.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -99,9 +103,11 @@ fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Result<
 }
 
 /// Returns the header: names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
+/// transformers rejects a file whose metadata does not name a framework.
 fn header_of<T: Stored>(tensors: &[(String, T)]) -> io::Result<Vec<u8>> {
     let mut begin = 0;
     let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
     for (name, tensor) in tensors {
         let (dtype, shape) = (tensor.dtype()?, tensor.shape());
         let end = begin + shape.iter().product::<usize>() * dtype.bitsize() / 8;
@@ -298,6 +304,8 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let other = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(other.tensor("seven").unwrap().data(), (-7i64).to_le_bytes());
+        let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(metadata.metadata().as_ref().unwrap()["format"], "pt");
     }
 
     #[test]

@@ -1,18 +1,17 @@
 //! Reads and writes the safetensors files of a model folder.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rollpacker_files::NewFile;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use tch::{Kind, Tensor};
 
-use super::host::bytes;
 use super::json::Object;
-use super::tensor_file::header;
+use super::stored::StoredTensor;
+use super::tensor_file::{header, write_tensors};
 use super::{ModelConfig, ModelError, TorchError, layout};
 
 const SINGLE_FILE: &str = "model.safetensors";
@@ -183,15 +182,11 @@ impl TensorEntry {
 /// Writes `tensors` as float32 to `model.safetensors` in `folder`, in a format that transformers can load.
 pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), TorchError> {
     let path = folder.join(SINGLE_FILE);
-    let views: Vec<_> = tensors
-        .iter()
-        .map(|(name, tensor)| Ok((name, Values::of(tensor)?)))
-        .collect::<Result<_, TorchError>>()?;
-    // transformers rejects a file whose metadata does not name a framework.
-    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    let stored =
+        |(name, tensor): &(String, Tensor)| (name.clone(), StoredTensor(tensor.shallow_clone()));
+    let stored: Vec<_> = tensors.iter().map(stored).collect();
     let file = NewFile::create(&path)?;
-    safetensors::serialize_to_file(views, Some(metadata), file.temporary_path())
-        .map_err(|error| ModelError::write(&path)(std::io::Error::other(error)))?;
+    write_tensors(file.temporary_path(), &stored).map_err(ModelError::write(&path))?;
     Ok(file.finish()?)
 }
 
@@ -223,35 +218,5 @@ fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
             expected: "F32, F16 or BF16".to_owned(),
             found: format!("{other:?}"),
         }),
-    }
-}
-
-/// The values of a tensor, in the form that the safetensors writer expects.
-struct Values {
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Values {
-    fn of(tensor: &Tensor) -> Result<Self, TorchError> {
-        Ok(Self {
-            shape: tensor.size().iter().map(|&size| size as usize).collect(),
-            bytes: bytes(tensor)?,
-        })
-    }
-}
-
-impl View for Values {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-    fn data_len(&self) -> usize {
-        self.bytes.len()
     }
 }

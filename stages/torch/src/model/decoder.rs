@@ -161,6 +161,17 @@ impl Decoder {
         decoder
     }
 
+    /// Returns a decoder with a copy of the weights, without gradients.
+    pub(crate) fn duplicate(&self) -> Result<Self, TorchError> {
+        let mut copy = Self::allocate(self.config.clone(), self.device)?;
+        copy.set_precision(self.precision);
+        let pairs = copy.parameters.iter().zip(&self.parameters);
+        for ((_, to), (_, from)) in pairs {
+            tch::no_grad(|| to.shallow_clone().f_copy_(from))?;
+        }
+        Ok(copy)
+    }
+
     fn over_same_memory(&self, handle: Handle) -> Self {
         let layers: Vec<Layer> = self.layers.iter().map(|layer| layer.share(handle)).collect();
         let outer = self.outer.share(handle);

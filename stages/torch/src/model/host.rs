@@ -4,8 +4,6 @@ use std::borrow::Cow;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::TorchError;
-
 /// Returns the numbers of a float32 tensor in row-major order; copies them unless they are contiguous in the memory of the host.
 ///
 /// Nothing may write to the tensor while the slice is in use. The activations of a forward pass meet this condition: they are never written
@@ -29,14 +27,6 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
 /// Returns the tensor as contiguous float32 in the memory of the host, without a copy if it is there already.
 pub(crate) fn to_host(tensor: &Tensor) -> Result<Tensor, TchError> {
     tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()
-}
-
-/// Returns the values of a tensor as float32, little-endian and row-major.
-pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
-    let tensor = to_host(tensor)?;
-    let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
-    Ok(bytes)
 }
 
 /// Creates a float32 tensor of size `size` on the CPU, calls `write` with its numbers, and returns it. The numbers start as a copy of

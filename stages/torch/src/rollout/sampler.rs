@@ -5,15 +5,18 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::sampling::Sampling;
 use super::sequence::TokenDraw;
 
+/// The minimum temperature of random sampling. Logits that are divided by a much lower temperature are infinite.
+const MIN_TEMPERATURE: f64 = 1e-5;
+
 /// Samples a token for each row of a batch of logits.
 ///
 /// Rows with the same temperature, top-k and top-p are processed together, as a group.
 ///
-/// At temperature 0, the token is the most likely one. Otherwise top-k and top-p restrict the tokens, and each row is sampled by inversion
-/// at its own uniform number: the token is the first, in order of token ids, whose cumulative share of the remaining probability exceeds
-/// the uniform number. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their probability. End-of-sequence
-/// tokens are excluded if the response may not end yet, and the sampled token is replaced by an end-of-sequence token if the response must
-/// end.
+/// At temperature 0 and below [`MIN_TEMPERATURE`], the token is the most likely one. Otherwise top-k and top-p restrict the tokens, and
+/// each row is sampled by inversion at its own uniform number: the token is the first, in order of token ids, whose cumulative share of the
+/// remaining probability exceeds the uniform number. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their
+/// probability. End-of-sequence tokens are excluded if the response may not end yet, and the sampled token is replaced by an
+/// end-of-sequence token if the response must end.
 #[derive(Debug)]
 pub(super) struct Sampler {
     /// The token that ends a response of forced length: the model's first end-of-sequence token, or 0 if it has none.
@@ -28,8 +31,8 @@ pub(super) struct Sampler {
 pub(crate) struct Sampled {
     pub(crate) tokens: Vec<i64>,
     /// Log-probabilities of the tokens, in nats: after the division by the temperature, before end-of-sequence tokens are masked or forced,
-    /// and before top-k and top-p. At temperature 0, they are the log-probabilities of temperature 1. NaN if a logit of the row is NaN or
-    /// positive infinity.
+    /// and before top-k and top-p. Below [`MIN_TEMPERATURE`], they are the log-probabilities of temperature 1. NaN if a logit of the row is
+    /// NaN or positive infinity.
     pub(crate) logprobs: Vec<f32>,
 }
 
@@ -83,11 +86,12 @@ impl Sampler {
         draws: &[TokenDraw],
         sampling: &Sampling,
     ) -> Result<Sampled, TchError> {
-        let logprobs =
-            apply_temperature(logits, sampling.temperature)?.f_log_softmax(-1, Kind::Float)?;
+        let is_greedy = sampling.temperature < MIN_TEMPERATURE;
+        let temperature = if is_greedy { 1.0 } else { sampling.temperature };
+        let logprobs = apply_temperature(logits, temperature)?.f_log_softmax(-1, Kind::Float)?;
         let allowed = self.mask_end_tokens(&logprobs, draws)?;
         let allowed = allowed.as_ref().unwrap_or(&logprobs);
-        let drawn = if sampling.temperature == 0.0 {
+        let drawn = if is_greedy {
             allowed.f_argmax(-1, true)?
         } else {
             self.sample_by_inversion(allowed, draws, sampling)?
@@ -162,7 +166,7 @@ fn group_by_sampling(draws: &[TokenDraw]) -> Vec<Vec<usize>> {
 
 fn apply_temperature(logits: &Tensor, temperature: f64) -> Result<Tensor, TchError> {
     match temperature {
-        0.0 | 1.0 => Ok(logits.shallow_clone()),
+        1.0 => Ok(logits.shallow_clone()),
         temperature => logits.f_div_scalar(temperature),
     }
 }
@@ -235,6 +239,16 @@ mod tests {
         let draws = at(&[0.9 / 30.0, 1.1 / 30.0, 16.9 / 30.0, 17.1 / 30.0, 21.1 / 30.0]);
         assert_eq!(tokens(cold, &draws), [0, 1, 1, 2, 3]);
         assert_eq!(tokens(Sampling::greedy(1), &draws), [1; 5]);
+    }
+
+    #[test]
+    fn a_tiny_temperature_draws_the_most_likely_token() {
+        for temperature in [1e-40, f64::MIN_POSITIVE, 1e-6] {
+            let sampling = Sampling { temperature, ..Sampling::unrestricted(1) };
+            let sampled = sample(&rows(1), &[TokenDraw { sampling, ..draw(0.9) }]);
+            assert_eq!(sampled.tokens, [1], "{temperature}");
+            assert!((sampled.logprobs[0] - 0.4_f32.ln()).abs() < 1e-6, "{temperature}");
+        }
     }
 
     #[test]

@@ -115,10 +115,12 @@ impl TorchTrainer {
             return Err(TrainError::Unsupported { operation });
         }
         decoder.set_precision(config.dtype);
-        let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
+        let copy =
+            || decoder.duplicate().map_err(TrainError::backend("copying the initial weights"));
+        let reference = config.needs_reference().then(copy).transpose()?;
         let critic = match config.critic {
             Some(critic) => {
-                let model = ValueModel::over(copy_of(&decoder)?)?;
+                let model = ValueModel::over(copy()?)?;
                 Some(Critic::new(model, critic.optimizer, config.deterministic).map_err(failed())?)
             }
             None => None,
@@ -151,12 +153,15 @@ impl TorchTrainer {
     ///
     /// # Errors
     /// Returns an error if the device runs out of memory for the optimizer of the critic.
-    pub fn with_critic(self, mut model: ValueModel) -> Result<Self, TrainError> {
+    pub fn with_critic(mut self, mut model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
         model.set_precision(self.config.dtype);
+        // Frees the memory of the replaced critic before the optimizer of the new one is allocated.
+        self.critic = None;
         let critic = Critic::new(model, config.optimizer, self.config.deterministic)
             .map_err(TrainError::backend("setting up"))?;
-        Ok(Self { critic: Some(critic), ..self })
+        self.critic = Some(critic);
+        Ok(self)
     }
 
     /// Records progress in `progress` before every micro-batch, so that the watchdog detects progress.
@@ -431,14 +436,6 @@ fn refuse(
     found: usize,
 ) -> Result<(), TrainError> {
     Err(TrainError::Sequence { at, field, expected, found })
-}
-
-fn copy_of(decoder: &Decoder) -> Result<Decoder, TrainError> {
-    let failed = || TrainError::backend("copying the initial weights");
-    let mut copy = Decoder::init(decoder.config().clone(), 0, decoder.device()).map_err(failed())?;
-    copy.copy_from(&decoder.snapshot().map_err(failed())?).map_err(failed())?;
-    copy.set_precision(decoder.precision());
-    Ok(copy)
 }
 
 #[cfg(test)]
