@@ -96,7 +96,8 @@ impl Comparer {
         }
         let answers = relation::inequalities(answer);
         if !answers.is_empty() {
-            let variables = truth.symbols() == answer.symbols();
+            let variables = truth.symbols() == answer.symbols()
+                && set::unknown_values(truth) == set::unknown_values(answer);
             return variables && set::same(self, &inequalities[0], &answers[0]);
         }
         set::is_set(answer) && inequalities.iter().any(|truth| set::same(self, truth, answer))

@@ -10,6 +10,7 @@ mod factor;
 mod finish;
 mod function;
 mod group;
+mod operator;
 
 use super::expr::{Comparison, Expr, Function, SetOperation};
 use super::token::{self, Token};
@@ -36,8 +37,16 @@ pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if tokens.is_empty() || tokens.len() > MAX_TOKENS {
         return None;
     }
-    let mut parser =
-        Parser { tokens, at: 0, depth: 0, bars: 0, wraps: 0, angle: false, colon_divides: true };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        bars: 0,
+        wraps: 0,
+        angle: false,
+        colon_divides: true,
+        integrand: false,
+    };
     let expr = parser.list()?;
     (parser.at == parser.tokens.len()).then(|| expand(expr))
 }
@@ -74,6 +83,8 @@ struct Parser {
     angle: bool,
     /// `true` if a colon is a division, `false` if it means "such that".
     colon_divides: bool,
+    /// `true` within an integral, where `dx` ends the argument of a function.
+    integrand: bool,
 }
 
 impl Parser {

@@ -190,24 +190,38 @@ pub(super) fn sign_changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
         let (low, high) = (point_at(step), point_at(step + 1));
         match (values[1], values[2]) {
             (Some(left), Some(right)) if left == 0.0 || (left < 0.0) != (right < 0.0) => {
-                found.push(bisect(low, high, |x| {
-                    gap(x).is_some_and(|value| (value < 0.0) == (left < 0.0))
-                }));
+                found.extend(crossings(low, high, gap));
             }
             (left, right) if left.is_some() != right.is_some() => {
                 found.push(bisect(low, high, |x| gap(x).is_some() == left.is_some()));
             }
             _ => {}
         }
-        if let [Some(before), Some(middle), Some(after)] =
-            values.map(|value: Option<f64>| value.map(f64::abs))
-            && middle <= before
-            && middle <= after
+        if let [Some(before), Some(middle), Some(after)] = values
+            && middle.abs() <= before.abs().min(after.abs())
         {
-            found.extend(touching_zero(point_at(step - 1), high, gap));
+            found.extend(near_zero(point_at(step - 1), high, gap));
         }
     }
     found
+}
+
+/// Returns the points between `low` and `high` at which the sign changes, one of each part of the interval at most; `high` if there is none.
+fn crossings(low: f64, high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
+    const PARTS: u32 = 16;
+    let at = |part: u32| low + (high - low) * f64::from(part) / f64::from(PARTS);
+    let is_negative = |x: f64| gap(x).map(|value| value < 0.0);
+    let mut found = Vec::new();
+    let mut left = is_negative(low);
+    for part in 0..PARTS {
+        let right = is_negative(at(part + 1));
+        if left != right {
+            found.push(bisect(at(part), at(part + 1), |x| is_negative(x) == left));
+        }
+        left = right;
+    }
+    // A zero at an end of the interval does not change the sign.
+    if found.is_empty() { vec![high] } else { found }
 }
 
 /// Returns the point between `low` and `high` up to which `holds` returns `true`. `holds` must return `true` for `low` and `false` for
@@ -220,15 +234,30 @@ fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Returns the point between `low` and `high` where the value is closest to zero, if it reaches zero there.
-fn touching_zero(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Option<f64> {
-    let size = |x: f64| gap(x).map_or(f64::INFINITY, f64::abs);
+/// Returns the points between `low` and `high` at which a value with equal signs at both ends reaches zero: none, the point at which it
+/// touches zero, or the two points at which it crosses zero.
+fn near_zero(low: f64, high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
+    let Some(sign) =
+        gap(low).map(f64::signum).filter(|sign| gap(high).map(f64::signum) == Some(*sign))
+    else {
+        return Vec::new();
+    };
+    let size = |x: f64| gap(x).map_or(f64::INFINITY, |value| sign * value);
+    let (mut left, mut right) = (low, high);
     for _ in 0..90 {
-        let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
-        if size(left) <= size(right) { high = right } else { low = left }
+        let third = (right - left) / 3.0;
+        if size(left + third) <= size(right - third) { right -= third } else { left += third }
     }
-    let middle = f64::midpoint(low, high);
-    (size(middle) < 1e-9).then_some(middle)
+    let lowest = f64::midpoint(left, right);
+    match size(lowest) {
+        touching if touching.abs() < 1e-9 => vec![lowest],
+        crossing if crossing < 0.0 => {
+            let mut points = crossings(low, lowest, gap);
+            points.extend(crossings(lowest, high, gap));
+            points
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the integer that a number equals up to rounding, if any.

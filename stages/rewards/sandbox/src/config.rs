@@ -10,6 +10,9 @@ use super::error::SandboxError;
 /// The minimum of `memory_bytes`. With less, an interpreter can run almost nothing.
 const MIN_MEMORY: u64 = 1 << 20;
 
+/// The maximum of `slots`. Each slot is a thread and several processes.
+const MAX_SLOTS: usize = 1024;
+
 /// The minimum of `open_files`: the three standard streams and one more.
 const MIN_FILES: u64 = 4;
 
@@ -19,7 +22,7 @@ const MIN_FILES: u64 = 4;
 pub struct SandboxConfig {
     /// The isolation of code from this machine; [`Full`](Isolation::Full) by default.
     pub isolation: Isolation,
-    /// Number of concurrent jobs, each in a slot with an interpreter of its own; at least 1, the number of cores by default.
+    /// Number of concurrent jobs, each in a slot with an interpreter of its own; from 1 to 1024, the number of cores by default.
     pub slots: usize,
     /// The interpreter, by name or path; `python3` by default.
     pub python: PathBuf,
@@ -49,7 +52,7 @@ impl Default for SandboxConfig {
     fn default() -> Self {
         Self {
             isolation: Isolation::Full,
-            slots: std::thread::available_parallelism().map_or(1, usize::from),
+            slots: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MAX_SLOTS)),
             python: "python3".into(),
             preload: Vec::new(),
             binds: Vec::new(),
@@ -68,13 +71,15 @@ impl SandboxConfig {
     /// Checks the ranges of the settings and the configurations of the languages.
     pub(super) fn check(&self) -> Result<(), SandboxError> {
         let bounds = [
-            ("slots", 1, self.slots as u64),
-            ("memory_bytes", MIN_MEMORY, self.memory_bytes),
-            ("processes", 1, u64::from(self.processes)),
-            ("open_files", MIN_FILES, u64::from(self.open_files)),
+            ("slots", 1..=MAX_SLOTS as u64, self.slots as u64),
+            ("memory_bytes", MIN_MEMORY..=u64::MAX, self.memory_bytes),
+            ("processes", 1..=u64::MAX, u64::from(self.processes)),
+            ("open_files", MIN_FILES..=u64::MAX, u64::from(self.open_files)),
         ];
-        if let Some((field, min, found)) = bounds.into_iter().find(|(_, min, found)| found < min) {
-            return Err(SandboxError::Bound { field, min, found });
+        let wrong = bounds.into_iter().find(|(_, range, found)| !range.contains(found));
+        if let Some((field, range, found)) = wrong {
+            let (min, max) = range.into_inner();
+            return Err(SandboxError::Bound { field, min, max, found });
         }
         self.languages.iter().try_for_each(|(name, language)| language.check(name))
     }

@@ -38,13 +38,15 @@ pub enum SandboxError {
         /// The languages of the sandbox, separated by commas: `python` and the configured ones.
         known: String,
     },
-    /// A setting of the sandbox is less than its minimum.
-    #[error("`{field}`: expected at least {min}, found {found}")]
+    /// A setting of the sandbox is out of its range.
+    #[error("`{field}`: expected {}, found {found}", range(*.min, *.max))]
     Bound {
         /// The name of the setting, as in `SandboxConfig`.
         field: &'static str,
         /// The minimum of the setting, inclusive.
         min: u64,
+        /// The maximum of the setting, inclusive; `u64::MAX` if there is none.
+        max: u64,
         /// The configured value of the setting.
         found: u64,
     },
@@ -66,4 +68,8 @@ pub enum SandboxError {
         /// The time limits of the job in seconds, as a list.
         seconds: String,
     },
+}
+
+fn range(min: u64, max: u64) -> String {
+    if max == u64::MAX { format!("at least {min}") } else { format!("from {min} to {max}") }
 }

@@ -17,9 +17,12 @@ pub struct Job {
     /// The tests that the solution must pass.
     pub check: Check,
     /// The time limits of the test cases in [charged](super::Case::seconds) seconds: one or more positive numbers. The last limit applies
-    /// to all further cases. By the wall clock, a case may take five times its limit.
+    /// to all further cases, and limits above 1e6 count as 1e6. By the wall clock, a case may take five times its limit.
     pub seconds: Vec<f64>,
 }
+
+/// The maximum time limit of a case in seconds, about eleven days. The timers of the sandbox cannot represent arbitrary numbers.
+const MAX_SECONDS: f64 = 1e6;
 
 /// The frame that the checker reads.
 #[derive(Serialize)]
@@ -29,7 +32,7 @@ struct JobFrame<'a> {
     spec: Option<&'a Language>,
     solution: &'a str,
     check: &'a Check,
-    seconds: &'a [f64],
+    seconds: Vec<f64>,
     output_bytes: u64,
 }
 
@@ -59,6 +62,7 @@ impl Job {
         {
             return Err(SandboxError::Seconds { seconds: format!("{seconds:?}") });
         }
+        let seconds = seconds.iter().map(|seconds| seconds.min(MAX_SECONDS)).collect();
         let job = JobFrame { language, spec, solution, check, seconds, output_bytes };
         Ok(EncodedJob { frame: frame::encode(&job), together: language != "python" })
     }

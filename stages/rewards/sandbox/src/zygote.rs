@@ -222,8 +222,8 @@ impl Zygote {
             match frame::read(&mut self.control)? {
                 ChildMessage::Within { within } => {
                     *seconds = Some(within);
-                    self.control
-                        .set_read_timeout(Some(Duration::from_secs_f64(within) + MAX_SILENCE))?;
+                    let within = Duration::try_from_secs_f64(within).map_err(io::Error::other)?;
+                    self.control.set_read_timeout(Some(within.saturating_add(MAX_SILENCE)))?;
                 }
                 ChildMessage::End { report, .. } if report > MAX_REPORT => {
                     return Err(io::Error::other(format!(

@@ -430,6 +430,45 @@ fn a_failed_start_names_the_cause() {
     let error =
         block_on(sandbox.run(&job(RIGHT, -1.0))).expect_err("there is no such time").to_string();
     assert!(error.contains("seconds") && error.contains("-1"), "{error}");
+    let slots = failed(SandboxConfig { slots: usize::MAX, ..SandboxConfig::default() });
+    assert!(slots.contains("`slots`: expected from 1 to 1024"), "{slots}");
+}
+
+/// A number that the kernel or the interpreter cannot represent means no limit.
+#[test]
+fn numbers_may_be_huge_or_tiny() {
+    let _alone = exclusive();
+    let config = SandboxConfig {
+        slots: 1,
+        memory_bytes: u64::MAX,
+        processes: u32::MAX,
+        file_bytes: u64::MAX,
+        open_files: u32::MAX,
+        tmpfs_bytes: u64::MAX,
+        output_bytes: u64::MAX,
+        ..SandboxConfig::default()
+    };
+    for isolation in [Isolation::Full, Isolation::None] {
+        let sandbox = Sandbox::start(SandboxConfig { isolation, ..config.clone() });
+        let sandbox = sandbox.expect("it starts");
+        let outcome = |seconds| {
+            let verdict = block_on(sandbox.run(&Job { seconds, ..job(RIGHT, 1.0) }));
+            verdict.expect("a verdict").outcome()
+        };
+        let idle = machine::descendants();
+        for seconds in [2_147_484.0, 1e300, f64::MAX] {
+            assert_eq!(outcome(vec![seconds]), Outcome::Passed, "{seconds}");
+        }
+        assert_eq!(outcome(vec![f64::MAX; 1000]), Outcome::Passed);
+        for seconds in [f64::MIN_POSITIVE, 5e-324, 1e-9] {
+            assert_eq!(outcome(vec![seconds]), Outcome::Timeout, "{seconds}");
+        }
+        assert_eq!(machine::descendants(), idle, "the slot was lost");
+        for seconds in [vec![], vec![0.0], vec![-0.0], vec![f64::NAN], vec![f64::INFINITY]] {
+            let error = block_on(sandbox.run(&Job { seconds, ..job(RIGHT, 1.0) }));
+            assert!(matches!(error, Err(SandboxError::Seconds { .. })), "{error:?}");
+        }
+    }
 }
 
 /// The module writes more to standard error than a pipe holds before it fails.

@@ -3,6 +3,7 @@
 use super::super::expr::{Constant, Expr, Function};
 use super::super::token::Token;
 use super::function::function;
+use super::operator::is_operator;
 use super::{Parser, number};
 
 impl Parser {
@@ -15,7 +16,17 @@ impl Parser {
                 '|' => self.bars == 0,
                 other => other.is_alphabetic(),
             },
-            Some(Token::Command(name)) => starts(name),
+            Some(Token::Command(name)) => match construct(name) {
+                // The same command may also close an absolute value.
+                Some(Construct::Bars(close)) if close == name => self.bars == 0,
+                Some(_) => true,
+                None => {
+                    function(name).is_some()
+                        || is_symbol(name)
+                        || name.starts_with("mathbb:")
+                        || name.starts_with("begin:")
+                }
+            },
             _ => false,
         }
     }
@@ -100,27 +111,22 @@ impl Parser {
         if let Some(environment) = name.strip_prefix("begin:") {
             return self.environment(environment);
         }
-        match name {
-            "frac" | "dfrac" | "tfrac" => Some(self.argument()?.over(self.argument()?)),
-            "binom" | "dbinom" | "tbinom" => {
+        match construct(name) {
+            Some(Construct::Fraction) => Some(self.argument()?.over(self.argument()?)),
+            Some(Construct::Binomial) => {
                 Some(Expr::apply(Function::Binomial, vec![self.argument()?, self.argument()?]))
             }
-            "sqrt" => self.root(),
-            "pi" => Some(Expr::Constant(Constant::Pi)),
-            "infty" => Some(Expr::Constant(Constant::Infinity)),
-            "imath" => Some(Expr::Constant(Constant::I)),
-            "exponentialE" => Some(Expr::Constant(Constant::E)),
-            "emptyset" | "varnothing" => Some(Expr::Set(Vec::new())),
-            "boxed" | "fbox" | "overline" | "bar" | "vec" | "hat" | "tilde" | "underline"
-            | "widehat" | "overrightarrow" | "mathop" | "color" => self.argument(),
-            "lbrace" | "{" => self.braces(),
-            "|" | "lVert" | "Vert" => self.absolute(if name == "lVert" { "rVert" } else { name }),
-            "lvert" | "vert" => self.absolute(if name == "lvert" { "rvert" } else { name }),
-            "lfloor" => self.rounded("rfloor", Function::Floor),
-            "lceil" => self.rounded("rceil", Function::Ceil),
-            "langle" => self.angles(),
-            "lim" | "sum" | "int" | "prod" | "iint" | "oint" => self.operator(name),
-            _ => match function(name) {
+            Some(Construct::Root) => self.root(),
+            Some(Construct::Constant(constant)) => Some(Expr::Constant(constant)),
+            Some(Construct::EmptySet) => Some(Expr::Set(Vec::new())),
+            Some(Construct::Decoration) => self.argument(),
+            Some(Construct::Braces) => self.braces(),
+            Some(Construct::Bars(close)) => self.absolute(close),
+            Some(Construct::Floor) => self.rounded("rfloor", Function::Floor),
+            Some(Construct::Ceil) => self.rounded("rceil", Function::Ceil),
+            Some(Construct::Angles) => self.angles(),
+            Some(Construct::Operator) => self.operator(name),
+            None => match function(name) {
                 Some(function) => self.applied(function),
                 None if is_symbol(name) => self.symbol(format!("\\{name}")),
                 None => None,
@@ -154,47 +160,56 @@ impl Parser {
     }
 }
 
-/// Returns `true` if the command can begin a factor.
-fn starts(name: &str) -> bool {
-    function(name).is_some()
-        || is_symbol(name)
-        || name.starts_with("mathbb:")
-        || name.starts_with("begin:")
-        || matches!(
-            name,
-            "frac"
-                | "dfrac"
-                | "tfrac"
-                | "binom"
-                | "dbinom"
-                | "tbinom"
-                | "sqrt"
-                | "pi"
-                | "infty"
-                | "boxed"
-                | "overline"
-                | "bar"
-                | "vec"
-                | "hat"
-                | "lbrace"
-                | "{"
-                | "lvert"
-                | "lfloor"
-                | "lceil"
-                | "langle"
-                | "emptyset"
-                | "varnothing"
-                | "sum"
-                | "int"
-                | "prod"
-                | "lim"
-                | "imath"
-                | "mathop"
-        )
+/// The syntax of a value that begins with a command.
+#[derive(Clone, Copy)]
+enum Construct {
+    Fraction,
+    Binomial,
+    Root,
+    Constant(Constant),
+    EmptySet,
+    /// A mark of its argument that does not change the value.
+    Decoration,
+    Braces,
+    /// An absolute value, up to the command of this name.
+    Bars(&'static str),
+    Floor,
+    Ceil,
+    Angles,
+    /// A limit, sum, product or integral.
+    Operator,
+}
+
+/// Returns the syntax of the value that a command begins. Returns `None` for functions, variables, environments, sets of numbers, and
+/// commands that begin no value.
+fn construct(name: &str) -> Option<Construct> {
+    Some(match name {
+        "frac" | "dfrac" | "tfrac" => Construct::Fraction,
+        "binom" | "dbinom" | "tbinom" => Construct::Binomial,
+        "sqrt" => Construct::Root,
+        "pi" => Construct::Constant(Constant::Pi),
+        "infty" => Construct::Constant(Constant::Infinity),
+        "imath" => Construct::Constant(Constant::I),
+        "exponentialE" => Construct::Constant(Constant::E),
+        "emptyset" | "varnothing" => Construct::EmptySet,
+        "boxed" | "fbox" | "overline" | "bar" | "vec" | "hat" | "tilde" | "underline"
+        | "widehat" | "overrightarrow" | "mathop" | "color" => Construct::Decoration,
+        "lbrace" | "{" => Construct::Braces,
+        "|" => Construct::Bars("|"),
+        "lVert" => Construct::Bars("rVert"),
+        "Vert" => Construct::Bars("Vert"),
+        "lvert" => Construct::Bars("rvert"),
+        "vert" => Construct::Bars("vert"),
+        "lfloor" => Construct::Floor,
+        "lceil" => Construct::Ceil,
+        "langle" => Construct::Angles,
+        _ if is_operator(name) => Construct::Operator,
+        _ => return None,
+    })
 }
 
 /// Returns `true` for Greek letters and other commands that are names of variables.
-fn is_symbol(name: &str) -> bool {
+pub(super) fn is_symbol(name: &str) -> bool {
     const NAMES: [&str; 50] = [
         "alpha",
         "beta",

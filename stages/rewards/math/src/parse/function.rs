@@ -42,7 +42,7 @@ impl Parser {
         }
         let negative = self.accept('-');
         let mut factors = vec![self.postfix()?];
-        while self.starts_factor() && !self.starts_function() {
+        while self.starts_factor() && !self.starts_function() && !self.starts_differential() {
             factors.push(self.postfix()?);
         }
         let product = Expr::product(factors);
@@ -51,35 +51,6 @@ impl Parser {
 
     fn starts_function(&self) -> bool {
         matches!(self.peek(), Some(Token::Command(name)) if function(name).is_some())
-    }
-
-    /// Parses a limit, sum, product or integral. These are not computed but compared by their parts.
-    pub(super) fn operator(&mut self, name: &str) -> Option<Expr> {
-        let mut parts = Vec::new();
-        for _ in 0..2 {
-            if self.accept('^') {
-                parts
-                    .push(Expr::apply(Function::Named("upper".to_owned()), vec![self.exponent()?]));
-            } else if self.accept('_') {
-                parts.push(Expr::apply(Function::Named("lower".to_owned()), vec![self.bound()?]));
-            }
-        }
-        parts.push(self.product()?);
-        Some(Expr::apply(Function::Named(name.to_owned()), parts))
-    }
-
-    /// Parses the lower bound of an operator, such as `k = 1` or `x \to 0`, with its sides as separate arguments. A bound in braces without
-    /// a right side gets 0; a bound without braces is a single value.
-    fn bound(&mut self) -> Option<Expr> {
-        if !self.accept('{') {
-            return self.atom();
-        }
-        let left = self.sum()?;
-        let arrow =
-            self.accept_command("to") || self.accept_command("rightarrow") || self.accept('=');
-        let right = if arrow { self.sum()? } else { Expr::integer(0) };
-        self.accept('}')
-            .then(|| Expr::apply(Function::Named("bound".to_owned()), vec![left, right]))
     }
 }
 

@@ -17,11 +17,12 @@ impl Parser {
             && first.is_ascii_digit()
         {
             let (digit, rest) = (first.to_string(), digits[1..].to_owned());
-            if rest.is_empty() {
-                self.at += 1;
-            } else {
-                self.tokens[self.at] = Token::Number(rest);
+            // Both parts remain, so that the same tokens can be parsed again.
+            if !rest.is_empty() {
+                self.tokens[self.at] = Token::Number(digit.clone());
+                self.tokens.insert(self.at + 1, Token::Number(rest));
             }
+            self.at += 1;
             return super::number(&digit);
         }
         self.atom()

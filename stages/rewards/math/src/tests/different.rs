@@ -92,6 +92,57 @@ fn relations() {
 }
 
 #[test]
+fn limits_sums_and_integrals() {
+    check(
+        &[
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_1^0 f(x)\,dx$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_0^1 f(x)\,dt$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_0^2 f(x)\,dx$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int f(x)\,dx$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_0 f(x)\,dx$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int^1 f(x)\,dx$"),
+            (r"$\int f(x)\,dx$", r"$\int f(t)\,dt$"),
+            (r"$\int_0^1 xy\,dx$", r"$\int_0^1 xy\,dy$"),
+            (r"$\int_0^1 xy\,dx$", r"$\int_0^1 x^2\,dx$"),
+            (r"$\int_0^1 (x+1)\,dx$", r"$\int_0^1 x\,dx + 1$"),
+            (r"$\int_0^1 x\,dx$", r"$\oint_0^1 x\,dx$"),
+            (r"$\int_0^1\int_0^2 xy^2\,dx\,dy$", r"$\int_0^1\int_0^2 xy^2\,dy\,dx$"),
+            (r"$\sum_{k=1}^n k$", r"$\sum_{k=0}^n k$"),
+            (r"$\sum_{k=1}^n k$", r"$\sum_{k=1}^n n$"),
+            (r"$\sum_{k=1}^n k$", r"$\sum_{j=1}^n k$"),
+            (r"$\sum_{k=1}^n a_k$", r"$\sum_{j=1}^n a_k$"),
+            (r"$\sum_{i=1}^n\sum_{j=1}^n i$", r"$\sum_{i=1}^n\sum_{j=1}^n j$"),
+            (r"$\sum_{k=1}^n k$", r"$\prod_{k=1}^n k$"),
+            (r"$\sum_{k=1}^\infty k$", r"$\sum_{k=1}^{-\infty} k$"),
+            (r"$\lim_{x\to0} f(x)$", r"$\lim_{x\to1} f(x)$"),
+            (r"$\lim_{x\to0} f(x)$", r"$\lim_{y\to0} f(x)$"),
+            (r"$2\oint_C f$", r"$\oint_C f$"),
+        ],
+        false,
+    );
+}
+
+#[test]
+fn several_solutions_within_a_step_of_the_search() {
+    check(
+        &[
+            (r"$(x-1)(x-1.001) \ge 0$", r"$(-\infty, \infty)$"),
+            (r"$(x-1)(x-1.001) < 0$", r"$\emptyset$"),
+            ("$f(x) > 2$", "$f(2x) > 2$"),
+        ],
+        false,
+    );
+    check(
+        &[
+            (r"$(x-1)(x-1.001) < 0$", "$(1, 1.001)$"),
+            (r"$(x-1)^2 > 0$", r"$x \ne 1$"),
+            (r"$x^2(x-3) \ge 0$", r"$\{0\} \cup [3, \infty)$"),
+        ],
+        true,
+    );
+}
+
+#[test]
 fn names_and_choices() {
     check(
         &[

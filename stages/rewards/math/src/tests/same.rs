@@ -192,6 +192,35 @@ fn relations() {
 }
 
 #[test]
+fn limits_sums_and_integrals() {
+    check(
+        &[
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_{0}^{1} f(x) dx$"),
+            (r"$\int_0^1 f(x)\,dx$", r"$\int_0^1 f(t)\,\mathrm{d}t$"),
+            (r"$\int_0^1 x\,dx + 1$", r"$1 + \int_0^1 x\,dx$"),
+            (r"$\int_0^1 x\,dx + y - 1$", r"$y - 1 + \int_0^1 x\,dx$"),
+            (r"$\int \sin x\,dx$", r"$\int \sin(x)\,dx$"),
+            (r"$\int_0^1\int_0^x xy\,dy\,dx$", r"$\int_0^1\int_0^x yx\,dy\,dx$"),
+            (r"$\sum_{k=1}^n k^2$", r"$\sum_{i=1}^{n} i^2$"),
+            (r"$\sum_{k=1}^n a_k$", r"$\sum_{k=1}^{n} a_k$"),
+            (r"$\sum_{k=1}^\infty \frac{1}{k^2}$", r"$\sum_{k=1}^{\infty} k^{-2}$"),
+            (r"$\sum_{i=1}^n\sum_{j=1}^m ij^2$", r"$\sum_{j=1}^n\sum_{i=1}^m ji^2$"),
+            (r"$\prod_{k=1}^n (k+1)$", r"$\prod_{j=1}^n (1+j)$"),
+            (r"$\lim_{x\to0} f(x)$", r"$\lim_{t \rightarrow 0} f(t)$"),
+            (r"$\lim_{n\to\infty} a_n = 3$", "3"),
+            (r"$2\oint_C f$", r"$2 \cdot \oint_{C} f$"),
+            (r"$2\iint_D f\,dA$", r"$2 \cdot \iint_{D} f\,dA$"),
+            (r"$2\tilde{x}$", r"$\tilde{x} \cdot 2$"),
+            (r"$2\lVert x\rVert$", r"$2\cdot\|x\|$"),
+            (r"$2\vert x\vert$", "$|x| + |x|$"),
+            (r"$2\frac32$", "3"),
+            (r"$\int y + \frac32$", r"$\frac32 + \int y$"),
+        ],
+        true,
+    );
+}
+
+#[test]
 fn options() {
     let rough = Verifier { precision: 2, ..Verifier::default() };
     assert!(rough.is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));

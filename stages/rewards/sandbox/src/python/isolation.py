@@ -15,6 +15,8 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}.get(os.uname().machin
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_TID_ADDRESS = 1, 4, 22, 36, 38, 40
 SECCOMP_MODE_FILTER = 2
+# The maximum value of a limit that `setrlimit` accepts.
+MAX_LIMIT = (1 << 63) - 1
 
 libc = ctypes.CDLL(None, use_errno=True)
 # Resolve the symbols once here, not in each child.
@@ -96,7 +98,7 @@ def enter(boot, uid, gid):
     write_file("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
     write_file("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
     # A size of 0 would be no limit.
-    size = b"mode=1777,nr_inodes=4096,size=%d" % max(1, boot["limits"]["tmpfs_bytes"])
+    size = b"mode=1777,nr_inodes=4096,size=%d" % min(max(1, boot["limits"]["tmpfs_bytes"]), MAX_LIMIT)
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, size)
     call("mount", b"tmpfs", b"/proc", b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, b"mode=555,size=4k")
     os.chdir("/tmp")
@@ -253,6 +255,7 @@ def processor_seconds(seconds):
 def lower(what, value):
     """Lowers a limit, or keeps it if it is lower already."""
     hard = resource.getrlimit(what)[1]
+    value = min(value, MAX_LIMIT)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(what, (value, value))
 

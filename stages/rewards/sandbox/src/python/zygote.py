@@ -30,6 +30,8 @@ CONTROL, CANCEL = 0, 1
 # case.
 SETUP_SECONDS, GRACE_SECONDS = 10.0, 1.0
 REPORT_BYTES = 8 << 20
+# The maximum time of one wait for events.
+POLL_SECONDS = 3600.0
 
 
 def read_exactly(fd, size):
@@ -137,7 +139,8 @@ class JobMonitor:
             left = self.deadline - time.monotonic()
             if left <= 0:
                 return self.handle_deadline()
-            for fd, _ in poll.poll(left * 1000 + 1):
+            # Longer waits are split, because the number of milliseconds is a C integer.
+            for fd, _ in poll.poll(min(left, POLL_SECONDS) * 1000 + 1):
                 if not self.handle_input(fd):
                     poll.unregister(fd)
 
