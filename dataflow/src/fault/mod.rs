@@ -5,6 +5,7 @@
 //! error would lose data silently. A panic is a bug. Binaries end the process at a panic ([`stop_on_panic`]), because the peers of a worker
 //! that unwinds would wait forever.
 
+pub(crate) mod kind;
 pub(crate) mod origin;
 pub(crate) mod record;
 
@@ -17,6 +18,7 @@ use arrow_array::{Array, BooleanArray, StringArray, UInt32Array, UInt64Array};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
+pub use self::kind::FaultKind;
 pub use self::origin::{HasOrigin, Origin, UnknownOrigin, WithOrigin};
 pub use self::record::Fault;
 use crate::batch::{Batch, BatchStream};
@@ -48,6 +50,7 @@ fn batch(faults: &[Fault], in_step: bool) -> Batch {
             Arc::new(
                 faults.iter().map(|fault| Some(fault.origin.as_str())).collect::<StringArray>(),
             ),
+            Arc::new(faults.iter().map(|fault| Some(fault.kind.as_str())).collect::<StringArray>()),
             Arc::new(BooleanArray::from(vec![in_step; faults.len()])),
             Arc::new(
                 faults
@@ -141,7 +144,8 @@ fn for_each_fault(
 
 fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     let (operators, messages) = (batch.text(column::OPERATOR), batch.text(column::MESSAGE));
-    let (origins, in_step) = (batch.text(column::ORIGIN), batch.booleans(column::IN_STEP));
+    let (origins, kinds) = (batch.text(column::ORIGIN), batch.text(column::KIND));
+    let in_step = batch.booleans(column::IN_STEP);
     let (prompts, samples) =
         (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
     (0..batch.num_rows()).map(move |row| Fault {
@@ -149,6 +153,7 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
         operator: operators.value(row).to_owned(),
         // Only this module writes the column, with names that parse.
         origin: origins.value(row).parse().unwrap_or(Origin::Program),
+        kind: FaultKind::of_name(kinds.value(row)),
         prompt: prompts.is_valid(row).then(|| PromptId(prompts.value(row))),
         sample: samples.is_valid(row).then(|| samples.value(row)),
         message: messages.value(row).to_owned(),
