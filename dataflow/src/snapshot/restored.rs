@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_ipc::reader::FileReader;
+use arrow_ipc::reader::{FileReader, read_footer_length};
+use arrow_ipc::{root_as_footer, root_as_message};
 use arrow_schema::ArrowError;
 
 use super::error::{Damage, SnapshotError};
@@ -112,7 +113,45 @@ impl std::fmt::Debug for RestoredSnapshot {
 }
 
 fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
+    check_extents(&bytes)?;
     FileReader::try_new(Cursor::new(bytes), None)?.collect()
+}
+
+/// Checks that all blocks of an Arrow IPC file lie in the file, and all buffers in their blocks. Arrow's reader panics otherwise.
+fn check_extents(file: &[u8]) -> Result<(), ArrowError> {
+    let parse = |error: String| ArrowError::ParseError(error);
+    let outside = || parse("a part of the file exceeds the file".to_owned());
+    let (rest, trailer) = file.split_last_chunk().ok_or_else(outside)?;
+    let begin = rest.len().checked_sub(read_footer_length(*trailer)?).ok_or_else(outside)?;
+    let footer = root_as_footer(&rest[begin..]).map_err(|error| parse(error.to_string()))?;
+    let blocks = footer.recordBatches().into_iter().chain(footer.dictionaries()).flatten();
+    for block in blocks {
+        let metadata = slice(file, block.offset(), block.metaDataLength().into());
+        let metadata = metadata.ok_or_else(outside)?;
+        // The message begins after its length, which may follow a marker.
+        let message = metadata.strip_prefix(&[0xff; 4]).unwrap_or(metadata).get(4..);
+        let message = root_as_message(message.ok_or_else(outside)?);
+        let message = message.map_err(|error| parse(error.to_string()))?;
+        let dictionary = message.header_as_dictionary_batch().and_then(|batch| batch.data());
+        let Some(batch) = message.header_as_record_batch().or(dictionary) else { continue };
+        let body = block.offset().checked_add(block.metaDataLength().into());
+        let body = body.and_then(|begin| slice(file, begin, block.bodyLength()));
+        let body = body.ok_or_else(outside)?;
+        let mut buffers = batch.buffers().into_iter().flatten();
+        let mut nodes = batch.nodes().into_iter().flatten();
+        if buffers.any(|buffer| slice(body, buffer.offset(), buffer.length()).is_none())
+            || nodes.any(|node| node.length() < 0 || node.null_count() < 0)
+        {
+            return Err(outside());
+        }
+    }
+    Ok(())
+}
+
+/// Returns `length` bytes from `begin`; `None` if they exceed `bytes`.
+fn slice(bytes: &[u8], begin: i64, length: i64) -> Option<&[u8]> {
+    let (begin, length) = (usize::try_from(begin).ok()?, usize::try_from(length).ok()?);
+    bytes.get(begin..begin.checked_add(length)?)
 }
 
 /// Reads a manifest, checks that it belongs to the run `run`, and verifies every file that it lists.
@@ -175,4 +214,39 @@ fn unreadable(path: &Path, expected: &str, error: &std::io::Error) -> Damage {
         _ => error.to_string(),
     };
     Damage::new(path, expected, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ArrayRef, BooleanArray, ListArray, StringArray, UInt64Array};
+    use arrow_ipc::writer::FileWriter;
+
+    use super::*;
+
+    #[test]
+    fn no_changed_byte_of_an_arrow_file_panics() {
+        let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None, Some(5)]));
+        let names: ArrayRef = Arc::new(StringArray::from(vec!["a", "bc", ""]));
+        let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true, false, true]));
+        let lists = [Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+        let columns = [("key", keys), ("name", names), ("flag", flags), ("list", lists)];
+        let rows = RecordBatch::try_from_iter(columns).expect("of one length");
+        let mut file = Vec::new();
+        let mut writer = FileWriter::try_new(&mut file, &rows.schema()).expect("a file");
+        writer.write(&rows).and_then(|()| writer.finish()).expect("written");
+        drop(writer);
+        assert_eq!(decode(file.clone()).expect("valid"), [rows]);
+        let mut refused = 0;
+        for at in 0..file.len() {
+            for mask in [0x01, 0x10, 0x80, 0xff] {
+                let mut changed = file.clone();
+                changed[at] ^= mask;
+                refused += usize::from(decode(changed).is_err());
+            }
+            assert!(decode(file[..at].to_vec()).is_err(), "the first {at} bytes");
+        }
+        assert!(refused > file.len() / 4, "{refused}");
+    }
 }
