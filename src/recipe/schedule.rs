@@ -236,26 +236,19 @@ impl ScheduleSection {
     }
 
     /// Returns the default time at which the schedule's responses are scored.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        let in_sequence = self.runs_in_sequence()?;
-        Ok(if in_sequence { Scoring::AfterRollout } else { Scoring::Streamed })
+    #[must_use]
+    pub fn scoring(&self) -> Scoring {
+        if self.runs_in_sequence() { Scoring::AfterRollout } else { Scoring::Streamed }
     }
 
     /// Returns the default time at which the schedule's groups are trained on.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
-        let in_sequence = self.runs_in_sequence()?;
-        Ok(if in_sequence { GroupDelivery::WholeStep } else { GroupDelivery::default() })
+    #[must_use]
+    pub fn delivery(&self) -> GroupDelivery {
+        if self.runs_in_sequence() { GroupDelivery::WholeStep } else { GroupDelivery::default() }
     }
 
-    fn runs_in_sequence(&self) -> Result<bool, RecipeError> {
-        self.check_name()?;
-        Ok(self.schedules.in_sequence.contains(&self.name.as_str()))
+    fn runs_in_sequence(&self) -> bool {
+        self.schedules.in_sequence.contains(&self.name.as_str())
     }
 
     fn check_name(&self) -> Result<(), RecipeError> {

@@ -297,6 +297,28 @@ fn wrong_types_and_bounds_name_the_key() {
 }
 
 #[test]
+fn all_conflicts_are_reported_at_once() {
+    let overrides = [
+        "trainer.max_wall_time=soon",
+        "trainer.stall_timeout=later",
+        "actor.lr_scheduler_type=linear",
+        "schedule.name=dynamic",
+        "pipeline.reward=after_rollout",
+        "placement.kind=separate_pools",
+    ];
+    let error = read("", &overrides).expect_err("refused").to_string();
+    for key in [
+        "trainer.max_wall_time",
+        "trainer.stall_timeout",
+        "actor.lr_scheduler_type",
+        "pipeline.reward",
+        "placement.",
+    ] {
+        assert!(error.contains(&format!("key `{key}")), "{key}: {error}");
+    }
+}
+
+#[test]
 fn sizes_of_a_model_made_from_scratch_that_do_not_fit_name_the_key() {
     check_error(
         "",
