@@ -472,6 +472,28 @@ fn overriding_the_schedule_drops_the_keys_of_the_previous_one() {
 }
 
 #[test]
+fn unsetting_the_name_of_an_entry_drops_its_options() {
+    let default = read("", &[]).expect("valid").raw;
+    for (file, key) in [
+        ("[schedule]\nname = \"sorted\"\ngroup_size = 2", "schedule.name"),
+        ("[placement]\nkind = \"planner\"\nrule = \"predictive\"", "placement.kind"),
+        ("[placement]\nkind = \"own\"\noptions = { devices = 1 }", "placement.kind"),
+        ("[actor.policy_loss]\nloss_mode = \"own\"\nwidth = 2", "actor.policy_loss.loss_mode"),
+        ("[actor]\nstrategy = \"own\"\nstrategy_options = { a = 1 }", "actor.strategy"),
+        ("[rollout]\nengine = \"vllm\"\nservers = [\"http://a\"]", "rollout.engine"),
+    ] {
+        let recipe = read(file, &[&format!("{key}=null")]).unwrap_or_else(|e| panic!("{key}: {e}"));
+        assert_eq!(recipe.raw, default, "{key}");
+    }
+    let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
+    let same = read(file, &["schedule.name=null"]).expect("valid");
+    assert_eq!(same.raw.schedule.options.len(), 1, "the default is the same schedule");
+    let file = "[actor.policy_loss]\nloss_mode = \"vanilla\"\nwidth = 2";
+    let same = read(file, &["actor.policy_loss.loss_mode=null"]).expect("valid");
+    assert_eq!(same.raw.actor.policy_loss.options.len(), 1);
+}
+
+#[test]
 fn a_resolved_recipe_round_trips() {
     let recipe = read("[schedule]\nname = \"sync\"", &["trainer.seed=7"]).expect("valid");
     assert_eq!(read(&recipe.to_toml(), &[]).expect("valid").raw, recipe.raw);
