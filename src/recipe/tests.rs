@@ -3,7 +3,7 @@ mod rollout_correction;
 use expect_test::{Expect, expect};
 use rollpacker_operators::placement::Colocated;
 use rollpacker_operators::schedule::{Synchronous, sync};
-use rollpacker_stages::catalog::NoOptions;
+use rollpacker_stages::catalog::{CatalogError, NoOptions};
 use rollpacker_stages::rollout::Placement;
 
 use super::schedule::{ScheduleSection, ScheduleSize};
@@ -149,6 +149,25 @@ fn a_placement_of_the_program_may_have_the_name_of_a_simulated_one() {
     read(&placements).expect("valid");
     let error = read(&Placements::default()).expect_err("refused").to_string();
     assert!(error.contains("did you mean `time_sharing`?"), "{error}");
+}
+
+#[test]
+fn a_placement_is_checked_with_the_workers_of_the_run() {
+    let own = |_: NoOptions, context: PlacementContext| match context.kv_cache_tokens {
+        3_000_000 => Ok(Colocated::new(Placement { instances: 2, tensor_parallel: 1 })),
+        found => Err(CatalogError::start(format!("found {found}"))),
+    };
+    let placements = Placements::default().with("own", own);
+    let names = KnownNames {
+        schedules: &Schedules::default(),
+        placements: &placements,
+        others: &|_, _| Vec::new(),
+    };
+    let settings = "placement.kind = \"own\"\nrollout.kv_cache_tokens = 1_000_000";
+    let settings = settings.parse().expect("TOML");
+    let recipe = Recipe::from_settings(settings, Vec::new(), names, |run| run.workers = 3);
+    let recipe = recipe.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(recipe.placement_context(3).kv_cache_tokens, 3_000_000);
 }
 
 #[test]
