@@ -244,6 +244,10 @@ impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
         RoundPolicy::round_size(self)
     }
 
+    fn is_out_of_steps(&self) -> bool {
+        self.rounds_ref().remaining() == 0
+    }
+
     fn save(&self) -> Option<Vec<u8>> {
         Some(
             serde_json::to_vec(self).expect("invariant: the keys of every map are numbers or text"),

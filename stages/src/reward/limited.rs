@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn limits_that_let_no_call_begin_are_refused() {
-        let limited = |budgets| Limited::new(from_fn(|_: &Sample| 1.0), budgets).map(drop);
+        let limited = |budgets| Limited::new(from_fn(|_| Ok(1.0.into())), budgets).map(drop);
         limited(Budgets::default()).expect("no limits");
         let rate = Some(60.0);
         limited(Budgets { requests_per_minute: rate, ..Budgets::default() }).expect("a limit");

@@ -134,7 +134,8 @@ pub enum Violation {
         /// The step of the open round.
         step: Step,
     },
-    /// The run finishes although a prompt that was launched is neither admitted nor rejected.
+    /// The run finishes although a prompt that was launched is neither admitted nor rejected. In a resumed run, the prompt may have been
+    /// launched before: the schedule must restore it, or report that it [is out of steps](crate::schedule::Schedule::is_out_of_steps).
     #[error("it finishes, and the deferred prompt {prompt} was neither admitted nor rejected")]
     Lost {
         /// The id of the prompt.
