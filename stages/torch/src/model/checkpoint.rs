@@ -1,6 +1,7 @@
 //! Reads and writes the safetensors files of a model folder.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -180,19 +181,24 @@ impl TensorEntry {
     }
 }
 
-/// Writes `tensors` as float32 to `model.safetensors` in `folder`, in a format that transformers can load.
+/// Writes `tensors` as float32 to `model.safetensors` in `folder`, in a format that transformers can load. At most
+/// one serialized tensor is in memory at a time.
 pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), TorchError> {
     let path = folder.join(SINGLE_FILE);
-    let views: Vec<_> = tensors
-        .iter()
-        .map(|(name, tensor)| Ok((name, Values::of(tensor)?)))
-        .collect::<Result<_, TorchError>>()?;
+    let failure = RefCell::default();
+    let views = tensors.iter().map(|(name, tensor)| {
+        let shape = tensor.size().iter().map(|&size| size as usize).collect();
+        (name, Values { tensor, shape, failure: &failure })
+    });
     // transformers rejects a file whose metadata does not name a framework.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let file = NewFile::create(&path)?;
     safetensors::serialize_to_file(views, Some(metadata), file.temporary_path())
         .map_err(|error| ModelError::write(&path)(std::io::Error::other(error)))?;
-    Ok(file.finish()?)
+    match failure.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(file.finish()?),
+    }
 }
 
 /// Returns the paths of the weights files: `model.safetensors` if it exists or the folder has no index `model.safetensors.index.json`,
@@ -226,22 +232,15 @@ fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
     }
 }
 
-/// The values of a tensor, in the form that the safetensors writer expects.
-struct Values {
+/// A tensor whose values the safetensors writer requests when it writes them, so that one tensor at a time is serialized.
+struct Values<'a> {
+    tensor: &'a Tensor,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    /// The first error of a tensor of the file. The interface of the writer has no place for it.
+    failure: &'a RefCell<Option<TorchError>>,
 }
 
-impl Values {
-    fn of(tensor: &Tensor) -> Result<Self, TorchError> {
-        Ok(Self {
-            shape: tensor.size().iter().map(|&size| size as usize).collect(),
-            bytes: bytes(tensor)?,
-        })
-    }
-}
-
-impl View for Values {
+impl View for Values<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -249,9 +248,12 @@ impl View for Values {
         &self.shape
     }
     fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
+        Cow::Owned(bytes(self.tensor).unwrap_or_else(|error| {
+            self.failure.borrow_mut().get_or_insert(error);
+            Vec::new()
+        }))
     }
     fn data_len(&self) -> usize {
-        self.bytes.len()
+        self.shape.iter().product::<usize>() * Dtype::F32.bitsize() / 8
     }
 }
