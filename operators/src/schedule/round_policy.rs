@@ -182,7 +182,13 @@ fn settle<P: RoundPolicy>(policy: &mut P) {
     }
     match policy.next() {
         NextAction::Finish => policy.rounds().finish(),
-        NextAction::Round(upcoming) if policy.rounds().is_due() => policy.open(upcoming),
+        NextAction::Round(upcoming) if policy.rounds().is_due() => {
+            let step = policy.rounds().upcoming();
+            policy.open(upcoming);
+            if !policy.rounds().has_opened(step) {
+                policy.rounds().fail(Violation::NoPlan { step }.failure());
+            }
+        }
         NextAction::Round(_) | NextAction::Prompts => {}
     }
 }

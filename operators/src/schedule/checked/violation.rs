@@ -128,6 +128,13 @@ pub enum Violation {
         /// The lane of the replacement.
         found: Arc<str>,
     },
+    /// A [`RoundPolicy`](crate::schedule::round_policy::RoundPolicy) opens a round without a plan, or with a plan without prompts. Such a
+    /// round trains on nothing.
+    #[error("it opens step {} without a plan that has a prompt", .step.ordinal())]
+    NoPlan {
+        /// The step of the round.
+        step: Step,
+    },
     /// The run finishes although a round is open.
     #[error("it finishes before it closes step {}", .step.ordinal())]
     OpenAtFinish {
