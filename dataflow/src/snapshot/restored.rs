@@ -236,7 +236,6 @@ mod tests {
         let mut file = Vec::new();
         let mut writer = FileWriter::try_new(&mut file, &rows.schema()).expect("a file");
         writer.write(&rows).and_then(|()| writer.finish()).expect("written");
-        drop(writer);
         assert_eq!(decode(file.clone()).expect("valid"), [rows]);
         let mut refused = 0;
         for at in 0..file.len() {
