@@ -9,7 +9,8 @@ pub(crate) mod kind;
 pub(crate) mod origin;
 pub(crate) mod record;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -160,13 +161,32 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     })
 }
 
+thread_local! {
+    /// `true` while this thread runs the function of [`catch_panic`].
+    static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `read`, and returns the message of a panic as an error. For a reader of another crate that panics at damaged input.
+pub(crate) fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    let before = CATCHES_PANICS.replace(true);
+    // The function owns what it changes, and is dropped by the panic.
+    let result = std::panic::catch_unwind(AssertUnwindSafe(read));
+    CATCHES_PANICS.set(before);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default()
+    })
+}
+
 /// Makes a panic in any thread end the process with exit status 101, after the panic is reported.
 ///
 /// Binaries call this function, because a worker that unwinds would leave its peers waiting forever.
 pub fn stop_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        exit_now(101);
+        if !CATCHES_PANICS.get() {
+            report(panic);
+            exit_now(101);
+        }
     }));
 }
