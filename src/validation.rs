@@ -1,6 +1,6 @@
 //! Validates a policy by sampling and by greedy decoding, and returns the result as metrics.
 
-use anyhow::{Context, Error};
+use rollpacker_dataflow::fault::Fault;
 use rollpacker_operators::validate::{ValidationResult, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
@@ -11,7 +11,7 @@ use rollpacker_stages::train::Metrics;
 /// If the validation fails, or its thread panicked.
 pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
     let reply = validator.call(|| {}, move |validate| validate(&policy));
-    reply.wait_outcome().map_err(Error::msg).context("validation")
+    reply.wait_outcome().map_err(|error| Fault::of("validation", &error).into())
 }
 
 /// Returns the metrics of a validation that sampled `samples` responses to each prompt, and of a validation that decoded one response to

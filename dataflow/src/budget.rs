@@ -73,11 +73,11 @@ impl Budget {
         taken
     }
 
-    /// Adds `amount` free units: units that a producer has taken, or new units.
+    /// Adds `amount` free units: units that a producer has taken, or new units. The sums saturate at `usize::MAX`.
     pub fn release(&self, amount: usize) {
         let mut state = self.lock();
-        state.available += amount;
-        state.granted += amount;
+        state.available = state.available.saturating_add(amount);
+        state.granted = state.granted.saturating_add(amount);
         self.notify(&state);
     }
 
@@ -137,6 +137,13 @@ mod tests {
         budget.release(1);
         assert_eq!(budget.acquire(3), Some(1));
         assert_eq!((budget.granted(), budget.available()), (6, 0));
+    }
+
+    #[test]
+    fn an_unlimited_budget_stays_unlimited() {
+        let budget = Budget::new(usize::MAX);
+        budget.release(1);
+        assert_eq!((budget.granted(), budget.available()), (usize::MAX, usize::MAX));
     }
 
     #[test]

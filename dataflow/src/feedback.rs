@@ -14,6 +14,9 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::{Step, Steps};
 
+/// The maximum staleness, in steps. Each step of staleness is a policy that is in flight from the start.
+pub const MAX_STALENESS: u64 = 1 << 16;
+
 /// The open end of a feedback edge, to which the stream of new policies is connected.
 pub struct FeedbackEdge<'scope> {
     handle: Handle<'scope, Step, Batch>,
@@ -30,6 +33,9 @@ impl<'scope> FeedbackEdge<'scope> {
 /// stream of new policies to [`FeedbackEdge::connect`].
 ///
 /// `initial` is the policy that training starts from. The first `staleness + 1` steps sample with it.
+///
+/// # Panics
+/// If `staleness` is above [`MAX_STALENESS`].
 pub fn policies<'scope>(
     scope: Scope<'scope, Step>,
     staleness: u64,
@@ -43,7 +49,7 @@ pub fn policies<'scope>(
 /// policies of `made`, one each, in order. If `made` holds fewer policies, the first steps share its first policy.
 ///
 /// # Panics
-/// If `made` is empty.
+/// If `made` is empty, or `staleness` is above [`MAX_STALENESS`].
 pub fn policies_from<'scope>(
     scope: Scope<'scope, Step>,
     staleness: u64,
@@ -51,6 +57,7 @@ pub fn policies_from<'scope>(
     made: Vec<Batch>,
 ) -> (BatchStream<'scope>, FeedbackEdge<'scope>) {
     assert!(!made.is_empty(), "invariant: training starts from a policy");
+    assert!(staleness <= MAX_STALENESS, "expected a staleness of at most {MAX_STALENESS} steps");
     let (handle, later) = scope.feedback(Steps(staleness + 1));
     let last = made.len() as u64 - 1;
     let at_first = (0..=staleness).map(|step| {

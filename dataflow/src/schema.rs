@@ -153,6 +153,8 @@ pub mod column {
     pub const OPERATOR: &str = "operator";
     /// `Utf8`: the [origin](crate::fault::Origin) of an error.
     pub const ORIGIN: &str = "origin";
+    /// `Utf8`: the [kind](crate::fault::FaultKind) of an error.
+    pub const KIND: &str = "kind";
     /// `Boolean`: `true` if an error occurred in the step of its row, `false` if it belongs to no step.
     pub const IN_STEP: &str = "in_step";
     /// `UInt32`: a worker of the graph: the sender of a notice or a part of a snapshot, the receiver of a request, a text or a decision, or
@@ -364,6 +366,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),
         required(ORIGIN, DataType::Utf8),
+        required(KIND, DataType::Utf8),
         required(IN_STEP, DataType::Boolean),
         Field::new(PROMPT_ID, DataType::UInt64, true),
         Field::new(SAMPLE, DataType::UInt32, true),

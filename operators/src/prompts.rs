@@ -13,7 +13,8 @@ use crate::wire::columns::shared_lists;
 /// A prompt, ready to be launched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptRow {
-    /// The position of the prompt in the reading order of the run, from 0 and counted over all epochs.
+    /// The position of the prompt in the reading order of the run, from 0 and counted over all epochs. A source of prompts emits ascending
+    /// ids.
     pub prompt: PromptId,
     /// The epoch in which the prompt was read, from 0.
     pub epoch: u32,

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::{CallError, Reply, ServiceThread};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin, faults_batch};
+use rollpacker_dataflow::fault::{Fault, FaultKind, HasOrigin, Origin, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -90,6 +90,13 @@ impl HasOrigin for ValidationError {
             Self::Reward { error, .. } => error.origin(),
             Self::Record { .. } => Origin::Environment,
             Self::OtherWorker => Origin::Program,
+        }
+    }
+
+    fn kind(&self) -> FaultKind {
+        match self {
+            Self::Engine(error) => error.kind(),
+            _ => FaultKind::Failure,
         }
     }
 }

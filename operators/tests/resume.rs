@@ -768,6 +768,35 @@ fn a_completed_run_is_extended() {
     }
 }
 
+/// The last round of a run that is resumed with fewer steps rejects prompts whose responses it has paused.
+#[test]
+fn a_resumed_run_drops_the_responses_of_rejected_prompts() {
+    let folder = folder();
+    let run = |total_steps| {
+        let config = partial::Config {
+            prompts: P0,
+            responses: R0,
+            oversubscription: 3.0,
+            max_versions: 3,
+            total_steps,
+        };
+        Run::of(&Partial::new(config).expect("valid").into(), 0)
+    };
+    let kept = || -> usize {
+        let restored = open(folder.path()).latest().expect("readable").restored.expect("one");
+        restored.rows("rollout").expect("rows").iter().map(|(_, rows)| rows.num_rows()).sum()
+    };
+    let first = run(None);
+    first.stop.set_deadline_check(|step| step <= Step(0));
+    first.go(folder.path(), None).expect("no fault");
+    let shortened = run(Some(2)).go(folder.path(), None).expect("no fault");
+    let decided = || shortened.iter().flat_map(|result| &result.decisions);
+    assert!(decided().any(|decision| decision.contains(" reject ")));
+    assert!(kept() > 0, "the snapshot was taken before the rejections had an effect");
+    run(Some(3)).go(folder.path(), None).expect("no fault");
+    assert_eq!(kept(), 0);
+}
+
 /// A schedule that decides nothing and cannot be saved.
 #[derive(Default)]
 struct Unsaved(Vec<Decision>);

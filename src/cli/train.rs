@@ -8,6 +8,7 @@ use std::rc::Rc;
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
+use rollpacker_dataflow::fault::{Fault, FaultKind};
 use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
@@ -182,7 +183,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     match cluster {
         None => match train(&recipe, session, snapshots, None, &stop) {
             Ok(report) => report.report(),
-            Err(error) => match exit_status(&error) {
+            Err(error) => match exit_status(fault_kind(&error)) {
                 Some(status) => {
                     terminal::error(&error);
                     Ok(ExitCode::from(status))
@@ -196,15 +197,24 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Returns the exit status of a run that ended with `error`; `None` for a failure.
-pub(super) fn exit_status(error: &anyhow::Error) -> Option<u8> {
+/// Returns the kind of the fault that `error` becomes.
+pub(super) fn fault_kind(error: &anyhow::Error) -> FaultKind {
     // The engine checks its options when it starts. Processes other than the first open the snapshots when they start.
     if error.is::<RecipeError>() || error.is::<RunSnapshotsError>() {
-        Some(BAD_INPUT)
+        FaultKind::BadInput
     } else if error.is::<ServersUnavailable>() {
-        Some(ENDED_EARLY)
+        FaultKind::Unavailable
     } else {
-        None
+        error.downcast_ref().map_or(FaultKind::Failure, |fault: &Fault| fault.kind)
+    }
+}
+
+/// Returns the exit status of a run that ended with a fault of this kind; `None` for a failure.
+pub(super) fn exit_status(kind: FaultKind) -> Option<u8> {
+    match kind {
+        FaultKind::BadInput => Some(BAD_INPUT),
+        FaultKind::Unavailable => Some(ENDED_EARLY),
+        FaultKind::Failure => None,
     }
 }
 

@@ -1,14 +1,14 @@
 //! `rollpacker train` with several workers.
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
-use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
+use rollpacker_dataflow::fault::{Fault, FaultKind, HasOrigin, Origin};
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
 
-use super::train::{TrainingReport, exit_status, train};
+use super::train::{TrainingReport, exit_status, fault_kind, train};
 use super::{BAD_INPUT, failed};
 use crate::recipe::Recipe;
 use crate::run_folder::RunFolder;
@@ -36,22 +36,12 @@ impl Workers {
         let (facts, note) = (self.facts(), self.snapshots.note());
         let (inputs, process) = (session.shared_inputs(), cluster.process());
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
-        // A fault does not carry the exit status of the error that it was made from.
-        let status = Arc::new(OnceLock::new());
-        let first_status = Arc::clone(&status);
         let ended = cluster.run(&facts, &note, move |handle| {
             let snapshots = match process {
                 0 => Ok(self.snapshots.clone()),
                 _ => self.join_snapshots(&joined, handle.note()),
             };
-            snapshots.and_then(|snapshots| self.worker(&inputs, snapshots, handle)).map_err(
-                |error| {
-                    if let Some(status) = exit_status(&error) {
-                        first_status.get_or_init(|| status);
-                    }
-                    fault(error)
-                },
-            )
+            snapshots.and_then(|snapshots| self.worker(&inputs, snapshots, handle)).map_err(fault)
         });
         match ended {
             Ok(reports) => {
@@ -64,7 +54,7 @@ impl Workers {
                     other => other.to_string(),
                 };
                 terminal::warn(&format!("error: {message}"));
-                Ok(exit_code(&error, status.get().copied()))
+                Ok(exit_code(&error))
             }
         }
     }
@@ -118,30 +108,20 @@ impl Observer for Silent {
     fn step(&mut self, _report: StepReport) {}
 }
 
-/// Returns the origin of an error with the exit status `status`.
-fn origin(status: Option<u8>) -> Origin {
-    match status {
-        Some(BAD_INPUT) => Origin::User,
-        Some(_) => Origin::Environment,
-        None => Origin::Program,
-    }
-}
-
+/// Returns the fault that reports `error` to all processes.
 fn fault(error: anyhow::Error) -> Fault {
-    let origin = origin(exit_status(&error));
-    error
-        .downcast()
-        .unwrap_or_else(|error| Fault::new("worker", origin, terminal::with_causes(&error)))
+    let kind = fault_kind(&error);
+    let origin = match kind {
+        FaultKind::BadInput => Origin::User,
+        FaultKind::Unavailable => Origin::Environment,
+        FaultKind::Failure => Origin::Program,
+    };
+    let new = |error: anyhow::Error| Fault::new("worker", origin, terminal::with_causes(&error));
+    Fault { kind, ..error.downcast().unwrap_or_else(new) }
 }
 
-/// Returns the exit status of a run that ended with `error`, and prints advice for a failure. `status` is the exit status of the first
-/// worker error of this process that has one. It is ignored if the run ended with a fault of another origin.
-fn exit_code(error: &ClusterError, status: Option<u8>) -> ExitCode {
-    if let (ClusterError::Fault(fault), Some(status)) = (error, status)
-        && fault.origin == origin(Some(status))
-    {
-        return ExitCode::from(status);
-    }
+/// Returns the exit status of a run that ended with `error`, and prints advice for a failure.
+fn exit_code(error: &ClusterError) -> ExitCode {
     match error {
         ClusterError::Read { .. }
         | ClusterError::Address { .. }
@@ -151,8 +131,10 @@ fn exit_code(error: &ClusterError, status: Option<u8>) -> ExitCode {
         | ClusterError::Mismatch { .. } => ExitCode::from(BAD_INPUT),
         ClusterError::Missing { .. }
         | ClusterError::Connection { .. }
-        | ClusterError::System { .. }
-        | ClusterError::Fault(_) => failed(error.origin()),
+        | ClusterError::System { .. } => failed(error.origin()),
+        ClusterError::Fault(fault) => {
+            exit_status(fault.kind).map_or_else(|| failed(fault.origin), ExitCode::from)
+        }
         // The message has the advice.
         ClusterError::Lost(_) => ExitCode::FAILURE,
     }
@@ -166,18 +148,22 @@ mod tests {
     use crate::recipe::error::out_of_bounds;
 
     #[test]
-    fn several_workers_end_with_the_status_of_one_worker() {
+    fn all_processes_end_with_the_status_of_the_error() {
         let lost = Fault::new("rollout", Origin::Environment, "no server answers");
+        let unavailable = Fault { kind: FaultKind::Unavailable, ..lost.clone() };
         let errors = [
             (anyhow::Error::from(out_of_bounds("rollout.n", "1", 0)), Some(BAD_INPUT)),
             (anyhow::Error::from(lost.clone()).context(ServersUnavailable), Some(ENDED_EARLY)),
+            (anyhow::Error::from(unavailable), Some(ENDED_EARLY)),
             (anyhow::Error::from(lost), None),
             (anyhow::anyhow!("the disk is full"), None),
         ];
         for (error, expected) in errors {
-            let status = exit_status(&error);
-            assert_eq!(status, expected, "{error:#}");
-            let code = exit_code(&ClusterError::Fault(fault(error)), status);
+            assert_eq!(exit_status(fault_kind(&error)), expected, "{error:#}");
+            // Another process receives the fault as a message.
+            let message = serde_json::to_string(&fault(error)).expect("JSON");
+            let fault = serde_json::from_str(&message).expect("a fault");
+            let code = exit_code(&ClusterError::Fault(fault));
             let expected = expected.map_or(ExitCode::FAILURE, ExitCode::from);
             assert_eq!(format!("{code:?}"), format!("{expected:?}"));
         }

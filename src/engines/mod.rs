@@ -64,20 +64,8 @@ pub(crate) struct StartedEngine {
     pub(crate) engine: Box<dyn RolloutEngine>,
     /// The measurements of the torch engine; `None` for other engines.
     pub(crate) measurements: Option<EngineMeasurements>,
-    /// The reports of an engine over servers; `None` for other engines.
-    pub(crate) servers: Option<ServerReports>,
-}
-
-/// The functions through which an engine over servers reports its metrics and its failure.
-#[cfg_attr(
-    not(feature = "servers"),
-    allow(dead_code, reason = "only engines over servers have it")
-)]
-pub(crate) struct ServerReports {
-    /// A function that returns the metrics since its previous call.
-    pub(crate) metrics: MetricSource,
-    /// A function that returns `true` if the engine failed because no server was available for `rollout.server_timeout`.
-    pub(crate) is_unavailable: Box<dyn Fn() -> bool>,
+    /// The metrics of an engine over servers; `None` for other engines.
+    pub(crate) server_metrics: Option<MetricSource>,
 }
 
 /// The error of a run that ended, or could not start, because no inference server was available. The run can be resumed from its last
@@ -199,7 +187,7 @@ impl EngineStarter {
     ) -> Self {
         let start = move |context| {
             let engine = Box::new(start(context)?);
-            Ok(StartedEngine { engine, measurements: None, servers: None })
+            Ok(StartedEngine { engine, measurements: None, server_metrics: None })
         };
         Self { start: Arc::new(start), is_torch: false }
     }

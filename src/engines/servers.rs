@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::forward::{canary_tokens, score};
 use super::{
-    EngineContext, EnginePurpose, EngineStarter, ServerReports, ServersUnavailable, StartedEngine,
+    EngineContext, EnginePurpose, EngineStarter, MetricSource, ServersUnavailable, StartedEngine,
     launch, torch,
 };
 use crate::recipe::Serve;
@@ -164,12 +164,13 @@ fn start(
     let source = TrainedWeights { store: weights, decoder: Arc::new(Mutex::new(decoder)) };
     let engine =
         ServersEngine::start(config, Box::new(source), detokenize, clock).map_err(start_error)?;
-    let servers = Some(server_reports(engine.measurements(), fleet.as_ref().map(Fleet::restarts)));
+    let restarts = fleet.as_ref().map(Fleet::restarts);
+    let server_metrics = Some(server_metrics(engine.measurements(), restarts));
     let engine = match fleet {
         Some(fleet) => engine.with_fleet(fleet),
         None => engine,
     };
-    Ok(StartedEngine { engine: Box::new(engine), measurements: None, servers })
+    Ok(StartedEngine { engine: Box::new(engine), measurements: None, server_metrics })
 }
 
 fn config(
@@ -245,18 +246,14 @@ fn start_error(error: StartError) -> anyhow::Error {
     }
 }
 
-fn server_reports(measurements: Measurements, restarts: Option<Restarts>) -> ServerReports {
-    let read = measurements.clone();
+fn server_metrics(measurements: Measurements, restarts: Option<Restarts>) -> MetricSource {
     let metrics = move || {
         let restarts = restarts.as_ref().map(|restarts| restarts.take() as f64);
         let restarts = restarts.map(|restarts| ("rollout/server_restarts", restarts));
-        let metrics = read.take().metrics().into_iter().chain(restarts);
+        let metrics = measurements.take().metrics().into_iter().chain(restarts);
         metrics.map(|(name, value)| (name.to_owned(), value)).collect()
     };
-    ServerReports {
-        metrics: Box::new(metrics),
-        is_unavailable: Box::new(move || measurements.is_unavailable()),
-    }
+    Box::new(metrics)
 }
 
 /// The weights that the trainer publishes, and a model to write and score them.

@@ -33,7 +33,7 @@ pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
     Ok(StartedEngine {
         engine: Box::new(engine),
         measurements: Some(EngineMeasurements { live, colocated }),
-        servers: None,
+        server_metrics: None,
     })
 }
 

@@ -38,6 +38,7 @@ use crate::recipe::error::RecipeError;
 /// ```
 /// use rollpacker::placements::Placements;
 /// use rollpacker::prelude::*;
+/// use rollpacker::stages::catalog::CatalogError;
 /// use rollpacker::stages::rollout::Placement;
 /// use serde::Deserialize;
 ///
@@ -49,7 +50,10 @@ use crate::recipe::error::RecipeError;
 ///
 /// // Some devices always generate and the others always train.
 /// let placements = Placements::default().with("pool", |options: PoolOptions, context| {
-///     let instances = context.devices - options.training_devices;
+///     let found = options.training_devices;
+///     let instances = context.devices.checked_sub(found).filter(|left| *left > 0).ok_or_else(|| {
+///         CatalogError::out_of_range("training_devices", "less than rollout.instances", found)
+///     })?;
 ///     let rollout = Placement { instances, tensor_parallel: 1 };
 ///     Ok(Separate::new(rollout, options.training_devices))
 /// });

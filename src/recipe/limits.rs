@@ -4,6 +4,7 @@
 //! more threads than a system grants, and that a typing error is reported with its key. [`memory`](crate::memory) checks that a run fits
 //! into the memory of this machine.
 
+pub(crate) use rollpacker_dataflow::feedback::MAX_STALENESS;
 use toml::{Table, Value};
 
 use super::error::{Number, RecipeError, out_of_bounds};
@@ -14,8 +15,6 @@ pub(crate) const MAX_THREADS: usize = 1024;
 pub(crate) const MAX_REWARD_THREADS: usize = 4096;
 /// Maximum number of steps, epochs and updates.
 pub(crate) const MAX_STEPS: u64 = 1_000_000_000;
-/// Maximum staleness, in steps.
-pub(crate) const MAX_STALENESS: u64 = 1 << 16;
 /// Maximum number of prompts of a step, and of an update.
 pub(crate) const MAX_PROMPTS: usize = 1 << 24;
 /// Maximum number of responses to a prompt.

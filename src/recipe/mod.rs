@@ -154,23 +154,33 @@ impl RawRecipe {
     ///
     /// # Errors
     /// If settings conflict, with at most one error for each check, or if `trainer.stall_timeout` or `trainer.max_wall_time` is not a valid
-    /// duration. Conflicts that involve the schedule or the placement are only reported if both can be built.
+    /// duration. All errors are reported together. Conflicts that involve the schedule or the placement are only reported if it can be
+    /// built.
     fn resolve(self) -> Result<Recipe, RecipeError> {
         let mut errors = self.conflicts();
         let placement = or_default(self.live_placement().map(Some), &mut errors);
         let schedule = or_default(self.build_schedule().map(Some), &mut errors);
         let mut trainer = self.trainer_config(&mut errors);
-        let scoring = self.pipeline.scoring(&self.schedule)?;
+        let scoring = self.pipeline.scoring(&self.schedule);
         let gradient = or_default(self.pipeline.delivery(&self.schedule), &mut errors);
-        let (Some(placement), Some(schedule)) = (placement, schedule) else {
+        let run = &self.trainer;
+        let stall_timeout =
+            or_default(run.stall_timeout.nanos("trainer.stall_timeout"), &mut errors);
+        let max_wall_time = run.max_wall_time.as_ref();
+        let max_wall_time = max_wall_time.map(|limit| limit.nanos("trainer.max_wall_time"));
+        let max_wall_time = or_default(max_wall_time.transpose(), &mut errors);
+        if let Some(schedule) = &schedule {
+            errors.extend(schedule::check_scoring(&**schedule, scoring).err());
+        }
+        if let Some(placement) = &placement {
+            errors.extend(self.check_streams(&**placement, scoring, gradient).err());
+        }
+        let (Some(placement), Some(schedule), []) = (placement, schedule, &errors[..]) else {
             return Err(combine_errors(errors));
         };
-        errors.extend(schedule::check_scoring(&*schedule, scoring).err());
-        errors.extend(self.check_streams(&*placement, scoring, gradient).err());
-        reject(errors)?;
         trainer.threads = self.trainer_threads(&*placement);
         trainer.old_logprobs = self.old_logprobs(&*schedule);
-        let (data, run) = (&self.data, &self.trainer);
+        let data = &self.data;
         Ok(Recipe {
             data: data.clone(),
             train_data: self.dataset(&data.train_files, data.train_max_samples, data.shuffle),
@@ -197,10 +207,8 @@ impl RawRecipe {
             run: run.clone(),
             test_freq: u64::try_from(run.test_freq).unwrap_or(0),
             save_freq: u64::try_from(run.save_freq).unwrap_or(0),
-            stall_timeout: run.stall_timeout.nanos("trainer.stall_timeout")?,
-            max_wall_time: (run.max_wall_time.as_ref())
-                .map(|limit| limit.nanos("trainer.max_wall_time"))
-                .transpose()?,
+            stall_timeout,
+            max_wall_time,
             tensorboard: run.logger.iter().any(|logger| logger == "tensorboard"),
             sft: self.sft.clone(),
             raw: self,

@@ -6,11 +6,8 @@ use super::error::{RecipeError, out_of_bounds};
 use super::{limits, raw, schedule};
 
 impl raw::Pipeline {
-    pub(crate) fn scoring(
-        &self,
-        schedule: &schedule::ScheduleSection,
-    ) -> Result<Scoring, RecipeError> {
-        self.reward.map_or_else(|| schedule.scoring(), Ok)
+    pub(crate) fn scoring(&self, schedule: &schedule::ScheduleSection) -> Scoring {
+        self.reward.unwrap_or_else(|| schedule.scoring())
     }
 
     pub(crate) fn delivery(
@@ -18,7 +15,7 @@ impl raw::Pipeline {
         schedule: &schedule::ScheduleSection,
     ) -> Result<GroupDelivery, RecipeError> {
         let delivery = match self.gradient {
-            None => schedule.delivery()?,
+            None => schedule.delivery(),
             Some(raw::Gradient::Streamed) => GroupDelivery::default(),
             Some(raw::Gradient::Once) => GroupDelivery::Once,
             Some(raw::Gradient::WholeStep) => GroupDelivery::WholeStep,

@@ -23,12 +23,14 @@ impl RawRecipe {
     /// # Errors
     /// If an option is out of bounds, or the rest of the recipe does not allow the placement.
     pub(super) fn live_placement(&self) -> Result<Arc<dyn LivePlacement>, RecipeError> {
-        let (kind, context) = (self.placement.kind.as_str(), self.placement_context());
+        // The workers of one process. A run of several processes checks the placement again when it begins.
+        let workers = self.trainer.workers;
+        let (kind, context) = (self.placement.kind.as_str(), self.placement_context(workers));
         let has_profile = self.rollout.profile.is_some();
         let check = self.placement.read_options()?;
         let placement = check(&PlacementInputs { kind, context, has_profile })?;
         // The policy is built here only to check its options. The run builds its own.
-        placement.policy(LiveRun { context, workers: 1, monitor: None })?;
+        placement.policy(LiveRun { context, workers, monitor: None })?;
         Ok(placement)
     }
 
@@ -72,12 +74,12 @@ impl RawRecipe {
         Err(out_of_bounds(key, expected, written.unwrap_or_else(default)))
     }
 
-    /// Returns the context from which the placement policy of a single worker is built.
-    fn placement_context(&self) -> PlacementContext {
+    /// Returns the context from which the placement policy of a run with `workers` workers is built.
+    fn placement_context(&self, workers: usize) -> PlacementContext {
         PlacementContext {
             devices: self.rollout.instances,
             threads_per_device: self.rollout.threads_per_instance,
-            kv_cache_tokens: self.rollout.kv_cache_tokens,
+            kv_cache_tokens: self.rollout.kv_cache_tokens.saturating_mul(workers),
             max_response_length: self.data.max_response_length,
             staleness: self.algorithm.staleness,
             tensor_parallel: 1,
@@ -207,9 +209,7 @@ impl Recipe {
     /// the workers. All other values describe one worker.
     #[must_use]
     pub fn placement_context(&self, workers: usize) -> PlacementContext {
-        let of_one = self.raw.placement_context();
-        let kv_cache_tokens = of_one.kv_cache_tokens.saturating_mul(workers);
-        PlacementContext { kv_cache_tokens, ..of_one }
+        self.raw.placement_context(workers)
     }
 
     #[cfg(feature = "torch")]

@@ -184,13 +184,13 @@ pub(crate) fn check_scoring(schedule: &dyn Schedule, scoring: Scoring) -> Result
     Ok(())
 }
 
-/// Removes the keys of the schedule `previous` from a section that now names another schedule, so that overriding the name suffices to
+/// Removes the keys of the schedule `previous` from a section that now names another schedule or the default, so that overriding the name suffices to
 /// change the schedule. Keys that the new schedule also has are kept.
 ///
 /// Only the keys of built-in schedules are known here. Any other key belongs to `previous` if that schedule is not built in. Otherwise the
 /// key is a mistake, and stays in the section so that it is reported.
 pub(super) fn drop_keys_of(previous: &str, section: &mut Table) {
-    let name = section.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = section.get("name").and_then(Value::as_str).unwrap_or(DEFAULT).to_owned();
     if name == previous {
         return;
     }
@@ -236,26 +236,19 @@ impl ScheduleSection {
     }
 
     /// Returns the default time at which the schedule's responses are scored.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        let in_sequence = self.runs_in_sequence()?;
-        Ok(if in_sequence { Scoring::AfterRollout } else { Scoring::Streamed })
+    #[must_use]
+    pub fn scoring(&self) -> Scoring {
+        if self.runs_in_sequence() { Scoring::AfterRollout } else { Scoring::Streamed }
     }
 
     /// Returns the default time at which the schedule's groups are trained on.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
-        let in_sequence = self.runs_in_sequence()?;
-        Ok(if in_sequence { GroupDelivery::WholeStep } else { GroupDelivery::default() })
+    #[must_use]
+    pub fn delivery(&self) -> GroupDelivery {
+        if self.runs_in_sequence() { GroupDelivery::WholeStep } else { GroupDelivery::default() }
     }
 
-    fn runs_in_sequence(&self) -> Result<bool, RecipeError> {
-        self.check_name()?;
-        Ok(self.schedules.in_sequence.contains(&self.name.as_str()))
+    fn runs_in_sequence(&self) -> bool {
+        self.schedules.in_sequence.contains(&self.name.as_str())
     }
 
     fn check_name(&self) -> Result<(), RecipeError> {

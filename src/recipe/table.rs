@@ -212,11 +212,32 @@ fn parts_of_key(key: &str) -> Option<Vec<&str>> {
     }
 }
 
-/// Removes a key if its section exists.
+/// The key that names the schedule. Its options are the other keys of its section.
+const SCHEDULE_NAME: &str = "schedule.name";
+
+/// The keys that name an entry of a catalog, each with the keys of its section that set the entry's options. Without such keys, all other
+/// keys of the section are options.
+const ENTRIES: [(&str, &[&str]); 5] = [
+    ("actor.policy_loss.loss_mode", &[]),
+    ("actor.strategy", &["strategy_options"]),
+    ("pipeline.placement", &["placement_options"]),
+    ("placement.kind", &[]),
+    ("rollout.engine", &["engine_options", "serve", "server_timeout", "servers"]),
+];
+
+/// Removes a key if its section exists. With the name of a catalog entry, removes the options of the entry, unless the default is the same
+/// entry.
 fn unset(table: &mut Table, path: &[&str], key: &str) {
     let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
-    if let Some(section) = section {
-        section.remove(key);
+    let Some(section) = section else { return };
+    let Some(previous) = section.remove(key) else { return };
+    let dotted = [path, &[key]].concat().join(".");
+    if dotted == SCHEDULE_NAME {
+        return schedule::drop_keys_of(previous.as_str().unwrap_or_default(), section);
+    }
+    let Some((_, options)) = ENTRIES.iter().find(|(name, _)| *name == dotted) else { return };
+    if Recipe::default_settings().get(&dotted) != Some(&previous.to_string()) {
+        section.retain(|key, _| !options.is_empty() && !options.contains(&key));
     }
 }
 
@@ -234,7 +255,7 @@ pub(crate) fn override_key<T: keys::Sections>(
 /// Applies one override, `section.key=value`, to a table.
 ///
 /// A part of the key in quotes may contain dots and equals signs: `reward.routes."a.b"=math`. The value is parsed as TOML and falls back to
-/// a plain string. `null` unsets the key. Sections that do not exist are created. Overriding `schedule.name` drops the keys of the previous
+/// a plain string. `null` unsets the key, and with the name of a catalog entry also the options of the entry. Sections that do not exist are created. Overriding `schedule.name` drops the keys of the previous
 /// schedule that the new schedule does not have. Returns an error if the text is not of this form, or if a part of the key before the last
 /// one is not a table.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
@@ -259,7 +280,7 @@ pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> 
         };
     }
     let previous = section.insert(last.to_owned(), value);
-    if key == "schedule.name" {
+    if key == SCHEDULE_NAME {
         let previous = previous.as_ref().and_then(Value::as_str);
         schedule::drop_keys_of(previous.unwrap_or(schedule::DEFAULT), section);
     }

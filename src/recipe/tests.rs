@@ -3,7 +3,7 @@ mod rollout_correction;
 use expect_test::{Expect, expect};
 use rollpacker_operators::placement::Colocated;
 use rollpacker_operators::schedule::{Synchronous, sync};
-use rollpacker_stages::catalog::NoOptions;
+use rollpacker_stages::catalog::{CatalogError, NoOptions};
 use rollpacker_stages::rollout::Placement;
 
 use super::schedule::{ScheduleSection, ScheduleSize};
@@ -152,6 +152,25 @@ fn a_placement_of_the_program_may_have_the_name_of_a_simulated_one() {
 }
 
 #[test]
+fn a_placement_is_checked_with_the_workers_of_the_run() {
+    let own = |_: NoOptions, context: PlacementContext| match context.kv_cache_tokens {
+        3_000_000 => Ok(Colocated::new(Placement { instances: 2, tensor_parallel: 1 })),
+        found => Err(CatalogError::start(format!("found {found}"))),
+    };
+    let placements = Placements::default().with("own", own);
+    let names = KnownNames {
+        schedules: &Schedules::default(),
+        placements: &placements,
+        others: &|_, _| Vec::new(),
+    };
+    let settings = "placement.kind = \"own\"\nrollout.kv_cache_tokens = 1_000_000";
+    let settings = settings.parse().expect("TOML");
+    let recipe = Recipe::from_settings(settings, Vec::new(), names, |run| run.workers = 3);
+    let recipe = recipe.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(recipe.placement_context(3).kv_cache_tokens, 3_000_000);
+}
+
+#[test]
 fn a_recorded_recipe_has_no_credentials() {
     let text = r#"
         [reward]
@@ -294,6 +313,28 @@ fn wrong_types_and_bounds_name_the_key() {
         ],
     );
     check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+}
+
+#[test]
+fn all_conflicts_are_reported_at_once() {
+    let overrides = [
+        "trainer.max_wall_time=soon",
+        "trainer.stall_timeout=later",
+        "actor.lr_scheduler_type=linear",
+        "schedule.name=dynamic",
+        "pipeline.reward=after_rollout",
+        "placement.kind=separate_pools",
+    ];
+    let error = read("", &overrides).expect_err("refused").to_string();
+    for key in [
+        "trainer.max_wall_time",
+        "trainer.stall_timeout",
+        "actor.lr_scheduler_type",
+        "pipeline.reward",
+        "placement.",
+    ] {
+        assert!(error.contains(&format!("key `{key}")), "{key}: {error}");
+    }
 }
 
 #[test]
@@ -447,6 +488,28 @@ fn overriding_the_schedule_drops_the_keys_of_the_previous_one() {
     assert!(recipe.raw.schedule.options.is_empty());
     let same = read(file, &["schedule.name=tail_batching"]).expect("valid");
     assert_eq!(same.raw.schedule.options.len(), 1);
+}
+
+#[test]
+fn unsetting_the_name_of_an_entry_drops_its_options() {
+    let default = read("", &[]).expect("valid").raw;
+    for (file, key) in [
+        ("[schedule]\nname = \"sorted\"\ngroup_size = 2", "schedule.name"),
+        ("[placement]\nkind = \"planner\"\nrule = \"predictive\"", "placement.kind"),
+        ("[placement]\nkind = \"own\"\noptions = { devices = 1 }", "placement.kind"),
+        ("[actor.policy_loss]\nloss_mode = \"own\"\nwidth = 2", "actor.policy_loss.loss_mode"),
+        ("[actor]\nstrategy = \"own\"\nstrategy_options = { a = 1 }", "actor.strategy"),
+        ("[rollout]\nengine = \"vllm\"\nservers = [\"http://a\"]", "rollout.engine"),
+    ] {
+        let recipe = read(file, &[&format!("{key}=null")]).unwrap_or_else(|e| panic!("{key}: {e}"));
+        assert_eq!(recipe.raw, default, "{key}");
+    }
+    let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
+    let same = read(file, &["schedule.name=null"]).expect("valid");
+    assert_eq!(same.raw.schedule.options.len(), 1, "the default is the same schedule");
+    let file = "[actor.policy_loss]\nloss_mode = \"vanilla\"\nwidth = 2";
+    let same = read(file, &["actor.policy_loss.loss_mode=null"]).expect("valid");
+    assert_eq!(same.raw.actor.policy_loss.options.len(), 1);
 }
 
 #[test]

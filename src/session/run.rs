@@ -10,7 +10,7 @@ use crate::run_result::{RunResult, SkippedCounts};
 use crate::validation::validate;
 use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::cluster::WorkerHandle;
-use rollpacker_dataflow::fault::WithOrigin;
+use rollpacker_dataflow::fault::{FaultKind, WithOrigin};
 use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::curriculum::{Curriculum, CurriculumStage};
@@ -117,13 +117,12 @@ impl Session {
         begin: RunStart,
         stop: &Stop,
     ) -> anyhow::Result<()> {
-        let StartedEngine { engine, measurements, servers } =
+        let StartedEngine { engine, measurements, server_metrics } =
             self.inputs.engine.start(self.inputs.training_engine()?)?;
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let placement = placement::policy(&self.inputs.recipe, workers, self.monitor.clone())?;
         let (live, colocated_use) = measurements.map(|all| (all.live, all.colocated)).unzip();
-        let (server_metrics, is_unavailable) =
-            servers.map(|servers| (servers.metrics, servers.is_unavailable)).unzip();
+        let snapshots = self.snapshot_plan(server_metrics.is_some());
         let observer = EngineObserver {
             observer,
             server_metrics,
@@ -133,16 +132,14 @@ impl Session {
             placement: placement.as_ref().map(LoggedPolicy::log),
         };
         let pipeline = self.pipeline(engine, placement, trainer, validator, begin, stop)?;
-        let pipeline = pipeline.snapshots(self.snapshot_plan(is_unavailable.is_some())).build()?;
+        let pipeline = pipeline.snapshots(snapshots).build()?;
         let ran = match handle {
             None => pipeline.run(observer),
             Some(handle) => pipeline.run_worker(handle, observer),
         };
-        ran.map_err(|error| match is_unavailable {
-            Some(is_unavailable) if is_unavailable() => {
-                anyhow::Error::from(error).context(ServersUnavailable)
-            }
-            _ => error.into(),
+        ran.map_err(|error| match error.kind {
+            FaultKind::Unavailable => anyhow::Error::from(error).context(ServersUnavailable),
+            FaultKind::BadInput | FaultKind::Failure => error.into(),
         })
     }
 

@@ -60,23 +60,23 @@ impl RawJob {
     }
 
     /// Returns `true` if a judge takes its share of the GPUs of the rollout while responses are generated.
-    pub(super) fn judges_beside_rollout(&self) -> Result<bool, RecipeError> {
+    pub(super) fn judges_beside_rollout(&self) -> bool {
         let shares = self.tasks.judge > 0.0 && self.judge() == Judge::Colocated;
-        Ok(shares && self.scoring()? == Scoring::Streamed)
+        shares && self.scoring() == Scoring::Streamed
     }
 
     /// Returns the mode of the sandbox's time limits. With scoring after the rollout, limits are fixed by default, because no execution
     /// time of a task is known when its responses are scored.
-    pub(super) fn timeout(&self) -> Result<LimitMode, RecipeError> {
-        let default = match self.scoring()? {
+    pub(super) fn timeout(&self) -> LimitMode {
+        let default = match self.scoring() {
             Scoring::AfterRollout => LimitMode::Fixed,
             Scoring::Streamed => self.defaults().timeout,
         };
-        Ok(self.tasks.timeout.unwrap_or(default))
+        self.tasks.timeout.unwrap_or(default)
     }
 
     /// Returns the time at which responses are scored: as the job sets it, or the default of its schedule.
-    pub(super) fn scoring(&self) -> Result<Scoring, RecipeError> {
+    pub(super) fn scoring(&self) -> Scoring {
         self.overlap().scoring(&self.schedule)
     }
 

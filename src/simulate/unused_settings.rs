@@ -34,14 +34,14 @@ impl RawJob {
             let key = "pipeline.placement_options";
             return Err(out_of_bounds(key, expected, format!("`{}`", options.join("`, `"))));
         }
-        if self.scoring()? == Scoring::AfterRollout
+        if self.scoring() == Scoring::AfterRollout
             && self.tasks.timeout == Some(LimitMode::Adaptive)
         {
             let expected =
                 "fixed with rewards after the rollout: no execution times are known before";
             return Err(out_of_bounds("tasks.timeout", expected, "adaptive"));
         }
-        if self.tasks.judge_sharing != JudgeSharing::Mps && !self.judges_beside_rollout()? {
+        if self.tasks.judge_sharing != JudgeSharing::Mps && !self.judges_beside_rollout() {
             let expected =
                 "mps: no judge shares the GPUs of the rollout while responses are generated";
             return Err(out_of_bounds(
@@ -50,7 +50,7 @@ impl RawJob {
                 text(&self.tasks.judge_sharing),
             ));
         }
-        if let (LimitMode::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
+        if let (LimitMode::Fixed, Some((key, found))) = (self.timeout(), self.adapting().next()) {
             let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
             return Err(out_of_bounds(key, expected, found));
         }
@@ -122,17 +122,17 @@ impl RawJob {
             self.drop_unused_stream(&placement);
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
-            && self.scoring()? == Scoring::AfterRollout
+            && self.scoring() == Scoring::AfterRollout
         {
             self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == LimitMode::Fixed);
         }
         let times_out = sets("pipeline.reward") || sets("schedule.name");
-        if (times_out || sets("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
+        if (times_out || sets("tasks.timeout")) && self.timeout() == LimitMode::Fixed {
             (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         let moves_judge =
             ["schedule.name", "pipeline.reward", "tasks.judge", "tasks.judge_placement"];
-        if moves_judge.into_iter().any(sets) && !self.judges_beside_rollout()? {
+        if moves_judge.into_iter().any(sets) && !self.judges_beside_rollout() {
             self.tasks.judge_sharing = JudgeSharing::Mps;
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {

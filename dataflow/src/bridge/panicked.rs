@@ -1,6 +1,6 @@
 //! Panics of the threads and tasks that run requests.
 
-use crate::fault::origin::{HasOrigin, Origin};
+use crate::fault::{FaultKind, HasOrigin, Origin};
 
 /// The error of a request whose thread or task ended before it replied, usually by a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +29,13 @@ impl<E: HasOrigin + std::error::Error> HasOrigin for CallError<E> {
         match self {
             Self::Failed(error) => error.origin(),
             Self::Panicked(error) => error.origin(),
+        }
+    }
+
+    fn kind(&self) -> FaultKind {
+        match self {
+            Self::Failed(error) => error.kind(),
+            Self::Panicked(error) => error.kind(),
         }
     }
 }

@@ -5,10 +5,12 @@
 //! error would lose data silently. A panic is a bug. Binaries end the process at a panic ([`stop_on_panic`]), because the peers of a worker
 //! that unwinds would wait forever.
 
+pub(crate) mod kind;
 pub(crate) mod origin;
 pub(crate) mod record;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use arrow_array::{Array, BooleanArray, StringArray, UInt32Array, UInt64Array};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
+pub use self::kind::FaultKind;
 pub use self::origin::{HasOrigin, Origin, UnknownOrigin, WithOrigin};
 pub use self::record::Fault;
 use crate::batch::{Batch, BatchStream};
@@ -48,6 +51,7 @@ fn batch(faults: &[Fault], in_step: bool) -> Batch {
             Arc::new(
                 faults.iter().map(|fault| Some(fault.origin.as_str())).collect::<StringArray>(),
             ),
+            Arc::new(faults.iter().map(|fault| Some(fault.kind.as_str())).collect::<StringArray>()),
             Arc::new(BooleanArray::from(vec![in_step; faults.len()])),
             Arc::new(
                 faults
@@ -141,7 +145,8 @@ fn for_each_fault(
 
 fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     let (operators, messages) = (batch.text(column::OPERATOR), batch.text(column::MESSAGE));
-    let (origins, in_step) = (batch.text(column::ORIGIN), batch.booleans(column::IN_STEP));
+    let (origins, kinds) = (batch.text(column::ORIGIN), batch.text(column::KIND));
+    let in_step = batch.booleans(column::IN_STEP);
     let (prompts, samples) =
         (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
     (0..batch.num_rows()).map(move |row| Fault {
@@ -149,9 +154,27 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
         operator: operators.value(row).to_owned(),
         // Only this module writes the column, with names that parse.
         origin: origins.value(row).parse().unwrap_or(Origin::Program),
+        kind: FaultKind::of_name(kinds.value(row)),
         prompt: prompts.is_valid(row).then(|| PromptId(prompts.value(row))),
         sample: samples.is_valid(row).then(|| samples.value(row)),
         message: messages.value(row).to_owned(),
+    })
+}
+
+thread_local! {
+    /// `true` while this thread runs the function of [`catch_panic`].
+    static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `read`, and returns the message of a panic as an error. For a reader of another crate that panics at damaged input.
+pub(crate) fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    let before = CATCHES_PANICS.replace(true);
+    // The function owns what it changes, and is dropped by the panic.
+    let result = std::panic::catch_unwind(AssertUnwindSafe(read));
+    CATCHES_PANICS.set(before);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_default()
     })
 }
 
@@ -161,7 +184,9 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
 pub fn stop_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        exit_now(101);
+        if !CATCHES_PANICS.get() {
+            report(panic);
+            exit_now(101);
+        }
     }));
 }

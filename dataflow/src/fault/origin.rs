@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::kind::FaultKind;
 use crate::BoxError;
 
 /// The origin of an error: the user's input, the environment or the program.
@@ -92,19 +93,25 @@ impl FromStr for Origin {
 pub trait HasOrigin: fmt::Display {
     /// Returns the origin of the error.
     fn origin(&self) -> Origin;
+
+    /// Returns the kind of the [`Fault`](super::Fault) that the error becomes. Default: [`FaultKind::Failure`].
+    fn kind(&self) -> FaultKind {
+        FaultKind::Failure
+    }
 }
 
-/// An error with its origin. Convert an error to this type before it becomes a [`BoxError`], which otherwise loses the origin.
+/// An error with its origin and kind. Convert an error to this type before it becomes a [`BoxError`], which otherwise loses both.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct WithOrigin {
     origin: Origin,
+    kind: FaultKind,
     error: BoxError,
 }
 
 impl<E: HasOrigin + std::error::Error + Send + Sync + 'static> From<E> for WithOrigin {
     fn from(error: E) -> Self {
-        Self { origin: error.origin(), error: error.into() }
+        Self { origin: error.origin(), kind: error.kind(), error: error.into() }
     }
 }
 
@@ -113,6 +120,10 @@ impl<E: HasOrigin + std::error::Error + Send + Sync + 'static> From<E> for WithO
 impl HasOrigin for BoxError {
     fn origin(&self) -> Origin {
         self.downcast_ref::<WithOrigin>().map_or(Origin::User, |error| error.origin)
+    }
+
+    fn kind(&self) -> FaultKind {
+        self.downcast_ref::<WithOrigin>().map_or(FaultKind::Failure, |error| error.kind)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::kind::FaultKind;
 use super::origin::{HasOrigin, Origin};
 use crate::step::{PromptId, Step};
 
@@ -17,6 +18,9 @@ pub struct Fault {
     pub operator: String,
     /// The origin of the error, which decides if a retry can help.
     pub origin: Origin,
+    /// The kind of the fault, which decides the exit status of every process of the run.
+    #[serde(default)]
+    pub kind: FaultKind,
     /// The prompt that the fault concerns, if any.
     pub prompt: Option<PromptId>,
     /// The index of the response among the responses to the prompt, from 0; `None` if the fault does not concern a single response.
@@ -26,13 +30,14 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Creates a fault that concerns no particular prompt.
+    /// Creates a fault of the kind [`FaultKind::Failure`] that concerns no particular prompt.
     #[must_use]
     pub fn new(operator: &str, origin: Origin, message: impl Into<String>) -> Self {
         Self {
             step: None,
             operator: operator.to_owned(),
             origin,
+            kind: FaultKind::Failure,
             prompt: None,
             sample: None,
             message: message.into(),
@@ -42,7 +47,7 @@ impl Fault {
     /// Creates the fault of an operator from an error.
     #[must_use]
     pub fn of(operator: &str, error: &(impl HasOrigin + ?Sized)) -> Self {
-        Self::new(operator, error.origin(), error.to_string())
+        Self { kind: error.kind(), ..Self::new(operator, error.origin(), error.to_string()) }
     }
 
     /// Sets the prompt and the index of the response that the fault concerns.
@@ -74,5 +79,9 @@ impl std::error::Error for Fault {}
 impl HasOrigin for Fault {
     fn origin(&self) -> Origin {
         self.origin
+    }
+
+    fn kind(&self) -> FaultKind {
+        self.kind
     }
 }

@@ -13,6 +13,7 @@ use super::files::{Files, read_all};
 use super::hash::{length_and_sha256, sha256};
 use super::layout::{SnapshotId, SnapshotLayout};
 use super::manifest::{Manifest, PartRecord};
+use crate::fault::catch_panic;
 use crate::step::Step;
 
 /// The result of the search for a snapshot to resume from.
@@ -111,8 +112,10 @@ impl std::fmt::Debug for RestoredSnapshot {
     }
 }
 
+/// Reads the batches of an Arrow IPC file. Arrow's reader panics at some files whose parts do not fit each other.
 fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
-    FileReader::try_new(Cursor::new(bytes), None)?.collect()
+    let read = || FileReader::try_new(Cursor::new(bytes), None)?.collect();
+    catch_panic(read).unwrap_or_else(|message| Err(ArrowError::ParseError(message)))
 }
 
 /// Reads a manifest, checks that it belongs to the run `run`, and verifies every file that it lists.
@@ -175,4 +178,39 @@ fn unreadable(path: &Path, expected: &str, error: &std::io::Error) -> Damage {
         _ => error.to_string(),
     };
     Damage::new(path, expected, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ArrayRef, BooleanArray, ListArray, StringArray, UInt64Array};
+    use arrow_ipc::writer::FileWriter;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_of_an_arrow_file_is_no_panic() {
+        let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None, Some(5)]));
+        let names: ArrayRef = Arc::new(StringArray::from(vec!["a", "bc", ""]));
+        let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true, false, true]));
+        let lists = [Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+        let columns = [("key", keys), ("name", names), ("flag", flags), ("list", lists)];
+        let rows = RecordBatch::try_from_iter(columns).expect("of one length");
+        let mut file = Vec::new();
+        let mut writer = FileWriter::try_new(&mut file, &rows.schema()).expect("a file");
+        writer.write(&rows).and_then(|()| writer.finish()).expect("written");
+        assert_eq!(decode(file.clone()).expect("valid"), [rows]);
+        // The lowest bit makes no length so large that its memory takes long to reserve.
+        let mut refused = 0;
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] ^= 1;
+            refused += usize::from(decode(changed).is_err());
+        }
+        assert!(refused > 0);
+        for length in [0, 9, file.len() / 2, file.len() - 1] {
+            assert!(decode(file[..length].to_vec()).is_err(), "the first {length} bytes");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::bridge::{Executor, TaskRuntime};
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
+use rollpacker_dataflow::feedback::MAX_STALENESS;
 use rollpacker_dataflow::snapshot::SnapshotPlan;
 use rollpacker_dataflow::watchdog::WatchdogSettings;
 use rollpacker_operators::advantage::{Estimator, Grpo, KlController};
@@ -194,8 +195,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the maximum number of steps by which the policy of a round may lag behind the policy that the step trains. Default: 0. A
-    /// response that is paused and continued may have older tokens.
+    /// Sets the maximum number of steps by which the policy of a round may lag behind the policy that the step trains, at most
+    /// [`MAX_STALENESS`]. Default: 0. A response that is paused and continued may have older tokens.
     pub fn staleness(mut self, staleness: u64) -> Self {
         self.settings.staleness = staleness;
         self
@@ -240,10 +241,15 @@ impl PipelineBuilder {
     /// Returns the pipeline. If no [`start`](Self::start) was set, blocks until the trainer has published its initial weights.
     ///
     /// # Errors
-    /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, or a run in virtual time has a
-    /// validator.
+    /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, the staleness is above
+    /// [`MAX_STALENESS`], or a run in virtual time has a validator.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
+        if settings.staleness > MAX_STALENESS {
+            let found = settings.staleness;
+            let message = format!("`staleness` is {found}, expected at most {MAX_STALENESS}");
+            return Err(Fault::new("pipeline", Origin::User, message));
+        }
         // The thread of a validator works in wall time: in virtual time, nothing would wait for it.
         let validates = settings.validator.as_ref().is_some_and(|(every, _)| *every > 0);
         if validates && matches!(settings.time, RunTime::Virtual(_)) {

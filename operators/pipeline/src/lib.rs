@@ -248,13 +248,8 @@ impl Pipeline {
         let loaded = self.stages.trainer.load_state(file);
         let mut policies = loaded.map_err(|error| Fault::of("resume", &error))?;
         trainer::check_current(&restored, &policies).map_err(failed)?;
-        let earlier = policies.len().saturating_sub(self.lag() + 1);
+        let earlier = policies.len().saturating_sub(self.settings.staleness as usize + 1);
         Ok((policies.split_off(earlier), budget))
-    }
-
-    /// Returns the staleness; `usize::MAX - 1` if it does not fit, so that 1 can be added.
-    fn lag(&self) -> usize {
-        usize::try_from(self.settings.staleness).unwrap_or(usize::MAX - 1)
     }
 
     /// Returns the access to snapshots through which operators save and restore their state.

@@ -23,6 +23,7 @@ use super::{
 use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
+use crate::report::statistics::spread;
 use crate::resume::OperatorParts;
 use crate::wire::columns::{empty_lists, owned_lists};
 use crate::wire::rows::{Row, gather_first};
@@ -267,7 +268,7 @@ impl AdvantageState {
             if let Some(parts) = &mut self.parts {
                 parts.begin_step(*open.capabilities.groups.time(), |_| controller.part());
             }
-            let (metrics, kl) = open.measure(controller.coefficient());
+            let (metrics, kl) = measure(&open.recorded, controller.coefficient());
             controller.observe(kl, open.recorded.len());
             measured.give(&open.capabilities.metrics, metrics_batch(&metrics));
         }
@@ -284,23 +285,20 @@ impl AdvantageStep {
             self.recorded.insert((prompts[row], samples[row]), recorded);
         }
     }
+}
 
-    /// Returns the metrics of the step, under verl's names, and the weighted mean of the responses' divergences.
-    fn measure(&self, coefficient: f64) -> (Metrics, f64) {
-        let recorded = || self.recorded.values();
-        let weight: f64 = recorded().map(|one| one.weight).sum();
-        let kl =
-            recorded().map(|one| one.weight * one.kl).sum::<f64>() / weight.max(f64::MIN_POSITIVE);
-        let rewards = || recorded().map(|one| one.reward);
-        let metrics = [
-            ("actor/reward_kl_penalty", kl),
-            ("actor/reward_kl_penalty_coeff", coefficient),
-            ("critic/rewards/mean", rewards().sum::<f64>() / self.recorded.len().max(1) as f64),
-            ("critic/rewards/max", rewards().fold(f64::NEG_INFINITY, f64::max)),
-            ("critic/rewards/min", rewards().fold(f64::INFINITY, f64::min)),
-        ];
-        (metrics.map(|(name, value)| (name.to_owned(), value)).into(), kl)
+/// Returns the metrics of a step, under verl's names, and the weighted mean of the responses' divergences. Without responses, the mean is 0,
+/// and the coefficient is the only metric.
+fn measure(recorded: &BTreeMap<(u64, u32), ResponseKl>, coefficient: f64) -> (Metrics, f64) {
+    let weight: f64 = recorded.values().map(|one| one.weight).sum();
+    let sum: f64 = recorded.values().map(|one| one.weight * one.kl).sum();
+    let kl = sum / weight.max(f64::MIN_POSITIVE);
+    let mut metrics = Metrics::from([("actor/reward_kl_penalty_coeff".to_owned(), coefficient)]);
+    if !recorded.is_empty() {
+        metrics.insert("actor/reward_kl_penalty".to_owned(), kl);
     }
+    spread(&mut metrics, "critic/rewards", recorded.values().map(|one| one.reward));
+    (metrics, kl)
 }
 
 /// Returns all rows as one batch, ordered by prompt and sample; `None` if there are no rows. Sums over a step then do not depend on the
@@ -399,5 +397,17 @@ mod tests {
                 prop_assert!(estimate.returns.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_step_without_responses_has_no_rewards() {
+        let (metrics, kl) = measure(&BTreeMap::new(), 0.5);
+        assert_eq!(metrics, [("actor/reward_kl_penalty_coeff".to_owned(), 0.5)].into());
+        assert_eq!(kl, 0.0);
+        let response = |reward| ResponseKl { weight: 1.0, kl: 0.25, reward };
+        let recorded = [((0, 0), response(-1.0)), ((0, 1), response(3.0))].into();
+        let (metrics, kl) = measure(&recorded, 0.5);
+        let parts = ["mean", "max", "min"].map(|part| metrics[&format!("critic/rewards/{part}")]);
+        assert_eq!((parts, kl), ([1.0, 3.0, -1.0], 0.25));
     }
 }

@@ -237,7 +237,7 @@ impl Pairs {
         };
         put("gradient_ratio", trained, policy);
         put("gradient_ratio_high", trained, low);
-        if weight != pairs * units(1.0) || weighted != product {
+        if weight > 0 && (weight != pairs * units(1.0) || weighted != product) {
             put("weighted_gradient_ratio", weighted as f64 / weight as f64, policy);
         }
         metrics

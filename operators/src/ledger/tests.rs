@@ -217,6 +217,24 @@ fn weights_multiply_lengths() {
 }
 
 #[test]
+fn weights_that_are_all_zero_have_no_ratios() {
+    let unweighted: &[Row] = &[(100, Some((0.0, 0.0))), (300, Some((1.0, 0.0)))];
+    let metrics = pair_metrics(&[(unweighted, true)].repeat(50));
+    near(metrics["bias/gradient_ratio"], 1.0);
+    assert!(!metrics.contains_key("bias/weighted_gradient_ratio"));
+
+    let mut lengths = LengthComparison::default();
+    for tokens in [100, 300] {
+        lengths.policy.observe(tokens, true);
+        lengths.policy_low.observe(tokens, true);
+        lengths.trained.add(tokens, WeightSums::one(0.0));
+    }
+    let metrics = lengths.bias(1024);
+    near(metrics["bias/mean_ratio"], 1.0);
+    assert!(metrics.values().all(|value| value.is_finite()), "{metrics:?}");
+}
+
+#[test]
 fn new_draws_of_a_prompt_count_only_beyond_its_cut() {
     let mut facts = std::collections::BTreeMap::new();
     let rows = [(100, 0.0), (200, 1.0), (400, 1.0)];

@@ -315,3 +315,16 @@ fn stages(stages: &StageTimes) -> Metrics {
     .map(|(name, value)| (name.to_owned(), value))
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_without_rows_has_finite_metrics_and_no_extremes() {
+        let metrics = measure(&StepReport::default());
+        assert!(metrics.values().all(|value| value.is_finite()), "{metrics:?}");
+        let extremes = ["/max", "/min", "/mean"];
+        assert!(!metrics.keys().any(|name| extremes.iter().any(|end| name.ends_with(end))));
+    }
+}

@@ -7,7 +7,7 @@ mod order;
 mod recorded;
 mod saved;
 mod stages;
-mod statistics;
+pub(crate) mod statistics;
 mod values;
 
 use std::cell::RefCell;
@@ -130,7 +130,8 @@ pub struct StepProgress {
 ///
 /// impl Observer for MeanScores {
 ///     fn step(&mut self, report: StepReport) {
-///         self.0.push(measure(&report)["critic/score/mean"]);
+///         // A step that trained on no response has no scores.
+///         self.0.extend(measure(&report).get("critic/score/mean"));
 ///     }
 /// }
 ///

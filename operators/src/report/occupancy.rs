@@ -65,8 +65,8 @@ impl Occupancy {
             engine.change(time, change);
             instances.entry(instance).or_default().change(time, change);
         }
-        let busy: u64 = instances.values().map(|load| load.busy).sum();
-        let idle = |used: u64, max: u64| {
+        let busy: u128 = instances.values().map(|load| load.busy).sum();
+        let idle = |used: u128, max: u64| {
             let capacity = max as f64 * length as f64;
             if capacity > 0.0 { 1.0 - used as f64 / capacity } else { 0.0 }
         };
@@ -87,17 +87,17 @@ struct Load {
     /// The maximum number of responses that ran at the same time.
     max: u64,
     /// Nanoseconds in which at least one response ran.
-    busy: u64,
+    busy: u128,
     /// The sum of the running times of the responses, in nanoseconds.
-    slot_time: u64,
+    slot_time: u128,
 }
 
 impl Load {
     /// Changes the number of running responses at `time`, which is not before the last change.
     fn change(&mut self, time: u64, change: i64) {
-        let elapsed = time - self.since;
-        self.slot_time += self.running * elapsed;
-        self.busy += self.running.min(1) * elapsed;
+        let elapsed = u128::from(time - self.since);
+        self.slot_time += u128::from(self.running) * elapsed;
+        self.busy += u128::from(self.running.min(1)) * elapsed;
         self.since = time;
         self.running = self.running.saturating_add_signed(change);
         self.max = self.max.max(self.running);
@@ -122,6 +122,13 @@ mod tests {
     fn without_responses_nothing_is_idle() {
         assert_eq!(occupancy(&[]), Occupancy::default());
         assert_eq!(occupancy(&[(0, 5, 5)]), Occupancy::default());
+    }
+
+    #[test]
+    fn times_of_another_clock_do_not_overflow() {
+        let run = |instance| SlotUse { instance, started: 0, finished: u64::MAX };
+        let own = Occupancy::of((0..1000).map(run));
+        assert_eq!((own.bubble_ratio, own.idle_ratio), (0.0, 0.0));
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl StageInstants {
         let first_started = since_opened(first);
         // For an engine that does not report when it has the weights, that time is the start of the first response.
         let load = report.metrics.get(LOAD).map(|seconds| Nanos::from_secs_f64(*seconds));
-        let arrived = load.map_or(first_started, |load| Nanos(report.opened.0 + load.0));
+        let arrived =
+            load.map_or(first_started, |load| Nanos(report.opened.0.saturating_add(load.0)));
         let generated = since_opened(last);
         Self {
             before: report.before,

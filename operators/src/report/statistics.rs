@@ -36,7 +36,7 @@ impl Spread {
 }
 
 /// Adds the mean, maximum and minimum of `values` under `name/`; adds nothing if there are no values.
-pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
+pub(crate) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
     let mut spread = Spread::default();
     values.for_each(|value| spread.add(value, 1.0));
     spread.report(metrics, name);

@@ -336,7 +336,8 @@ impl RolloutDriver {
             match event {
                 RolloutEvent::Completed(mut completion) => {
                     let (index, peers) = self.worker;
-                    completion.instance = completion.instance * peers + index;
+                    completion.instance =
+                        completion.instance.saturating_mul(peers).saturating_add(index);
                     self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);

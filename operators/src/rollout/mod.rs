@@ -38,6 +38,7 @@ use crate::placement::operator::{CheckedPlacement, PlacementInputs, place};
 use crate::resume::Resumable;
 use crate::schedule::operator::{FeedbackStreams, RoundStreams, Scheduled, schedule};
 use crate::schedule::prompt_affinity::worker_of_kept;
+use crate::schedule::snapshot::HeldPrompts;
 use crate::schedule_feed;
 use crate::streams::StepStreams;
 
@@ -126,7 +127,13 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let resumable = scheduled.resumable.clone();
         let unsaved = resumable.is_enabled()
             && placement.as_ref().is_some_and(|checked| checked.policy.save().is_none());
-        let kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
+        let mut kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
+        // The last round of the earlier run may have rejected prompts whose responses it had paused.
+        if !kept.is_empty()
+            && let Some(prompts) = resumable.read::<HeldPrompts>()
+        {
+            kept.retain(|(prompt, _), _| prompts.held.contains_key(prompt));
+        }
         let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();

@@ -76,6 +76,10 @@ impl Schedule for Builtin {
         self.inner().round_size()
     }
 
+    fn is_out_of_steps(&self) -> bool {
+        self.inner().is_out_of_steps()
+    }
+
     fn save(&self) -> Option<Vec<u8>> {
         self.inner().save()
     }

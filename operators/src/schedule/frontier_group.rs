@@ -94,6 +94,10 @@ impl Schedule for FrontierGroup {
         self.0.wants_prompts()
     }
 
+    fn is_out_of_steps(&self) -> bool {
+        self.0.is_out_of_steps()
+    }
+
     fn save(&self) -> Option<Vec<u8>> {
         self.0.save()
     }

@@ -421,6 +421,13 @@ pub trait Schedule {
         None
     }
 
+    /// Returns `true` if no step of the run is left, so that the schedule opens no further round. The default is `false`, for schedules
+    /// without a number of steps. A resumed run that finishes before its first round keeps its deferred prompts in the snapshot if the
+    /// result is `true`, and otherwise ends with an error, because the schedule has lost them.
+    fn is_out_of_steps(&self) -> bool {
+        false
+    }
+
     /// Returns the state for a snapshot, or `None`, the default, if the schedule cannot be resumed. A run that takes snapshots calls the
     /// method at its start, and ends with an error if the result is `None`. Later calls come between two rounds, after all responses of the
     /// earlier round were reported.
@@ -435,7 +442,7 @@ pub trait Schedule {
     /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
     /// ignore in the saved state that the run had finished or that no prompts were left. A run may also be resumed with fewer steps, too
     /// few to launch or admit all deferred prompts. Its last round then [rejects](Decision::Reject) those that are left, with the reason
-    /// [`Reason::RunEnd`]. A run without a step left only finishes.
+    /// [`Reason::RunEnd`]. A run without a step left only finishes, and [`is_out_of_steps`](Self::is_out_of_steps) returns `true`.
     ///
     /// # Errors
     /// If `saved` is not a state of this schedule. The default implementation always returns an error.
@@ -468,6 +475,10 @@ impl Schedule for Box<dyn Schedule> {
 
     fn round_size(&self) -> Option<(usize, u32)> {
         self.as_ref().round_size()
+    }
+
+    fn is_out_of_steps(&self) -> bool {
+        self.as_ref().is_out_of_steps()
     }
 
     fn save(&self) -> Option<Vec<u8>> {

@@ -99,7 +99,8 @@ impl Partial {
         let step = self.rounds.upcoming();
         let due = |(before, left): (usize, &LeftoverPrompt)| {
             let since = left.since.unwrap_or(step);
-            let rounds = (since.0 + self.config.max_versions - 1).saturating_sub(step.0);
+            let rounds =
+                since.0.saturating_add(self.config.max_versions - 1).saturating_sub(step.0);
             (before + 1).saturating_sub(times(rounds, self.config.prompts))
         };
         self.stock.leftover().iter().enumerate().map(due).max().unwrap_or(0)

@@ -57,6 +57,11 @@ pub struct Vacancy {
 }
 
 impl OpenRound {
+    /// Returns `true` if the plan of the round had no prompt.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     /// Opens a round and launches `plan`. Requests of one priority are launched in the order that the rules of the plan set; ties go to the
     /// prompt that was read first.
     pub(super) fn open(step: Step, plan: Plan, out: &mut VecDeque<Decision>) -> Self {

@@ -182,7 +182,13 @@ fn settle<P: RoundPolicy>(policy: &mut P) {
     }
     match policy.next() {
         NextAction::Finish => policy.rounds().finish(),
-        NextAction::Round(upcoming) if policy.rounds().is_due() => policy.open(upcoming),
+        NextAction::Round(upcoming) if policy.rounds().is_due() => {
+            let step = policy.rounds().upcoming();
+            policy.open(upcoming);
+            if !policy.rounds().has_opened(step) {
+                policy.rounds().fail(Violation::NoPlan { step }.failure());
+            }
+        }
         NextAction::Round(_) | NextAction::Prompts => {}
     }
 }
@@ -242,6 +248,10 @@ impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
 
     fn round_size(&self) -> Option<(usize, u32)> {
         RoundPolicy::round_size(self)
+    }
+
+    fn is_out_of_steps(&self) -> bool {
+        self.rounds_ref().remaining() == 0
     }
 
     fn save(&self) -> Option<Vec<u8>> {

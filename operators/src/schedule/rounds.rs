@@ -91,6 +91,11 @@ impl Rounds {
         self.open.is_none() && !self.finished
     }
 
+    /// Returns `true` if the round of `step` is open and has a prompt.
+    pub(super) fn has_opened(&self, step: Step) -> bool {
+        self.open.as_ref().is_some_and(|open| open.step() == step && !open.is_empty())
+    }
+
     /// Returns `true` if no round follows, so that events no longer have an effect.
     pub(super) fn is_finished(&self) -> bool {
         self.finished

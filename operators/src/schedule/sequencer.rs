@@ -135,7 +135,7 @@ impl Sequencer {
 
     /// Raises the number of prompts that the reader may deliver.
     pub(super) fn allow(&mut self, prompts: usize) {
-        self.prompts.allowance += prompts;
+        self.prompts.allowance = self.prompts.allowance.saturating_add(prompts);
     }
 
     /// Returns `true` if every prompt that the reader was allowed to deliver was released.

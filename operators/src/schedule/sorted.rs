@@ -177,7 +177,7 @@ impl RoundPolicy for Sorted {
             return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let (load, ahead) = self.wanted();
-        let Some(fresh) = self.pool.available(epoch, "", load + ahead) else {
+        let Some(fresh) = self.pool.available(epoch, "", load.saturating_add(ahead)) else {
             return NextAction::Prompts;
         };
         let load = load.min(fresh);

@@ -332,7 +332,9 @@ impl RoundPolicy for TailBatching {
 
     /// Returns the maximum number of prompts that a short round launches over all domains, and the number of responses to each.
     fn round_size(&self) -> Option<(usize, u32)> {
-        Some((self.lanes.values().map(|lane| lane.short).sum(), self.short_responses))
+        let prompts =
+            self.lanes.values().fold(0, |sum: usize, lane| sum.saturating_add(lane.short));
+        Some((prompts, self.short_responses))
     }
 
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
@@ -481,7 +483,7 @@ impl Config {
                 filter.check(self.responses, scaled(self.eta_prompts, quota), quota)?;
             }
         }
-        match self.quotas.values().sum() {
+        match self.quotas.values().fold(0, |sum: usize, quota| sum.saturating_add(*quota)) {
             found if found == self.prompts || self.quotas.is_empty() => Ok(()),
             found => Err(ScheduleError::Quotas { found, expected: self.prompts }),
         }

@@ -8,14 +8,14 @@ use rollpacker_operators::reward::{LimitMode, LimitOptions};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_simulated::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
 use rollpacker_simulated::rollout::lengths::CorrelationEstimate;
-use toml::{Table, Value};
+use toml::Table;
 
 use super::outcome::GanttStep;
 use super::overrides::overlay_all;
 use super::placement::SimulatedPlacement;
 use super::raw::{Dispatch, Judge, RawJob};
 use super::trace::{SharedTrace, TraceSummary, with_correlation};
-use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
+use crate::recipe::schedule::ScheduleSize;
 use crate::recipe::{RecipeError, from_table};
 
 /// A checked job.
@@ -71,7 +71,7 @@ impl Job {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// In the same cases as [`ScheduleSection::build`].
+    /// In the same cases as [`build`](crate::recipe::schedule::ScheduleSection::build).
     pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.raw.schedule.build(ScheduleSize {
             prompts: self.raw.data.train_batch_size,
@@ -82,14 +82,11 @@ impl Job {
     }
 
     /// Returns `true` if every trained token is sampled by the weights that the update changes: `pipeline.staleness` is 0, and the schedule
-    /// continues no response in a later step, according to its name and its options `mode` and `keep_partial`.
+    /// pauses no response, which a later step would continue.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
-        let ScheduleSection { name, options, .. } = &self.raw.schedule;
-        let resumes = name == "partial"
-            || options.get("mode").and_then(Value::as_str) == Some("partial")
-            || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
-        self.raw.pipeline.staleness == 0 && !resumes
+        let pauses = self.schedule().is_ok_and(|schedule| schedule.pauses());
+        self.raw.pipeline.staleness == 0 && !pauses
     }
 
     /// Returns the files that the job reads, apart from the job file itself.

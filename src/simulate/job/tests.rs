@@ -2,10 +2,12 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::schedule::{Partial, partial};
 
-use super::super::raw::Dispatch;
+use super::super::raw::{Dispatch, RawJob};
 use super::super::variant;
 use super::*;
+use crate::recipe::schedule::Schedules;
 
 fn read(text: &str, overrides: &[&str]) -> anyhow::Result<Job> {
     let folder = tempfile::tempdir()?;
@@ -340,4 +342,25 @@ fn jobs_that_are_shipped_are_valid() {
         jobs += 1;
     }
     assert_eq!(jobs, 8);
+}
+
+#[test]
+fn a_job_is_on_policy_if_its_schedule_pauses_no_response() {
+    let is_on_policy = |overrides: &[&str]| read("", overrides).expect("valid").is_on_policy();
+    assert!(is_on_policy(&[]) && is_on_policy(&["schedule.name=sync"]));
+    assert!(!is_on_policy(&["pipeline.staleness=1"]));
+    assert!(!is_on_policy(&["schedule.keep_partial=true"]));
+    for variant in variant::all().filter(|variant| variant.label.contains("partial")) {
+        let overrides: Vec<String> = variant.overrides().collect();
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        assert!(!is_on_policy(&overrides), "{}", variant.label);
+    }
+    // A schedule of a program, whatever its name and options.
+    let own = |options: partial::Config| Partial::new(options);
+    let mut raw: RawJob = "[schedule]\noversubscription = 1.5\nmax_versions = 3\nname = \"own\""
+        .parse::<toml::Table>()
+        .map(|table| crate::recipe::from_table(table).expect("known keys"))
+        .expect("TOML");
+    raw.schedule.schedules = Schedules::default().with("own", own);
+    assert!(!Job::resolve(raw, None).expect("valid").is_on_policy());
 }

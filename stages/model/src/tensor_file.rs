@@ -221,7 +221,8 @@ pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelErro
     file.read_exact(&mut text).map_err(ModelError::read(path))?;
     let metadata: Metadata =
         serde_json::from_slice(&text).map_err(|error| damaged(format!("header: {error}")))?;
-    let expected = 8 + length + metadata.data_len() as u64;
+    // A damaged header may state any length of the values.
+    let expected = (metadata.data_len() as u64).saturating_add(8 + length);
     if expected != size {
         return Err(damaged(format!("expected {expected} bytes, found {size}")));
     }
@@ -332,6 +333,27 @@ mod tests {
         let error = write(Path::new("/nowhere/state"), &[("n".to_owned(), Scalar::Integer(1))]);
         let message = error.unwrap_err().to_string();
         assert_eq!(message, "cannot write /nowhere/state: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_header_with_more_values_than_a_file_can_have_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.safetensors");
+        let mut entries = Map::new();
+        let mut begin = 0_u64;
+        // The values of one tensor have fewer than 2^64 bits, those of eight tensors almost 2^64 bytes.
+        for name in 0..8 {
+            let end = begin + (u64::MAX >> 3);
+            let shape = [u64::MAX >> 3];
+            let entry = json!({ "dtype": "U8", "shape": shape, "data_offsets": [begin, end] });
+            entries.insert(name.to_string(), entry);
+            begin = end;
+        }
+        let header = serde_json::Value::Object(entries).to_string();
+        let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+        std::fs::write(&path, bytes).unwrap();
+        let message = TensorFile::open(&path).unwrap_err().to_string();
+        assert!(message.contains("is not a safetensors file: expected "), "{message}");
     }
 
     #[test]

@@ -50,8 +50,10 @@ pub struct Section {
 pub enum Merge {
     /// The sum, for counts of a worker's own work.
     Sum,
-    /// The maximum, for durations and levels.
+    /// The maximum, for durations, levels and maxima of a worker's own values.
     Max,
+    /// The minimum, for minima of a worker's own values.
+    Min,
     /// The mean. Equal values are kept to the bit, such as those that replicas of the trainer report about their common update.
     Mean,
 }
@@ -75,6 +77,11 @@ impl Metric {
     /// Returns the row with the merge rule [`Merge::Max`].
     const fn max(self) -> Self {
         Self { merge: Merge::Max, ..self }
+    }
+
+    /// Returns the row with the merge rule [`Merge::Min`].
+    const fn min(self) -> Self {
+        Self { merge: Merge::Min, ..self }
     }
 
     /// Returns the row of the metric `name`: of the rows that match, the one with the most fixed characters. Returns `None` if no row
@@ -105,14 +112,15 @@ impl Merge {
         Metric::find(name).map_or_else(by_prefix, |row| row.merge)
     }
 
-    /// Merges values. The result is bit-identical for every order of the values. The maximum ignores NaN. Without values, the sum is 0, the
-    /// maximum is negative infinity, and the mean is NaN.
+    /// Merges values. The result is bit-identical for every order of the values. The maximum and the minimum
+    /// ignore NaN beside other values. Without values, the sum is 0, and all others are NaN.
     #[must_use]
     pub fn apply(self, mut values: Vec<f64>) -> f64 {
         values.sort_unstable_by(f64::total_cmp);
         match self {
             Self::Sum => values.iter().sum(),
-            Self::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Self::Max => values.into_iter().fold(f64::NAN, f64::max),
+            Self::Min => values.into_iter().fold(f64::NAN, f64::min),
             // Equal values are kept as they are; a sum could change their last bit.
             Self::Mean if values.windows(2).all(|pair| pair[0].to_bits() == pair[1].to_bits()) => {
                 values.first().copied().unwrap_or(f64::NAN)
@@ -125,6 +133,7 @@ impl Merge {
         match self {
             Self::Sum => "sum",
             Self::Max => "max",
+            Self::Min => "min",
             Self::Mean => "mean",
         }
     }

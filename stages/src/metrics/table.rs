@@ -182,7 +182,9 @@ const REWARDS: &[Metric] = &[
 #[rustfmt::skip]
 const TRAINING: &[Metric] = &[
     Metric::new("critic/score/{mean,max,min}", "1", "Scores of the trained responses."),
-    Metric::new("critic/rewards/{mean,max,min}", "1", "Rewards of the trained responses: scores, less the KL penalty if there is one."),
+    Metric::new("critic/rewards/mean", "1", "Rewards of the trained responses: scores, less the KL penalty if there is one."),
+    Metric::new("critic/rewards/max", "1", "Maximum of the rewards of the trained responses.").max(),
+    Metric::new("critic/rewards/min", "1", "Minimum of the rewards of the trained responses.").min(),
     Metric::new("critic/advantages/{mean,max,min}", "1", "Advantages of the trained tokens."),
     Metric::new("critic/values/{mean,max,min}", "1", "With a critic: its predictions before the update."),
     Metric::new("critic/returns/{mean,max,min}", "1", "With a critic: returns of the trained tokens."),

@@ -92,8 +92,14 @@ fn counts_are_summed_times_and_levels_maximized_and_others_averaged() {
         ("rollout/load_s", 3.0),
         ("reward/judge/tokens", 2.0),
         ("actor/pg_loss", 2.0),
+        ("critic/rewards/max", 3.0),
+        ("critic/rewards/min", 1.0),
     ] {
         assert_eq!(Merge::of(name).apply(vec![1.0, 3.0, 2.0]), expected, "{name}");
+    }
+    for merge in [Merge::Max, Merge::Min] {
+        assert_eq!(merge.apply(vec![f64::NAN, 2.0]), 2.0);
+        assert!(merge.apply(vec![f64::NAN]).is_nan());
     }
     let same = 0.1_f64 + 0.2;
     assert_eq!(Merge::Mean.apply(vec![same; 3]).to_bits(), same.to_bits());

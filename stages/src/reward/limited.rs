@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::Cost;
+use crate::catalog::{CatalogError, check_range};
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// A reward whose calls wait for a free slot and for budget, first come first served. A call that costs more than the budget of a minute
@@ -16,6 +17,9 @@ pub struct Limited<R> {
     calls: Semaphore,
     buckets: Arc<Buckets>,
 }
+
+/// The values that a limit may have.
+const POSITIVE: &str = "a number above 0";
 
 /// The limits of a [`Limited`]. A limit must be more than 0; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,17 +34,29 @@ pub struct Budgets {
 
 impl<R: Reward> Limited<R> {
     /// Limits the calls of a reward.
-    #[must_use]
-    pub fn new(reward: R, budgets: Budgets) -> Self {
+    ///
+    /// # Errors
+    /// If a limit is not a positive, finite number. No call would ever begin. The error has the name of the field.
+    pub fn new(reward: R, budgets: Budgets) -> Result<Self, CatalogError> {
+        let rates = [
+            ("requests_per_minute", budgets.requests_per_minute),
+            ("tokens_per_minute", budgets.tokens_per_minute),
+        ];
+        for (key, rate) in rates {
+            check_range(key, rate.unwrap_or(1.0), |rate| rate > 0.0, POSITIVE)?;
+        }
+        if budgets.concurrency == Some(0) {
+            return Err(CatalogError::out_of_range("concurrency", POSITIVE, 0));
+        }
         let calls = budgets.concurrency.unwrap_or(Semaphore::MAX_PERMITS);
-        Self {
+        Ok(Self {
             reward,
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
             buckets: Arc::new(Buckets {
                 requests: budgets.requests_per_minute.map(Bucket::new),
                 tokens: budgets.tokens_per_minute.map(Bucket::new),
             }),
-        }
+        })
     }
 }
 
@@ -129,6 +145,35 @@ impl Drop for PendingAmount<'_> {
     fn drop(&mut self) {
         if self.amount > 0.0 {
             self.bucket.change(self.amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::from_fn;
+
+    #[test]
+    fn limits_that_let_no_call_begin_are_refused() {
+        let limited = |budgets| Limited::new(from_fn(|_| Ok(1.0.into())), budgets).map(drop);
+        limited(Budgets::default()).expect("no limits");
+        let rate = Some(60.0);
+        limited(Budgets { requests_per_minute: rate, ..Budgets::default() }).expect("a limit");
+        for (key, budgets) in [
+            ("concurrency", Budgets { concurrency: Some(0), ..Budgets::default() }),
+            (
+                "requests_per_minute",
+                Budgets { requests_per_minute: Some(0.0), ..Budgets::default() },
+            ),
+            ("tokens_per_minute", Budgets { tokens_per_minute: Some(-1.0), ..Budgets::default() }),
+            (
+                "tokens_per_minute",
+                Budgets { tokens_per_minute: Some(f64::NAN), ..Budgets::default() },
+            ),
+        ] {
+            let error = limited(budgets).expect_err("refused").to_string();
+            assert!(error.contains(key) && error.contains(POSITIVE), "{error}");
         }
     }
 }

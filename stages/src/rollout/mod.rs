@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::fault::{HasOrigin, Origin};
+use rollpacker_dataflow::fault::{FaultKind, HasOrigin, Origin};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +184,13 @@ impl HasOrigin for RolloutError {
             Self::Resume { .. } | Self::Violation(_) | Self::Engine { .. } => Origin::Program,
         }
     }
+
+    fn kind(&self) -> FaultKind {
+        match self {
+            Self::Unavailable { .. } => FaultKind::Unavailable,
+            _ => FaultKind::Failure,
+        }
+    }
 }
 
 /// The reason why an engine failed or rejected a command.
@@ -238,7 +245,8 @@ pub enum RolloutError {
     /// The engine violates its contract.
     #[error("the rollout engine violates its contract: {0}")]
     Violation(Box<EngineViolation>),
-    /// No instance of the engine was available within the time limit. The run can be resumed when an instance is available.
+    /// No instance of the engine was available within the time limit. The run ends with exit status 75 and can be resumed when an instance
+    /// is available.
     #[error("no inference server was in rotation for {seconds} s; the last fault: {reason}")]
     Unavailable {
         /// The limit of the wait, in whole seconds.

@@ -55,7 +55,11 @@ impl Checked {
         while !self.has_failed
             && let Some(decision) = self.schedule.poll()
         {
-            if let Err(violation) = self.log.decide(&decision) {
+            let checked = match &decision {
+                Decision::Finish => self.log.finish(self.schedule.is_out_of_steps()),
+                other => self.log.decide(other),
+            };
+            if let Err(violation) = checked {
                 return self.fail(&violation);
             }
             self.has_failed = matches!(decision, Decision::Fail { .. });
@@ -105,6 +109,10 @@ impl Schedule for Checked {
 
     fn round_size(&self) -> Option<(usize, u32)> {
         self.schedule.round_size()
+    }
+
+    fn is_out_of_steps(&self) -> bool {
+        self.schedule.is_out_of_steps()
     }
 
     fn save(&self) -> Option<Vec<u8>> {

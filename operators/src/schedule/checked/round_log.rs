@@ -123,10 +123,9 @@ impl RoundLog {
         open.prompts.get_mut(&id.prompt)?.samples.get_mut(&id.sample)
     }
 
+    /// Checks a decision other than [`Decision::Finish`], which [`finish`](Self::finish) checks.
     pub(super) fn decide(&mut self, decision: &Decision) -> Result<(), Violation> {
-        if self.is_finished {
-            return Err(Violation::AfterFinish { decision: decision.to_string() });
-        }
+        self.check_running(decision)?;
         match decision {
             Decision::Open { step, .. } => self.open(*step),
             Decision::Launch { prompt, samples, .. } => {
@@ -140,8 +139,7 @@ impl RoundLog {
             Decision::Defer { prompt, .. } => self.settle(decision, *prompt).map(drop),
             Decision::Reject { prompt, .. } => self.reject(decision, *prompt),
             Decision::Close { step, .. } => self.close(decision, *step),
-            Decision::Finish => self.finish(),
-            Decision::Fail { .. } => Ok(()),
+            Decision::Finish | Decision::Fail { .. } => Ok(()),
         }
     }
 
@@ -280,17 +278,23 @@ impl RoundLog {
     }
 
     /// Records that the schedule finished. Prompts that were never launched may remain, because the run may have reached its last step.
-    fn finish(&mut self) -> Result<(), Violation> {
+    pub(super) fn finish(&mut self, is_out_of_steps: bool) -> Result<(), Violation> {
+        self.check_running(&Decision::Finish)?;
         if let Some(open) = &self.open {
             return Err(Violation::OpenAtFinish { step: open.step });
         }
         self.is_finished = true;
         // A resumed run without a step left opens no round. The snapshot keeps the deferred prompts.
-        if self.last.is_none() {
+        if self.last.is_none() && is_out_of_steps {
             return Ok(());
         }
         let lost = self.held.iter().find(|(_, launched)| **launched);
         lost.map_or(Ok(()), |(&prompt, _)| Err(Violation::Lost { prompt }))
+    }
+
+    fn check_running(&self, decision: &Decision) -> Result<(), Violation> {
+        let after_finish = || Violation::AfterFinish { decision: decision.to_string() };
+        if self.is_finished { Err(after_finish()) } else { Ok(()) }
     }
 
     fn check_open(&self, decision: &Decision, step: Step) -> Result<(), Violation> {

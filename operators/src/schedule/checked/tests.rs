@@ -191,3 +191,43 @@ fn a_round_that_can_never_close_is_named() {
     assert!(waits.poll().is_some() && waits.poll().is_some());
     assert_eq!(waits.poll(), None, "responses are in flight");
 }
+
+/// A schedule that finishes when it receives a policy.
+struct Finished {
+    is_out_of_steps: bool,
+    decided: Option<Decision>,
+}
+
+impl Schedule for Finished {
+    fn on(&mut self, _: Nanos, _: Event) {
+        self.decided = Some(Decision::Finish);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.decided.take()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
+    fn is_out_of_steps(&self) -> bool {
+        self.is_out_of_steps
+    }
+}
+
+#[test]
+fn a_restored_schedule_keeps_its_deferred_prompts_only_without_a_step_left() {
+    for (is_out_of_steps, held, is_lost) in [
+        (true, (PROMPT, true), false),
+        (false, (PROMPT, true), true),
+        (false, (PROMPT, false), false),
+    ] {
+        let schedule = Box::new(Finished { is_out_of_steps, decided: None });
+        let mut checked = Checked::with_held(schedule, [held]);
+        checked.on(Nanos(0), Event::Policy { step: STEP });
+        let violation = Violation::Lost { prompt: PROMPT }.failure();
+        let expected = if is_lost { violation } else { Decision::Finish };
+        assert_eq!(checked.poll(), Some(expected));
+    }
+}

@@ -128,13 +128,21 @@ pub enum Violation {
         /// The lane of the replacement.
         found: Arc<str>,
     },
+    /// A [`RoundPolicy`](crate::schedule::round_policy::RoundPolicy) opens a round without a plan, or with a plan without prompts. Such a
+    /// round trains on nothing.
+    #[error("it opens step {} without a plan that has a prompt", .step.ordinal())]
+    NoPlan {
+        /// The step of the round.
+        step: Step,
+    },
     /// The run finishes although a round is open.
     #[error("it finishes before it closes step {}", .step.ordinal())]
     OpenAtFinish {
         /// The step of the open round.
         step: Step,
     },
-    /// The run finishes although a prompt that was launched is neither admitted nor rejected.
+    /// The run finishes although a prompt that was launched is neither admitted nor rejected. In a resumed run, the prompt may have been
+    /// launched before: the schedule must restore it, or report that it [is out of steps](crate::schedule::Schedule::is_out_of_steps).
     #[error("it finishes, and the deferred prompt {prompt} was neither admitted nor rejected")]
     Lost {
         /// The id of the prompt.

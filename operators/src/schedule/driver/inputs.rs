@@ -2,6 +2,7 @@
 
 use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::fault::{Fault, Origin};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
@@ -25,6 +26,14 @@ impl ScheduleDriver {
         );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
+            if let Some(before) = self.read.replace(prompt).filter(|before| prompt <= *before) {
+                let message = format!(
+                    "the source of the prompts emits this prompt after {before}: expected ascending ids, which count all prompts of a run"
+                );
+                let fault = Fault::new("schedule", Origin::User, message);
+                self.failure.get_or_insert(Fault { prompt: Some(prompt), ..fault });
+                return;
+            }
             let last =
                 LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
             // On resume, a reader that starts over delivers prompts that the schedule has already received.
@@ -42,7 +51,7 @@ impl ScheduleDriver {
     /// Reports the end of prompts, unless the schedule has finished. A reader that stops because the run ends has not reached the end of
     /// its prompts: a run that resumes from here reads further.
     pub(in crate::schedule) fn on_end_of_prompts(&mut self) {
-        if !self.ended && !self.finished {
+        if !self.ended && !self.finished && self.failure.is_none() {
             self.ended = true;
             self.enqueue(Event::EndOfPrompts);
         }

@@ -51,6 +51,8 @@ pub(super) struct ScheduleDriver {
     lacks_prompts: Option<WaitGuard>,
     /// The prompts that were offered to the schedule and are neither admitted nor rejected.
     prompts: HeldPrompts,
+    /// The last prompt that the reader delivered in this process.
+    read: Option<PromptId>,
     /// Prompts that were read but not passed to the schedule yet, because the sequencer or the curriculum holds them.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
     /// The curriculum, if there is one, with prompts that it has not judged.
@@ -103,6 +105,7 @@ impl ScheduleDriver {
             stop,
             waiting: WaitHandle::default(),
             lacks_prompts: None,
+            read: None,
             arrived: BTreeMap::new(),
             gate: None,
             skipped: SkippedPrompts::default(),
@@ -285,7 +288,9 @@ impl ScheduleDriver {
         }
         self.send(give);
         self.announce_tick(give);
-        if self.finished || (self.stopping && self.open.is_empty()) {
+        // A failure is reported at an open step, which must stay open until then.
+        let has_ended = self.finished && self.failure.is_none();
+        if has_ended || ((self.finished || self.stopping) && self.open.is_empty()) {
             self.finish();
         }
         self.request_prompts();

@@ -403,6 +403,64 @@ mod law {
     }
 }
 
+/// Returns schedules of the largest numbers, which the prompts of a run never reach.
+fn unbounded() -> Vec<Builtin> {
+    let (prompts, responses, total_steps) = (usize::MAX, 1, Some(u64::MAX));
+    let partial = partial::Config {
+        prompts,
+        responses,
+        oversubscription: 1.0,
+        max_versions: u64::MAX,
+        total_steps,
+    };
+    let sorted = |prompts, carry_over| sorted::Config {
+        prompts,
+        responses,
+        group_size: prompts,
+        slots: usize::MAX,
+        harvest: None,
+        mode: sorted::Mode::Partial,
+        carry_over,
+        total_steps: None,
+    };
+    let tail_batching = tail_batching::Config {
+        eta_prompts: 1000.0,
+        max_queue_age: Some(u64::MAX),
+        quotas: [("math".into(), usize::MAX / 2), ("code".into(), usize::MAX / 2 + 1)].into(),
+        total_steps,
+        ..tail_batching::Config::new(prompts, responses)
+    };
+    let dynamic = dynamic::Config {
+        prompts,
+        responses: 2,
+        gen_prompts: None,
+        max_generated_batches: usize::MAX,
+        on_exhausted: OnExhausted::SmallerStep,
+        total_steps,
+    };
+    vec![
+        Partial::new(partial).unwrap().into(),
+        Sorted::new(sorted(usize::MAX, true)).unwrap().into(),
+        Sorted::new(sorted(1 << 32, true)).unwrap().into(),
+        TailBatching::new(tail_batching).unwrap().into(),
+        Dynamic::new(dynamic).unwrap().into(),
+        Synchronous::new(sync::Config { prompts, responses, total_steps }).unwrap().into(),
+    ]
+}
+
+#[test]
+fn the_largest_numbers_do_not_overflow() {
+    let world = World::new(&[vec!["math".into(), "code".into(), "math".into()]], 1);
+    for (index, schedule) in unbounded().into_iter().enumerate() {
+        assert!(schedule.round_size().is_none_or(|(prompts, _)| prompts > 0));
+        let checked = check_schedule(|| unbounded().swap_remove(index), &world);
+        assert!(checked.is_ok(), "{index}: {checked:?}");
+    }
+    let quotas = [("math".into(), usize::MAX), ("code".into(), usize::MAX)].into();
+    let config = tail_batching::Config { quotas, ..tail_batching::Config::new(4, 1) };
+    TailBatching::new(config).expect_err("the quotas do not sum to the prompts");
+}
+
 /// Returns schedules that launch 12 prompts with one response each and admit the first 4 of them.
 fn deferring(total_steps: Option<u64>) -> [Builtin; 3] {
     let (prompts, responses, oversubscription, max_versions) = (4, 1, 3.0, 3);

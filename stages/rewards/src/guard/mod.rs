@@ -92,7 +92,7 @@ impl Guard {
             reward = SharedReward::new(Timeout::new(reward, duration("timeout_s", seconds)?));
         }
         if let Some(budgets) = self.budgets()? {
-            reward = SharedReward::new(Limited::new(reward, budgets));
+            reward = SharedReward::new(Limited::new(reward, budgets)?);
         }
         check_bounds("attempts", f64::from(self.attempts), 1.0, MAX_ATTEMPTS)?;
         let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
@@ -109,9 +109,6 @@ impl Guard {
         let rate = |key, rate: Option<f64>| {
             rate.map(|rate| check_bounds(key, rate, RATE_RANGE.0, RATE_RANGE.1)).transpose()
         };
-        if self.concurrency == Some(0) {
-            return Err(CatalogError::out_of_range("concurrency", "a number above 0", 0));
-        }
         let budgets = Budgets {
             concurrency: self.concurrency,
             requests_per_minute: rate("requests_per_minute", self.requests_per_minute)?,

@@ -152,7 +152,6 @@ impl Coordinator {
         });
         if since.elapsed() >= limit {
             let reason = self.last_fault.clone().unwrap_or_default();
-            self.output.shared.measurements.set_unavailable();
             self.fail(RolloutError::Unavailable { seconds: limit.as_secs(), reason });
         }
     }

@@ -1,6 +1,5 @@
 //! The measurements of an engine, for the metrics of a step.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollpacker_dataflow::clock::Nanos;
@@ -11,7 +10,6 @@ use crate::canary::CanaryFigures;
 #[derive(Clone, Default)]
 pub struct Measurements {
     reading: Arc<Mutex<Reading>>,
-    is_unavailable: Arc<AtomicBool>,
 }
 
 /// The measurements since the previous reading.
@@ -104,17 +102,6 @@ impl Measurements {
         let mut reading = self.lock();
         let servers_ready = reading.servers_ready;
         std::mem::replace(&mut *reading, Reading { servers_ready, ..Reading::default() })
-    }
-
-    /// Returns `true` once the engine has failed because no server was in rotation for too long. Such a run can be resumed when a server is
-    /// available again.
-    #[must_use]
-    pub fn is_unavailable(&self) -> bool {
-        self.is_unavailable.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_unavailable(&self) {
-        self.is_unavailable.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Reading)) {
