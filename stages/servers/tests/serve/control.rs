@@ -25,6 +25,8 @@ fn an_aborted_call_returns_its_tokens() {
     let choice = receive(two).json()["choices"][0].take();
     assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!([3, 4]), &json!("abort")));
     assert_eq!(choice["weight_versions"][0]["end"], 2);
+    let unknown = json!({"request_ids": ["generate-tokens-two", "other"]});
+    assert_eq!(server.post("/abort_requests", &unknown).json()["aborted"], 0);
     let aborted = server.post("/abort_requests", &json!({})).json();
     assert_eq!(aborted["aborted"], 1, "all that are left");
     assert_eq!(receive(one).json()["choices"][0]["finish_reason"], "abort");
@@ -82,6 +84,14 @@ fn pauses_and_weights_reach_the_engine() {
     assert_eq!(server.engine.paused(), None);
     let reset = server.post("/reset_prefix_cache?reset_external=false", &Value::Null).json();
     assert_eq!(reset, json!({"success": true}));
+}
+
+#[test]
+fn a_pause_that_a_resume_replaces_is_reported_as_a_conflict() {
+    let server = Server::new();
+    server.engine.resume_during_pauses();
+    let (status, message, _) = server.post("/pause?mode=wait", &Value::Null).error();
+    assert_eq!((status, &*message), (409, "the engine was resumed before the pause began"));
 }
 
 #[test]
