@@ -126,6 +126,23 @@ fn only_health_needs_no_key() {
 }
 
 #[test]
+fn pages_of_other_machines_cannot_call_a_server_without_a_key() {
+    let server = Server::new();
+    let call = |origin: &str| {
+        let header = format!("Origin: {origin}\r\nContent-Type: text/plain\r\n");
+        let body = json!({"method": "reload_weights"}).to_string();
+        receive(send(server.address, "POST", "/collective_rpc", &header, &body)).status
+    };
+    for origin in ["https://example.org", "http://example.org:8000", "null", "http://10.0.0.1"] {
+        assert_eq!(call(origin), 403, "{origin}");
+    }
+    assert!(server.engine.loaded().is_empty());
+    for origin in ["http://localhost:3000", "http://127.0.0.1", "http://[::1]:80"] {
+        assert_eq!(call(origin), 200, "{origin}");
+    }
+}
+
+#[test]
 fn a_failed_engine_is_reported_by_every_call() {
     let server = Server::start(true, None);
     let call = send(server.address, "POST", GENERATE, "", &request("lost"));
