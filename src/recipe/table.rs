@@ -90,7 +90,7 @@ fn remove_serve_credentials(serve: &mut Serve) {
     for (name, value) in &mut serve.env {
         match is_secret_parameter(name) {
             true => REDACTED.clone_into(value),
-            false => *value = without_credentials(value).into_owned(),
+            false => *value = without_command_secrets(std::slice::from_ref(value)).concat(),
         }
     }
 }

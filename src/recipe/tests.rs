@@ -187,16 +187,26 @@ fn a_recorded_recipe_has_no_credentials() {
         command = ["python3", "score.py", "--api-key", "process-key"]
         [rollout.engine_options]
         url = "http://engine:pass-word@host"
+        note = "first http://me:pass-word@host"
+        urls = "http://a,http://me:pass-word@b"
         [rollout.serve]
         command = ["serve", "--api-key", "flag-key", "--port={port}"]
-        env = { HF_TOKEN = "hub-key", CUDA_VISIBLE_DEVICES = "{index}" }
+        env = { HF_TOKEN = "hub-key", CUDA_VISIBLE_DEVICES = "{index}", HEADERS = "a=1,api-key=header-key", CURL = "-H Authorization: Bearer bearer-key" }
     "#;
     let recipe = read(text, &[]).expect("valid");
     let settings = format!("{:?}", recipe.settings());
     for recorded in [recipe.to_toml(), settings] {
-        for secret in
-            ["pass-word", "query-key", "body-key", "user:", "flag-key", "hub-key", "process-key"]
-        {
+        for secret in [
+            "pass-word",
+            "query-key",
+            "body-key",
+            "user:",
+            "flag-key",
+            "hub-key",
+            "process-key",
+            "header-key",
+            "bearer-key",
+        ] {
             assert!(!recorded.contains(secret), "{recorded}");
         }
         let url = "https://[redacted]@host/v1?key=[redacted]";

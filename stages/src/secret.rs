@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
 
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::Value;
 use url::Url;
+use url::form_urlencoded::byte_serialize;
 
 /// The replacement for a secret.
 pub const REDACTED: &str = "[redacted]";
@@ -20,6 +21,11 @@ const MIN_SECRET_BYTES: usize = 4;
 const MIN_GLOBAL_SECRET_BYTES: usize = 8;
 /// The length in bytes from which a value in the query of a URL counts as a secret, regardless of the name of its parameter.
 const MIN_KEY_VALUE_BYTES: usize = 20;
+
+/// The characters that most encoders of URLs replace.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The text between the scheme of a URL and the rest of it.
+const AFTER_SCHEME: &str = "://";
 
 static REGISTERED: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
 
@@ -32,10 +38,12 @@ impl Secrets {
     /// ignored.
     pub fn add(&mut self, secret: &str) {
         let json = Value::from(secret).to_string();
-        let forms: [Cow<'_, str>; 4] = [
+        let forms: [Cow<'_, str>; 6] = [
             secret.into(),
             json[1..json.len() - 1].into(),
             utf8_percent_encode(secret, NON_ALPHANUMERIC).into(),
+            utf8_percent_encode(secret, RESERVED).into(),
+            byte_serialize(secret.as_bytes()).collect(),
             percent_decode_str(secret).decode_utf8_lossy(),
         ];
         self.add_forms(forms.iter().map(AsRef::as_ref), MIN_SECRET_BYTES);
@@ -55,9 +63,12 @@ impl Secrets {
     /// keys.
     pub fn add_url(&mut self, url: &Url) {
         self.add(url.password().unwrap_or(url.username()));
-        for (name, value) in url.query_pairs() {
+        let written = url.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        for ((name, value), written) in url.query_pairs().zip(written) {
             if is_secret_parameter(&name) || value.len() >= MIN_KEY_VALUE_BYTES {
                 self.add(&value);
+                // The parser reads `+` as a space, but a server may repeat what was written, or leave `+` as it is.
+                self.add(&written[name_of(written).len()..]);
             }
         }
     }
@@ -112,13 +123,21 @@ pub fn redact_known(text: &str) -> Cow<'_, str> {
     REGISTERED.read().unwrap_or_else(PoisonError::into_inner).redact(text)
 }
 
+/// Registers the secrets of a command for the lifetime of the process: those that [`without_command_secrets`] replaces.
+pub fn register_command(command: &[String]) {
+    let mut secrets = Secrets::default();
+    command_secrets(command).iter().for_each(|secret| secrets.add(secret));
+    command.iter().flat_map(|argument| urls(argument)).for_each(|url| secrets.add_url(&url));
+    secrets.register();
+}
+
 /// Replaces every registered secret in a message. In URLs, it also replaces the user information and the values of parameters whose names
 /// indicate secrets.
 #[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
     match redact_known(text) {
-        Cow::Borrowed(text) => without_secrets_of_urls(text),
-        Cow::Owned(text) => without_secrets_of_urls(&text).into_owned().into(),
+        Cow::Borrowed(text) => redact_urls(text, without_named_values),
+        Cow::Owned(text) => redact_urls(&text, without_named_values).into_owned().into(),
     }
 }
 
@@ -129,8 +148,9 @@ pub fn quote(text: &str, length: usize) -> String {
     redact(text).trim().chars().take(length).collect()
 }
 
-/// Returns a URL without its credentials: user information and the values of its query are replaced. A URL with such parts that cannot be
-/// parsed is replaced as a whole. Any other text is unchanged.
+/// Returns a text without the credentials of its URLs. If the text has no spaces, the user information and all values of the queries are
+/// replaced; a text with such parts is replaced as a whole if its first URL cannot be parsed. In another text, the user
+/// information of URLs and the values of parameters whose names indicate secrets are replaced.
 ///
 /// ```
 /// use rollpacker_stages::secret::without_credentials;
@@ -141,19 +161,22 @@ pub fn quote(text: &str, length: usize) -> String {
 /// ```
 #[must_use]
 pub fn without_credentials(text: &str) -> Cow<'_, str> {
-    let is_url = text.contains("://") && !text.contains(char::is_whitespace);
-    if !is_url || !text.contains(['@', '?', '#']) {
+    if text.contains(char::is_whitespace) {
+        return redact_urls(text, without_named_values);
+    }
+    let Some(scheme_end) = text.find(AFTER_SCHEME) else { return text.into() };
+    if !text.contains(['@', '?', '#']) {
         return text.into();
     }
-    let Ok(url) = Url::parse(text) else { return REDACTED.into() };
-    if url.username().is_empty() && url.password().is_none() && url.query().is_none() {
-        return text.into();
+    if Url::parse(&text[without_scheme(&text[..scheme_end]).len()..]).is_err() {
+        return REDACTED.into();
     }
-    let (before, query) = text.split_once('?').unwrap_or((text, ""));
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let pairs: Vec<String> = pairs.map(|pair| format!("{}{REDACTED}", name_of(pair))).collect();
-    let mark = if pairs.is_empty() { "" } else { "?" };
-    format!("{}{mark}{}", without_secrets_of_urls(before), pairs.join("&")).into()
+    redact_urls(text, |query| {
+        let Some(pairs) = query.strip_prefix('?') else { return without_named_values(query) };
+        let pairs = pairs.split('&').filter(|pair| !pair.is_empty());
+        let pairs: Vec<_> = pairs.map(|pair| format!("{}{REDACTED}", name_of(pair))).collect();
+        format!("?{}", pairs.join("&"))
+    })
 }
 
 /// Returns `true` if a setting of this name holds a secret. A name for an environment variable, such as `api_key_env`, does not.
@@ -194,7 +217,7 @@ pub fn without_command_secrets(command: &[String]) -> Vec<String> {
         shown.push(match secret_of(before, argument) {
             Some(secret) => {
                 let name = &argument[..argument.len() - secret.len()];
-                format!("{name}{REDACTED}")
+                format!("{}{REDACTED}", without_credentials(name))
             }
             None if argument.contains(' ') => {
                 without_command_secrets(&split_words(argument)).join(" ")
@@ -206,13 +229,12 @@ pub fn without_command_secrets(command: &[String]) -> Vec<String> {
 }
 
 /// Returns the secrets that [`without_command_secrets`] replaces, except secrets in URLs.
-#[must_use]
-pub fn command_secrets(command: &[String]) -> Vec<String> {
+fn command_secrets(command: &[String]) -> Vec<String> {
     let mut secrets = Vec::new();
     for (at, argument) in command.iter().enumerate() {
         let before = at.checked_sub(1).map(|before| command[before].as_str());
         match secret_of(before, argument) {
-            Some(secret) => secrets.push(secret.trim_matches(['"', '\'']).to_owned()),
+            Some(secret) => secrets.push(unquoted(secret).to_owned()),
             None if argument.contains(' ') => {
                 secrets.extend(command_secrets(&split_words(argument)))
             }
@@ -226,17 +248,50 @@ fn split_words(argument: &str) -> Vec<String> {
     argument.split(' ').map(str::to_owned).collect()
 }
 
-/// Returns the part of an argument that is a secret: the value of `NAME=VALUE`, or the whole argument after the flag `--NAME`. `None` if
-/// the argument has no secret.
+/// Returns the part of an argument that is a secret: what follows the `=` or `:` after the name of a secret, or the whole argument after a
+/// flag with such a name, a header or the name of an authentication scheme. `None` if the argument has no secret.
 fn secret_of<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
+    let follows = before.filter(|before| is_before_secret(before)).filter(|_| !is_flag(argument));
+    named_value(argument).or(follows.map(|_| argument))
+}
+
+/// Returns what follows the `=` or `:` after the first name of a secret.
+fn named_value(argument: &str) -> Option<&str> {
     // The value of a flag may have several words. A script that begins with an assignment has other words after its value.
-    let is_one = argument.starts_with('-') || !argument.contains(' ');
-    let assigned = argument.split_once('=').filter(|(name, _)| is_one && !name.contains(' '));
-    if let Some((_, value)) = assigned.filter(|(name, _)| is_secret_parameter(name)) {
-        return Some(value).filter(|value| !value.is_empty());
+    if argument.contains(' ') && !argument.starts_with('-') {
+        return None;
     }
-    let is_flag = |flag: &&str| flag.starts_with('-') && is_secret_parameter(flag);
-    before.filter(is_flag).map(|_| argument).filter(|value| !value.starts_with('-'))
+    let value = |(at, separator): (usize, &str)| {
+        let name = argument[..at].rsplit([',', ';', '{', '=', ':', ' ']).next()?;
+        let value = &argument[at + separator.len()..];
+        (is_secret_parameter(unquoted(name)) && !value.is_empty()).then_some(value)
+    };
+    argument.match_indices(['=', ':']).find_map(value)
+}
+
+/// Returns `true` if the argument after this one is a secret.
+fn is_before_secret(argument: &str) -> bool {
+    let word = unquoted(argument);
+    let last = word.rsplit(['=', ':']).next().unwrap_or_default();
+    last == "Basic"
+        || last.eq_ignore_ascii_case("bearer")
+        || (argument.starts_with('-') && is_secret_parameter(argument))
+        || word.strip_suffix(':').is_some_and(|name| is_secret_parameter(unquoted(name)))
+}
+
+/// Returns `true` if an argument is a flag and not the value of a flag, although it may begin with `-`: one letter, or words in lower case
+/// after `--`.
+fn is_flag(argument: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    match argument.strip_prefix("--") {
+        Some(name) => name.split('=').next().is_some_and(|name| name.chars().all(is_part)),
+        None => argument.strip_prefix('-').is_some_and(|name| name.chars().count() == 1),
+    }
+}
+
+/// Returns a name or value without the quotes and braces around it.
+fn unquoted(text: &str) -> &str {
+    text.trim_matches(['"', '\'', '{', '}'])
 }
 
 /// Returns `true` if a parameter of this name, in the query of a URL, on a command line or in the environment, holds a secret.
@@ -257,41 +312,73 @@ fn name_of(pair: &str) -> &str {
     pair.find('=').map_or("", |end| &pair[..=end])
 }
 
-/// Replaces the user information in every URL of a text, and the values of query parameters whose names indicate secrets.
-fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
-    const SCHEME: &str = "://";
-    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '`' | '\'' | '<' | '>');
-    let mut kept = String::new();
-    let mut rest = text;
-    while let Some(begin) = rest.find(SCHEME) {
-        let (before, after) = rest.split_at(begin + SCHEME.len());
-        let (url, rest_of_line) = after.split_at(after.find(is_end).unwrap_or(after.len()));
-        kept.push_str(before);
-        kept.push_str(&without_user_information(url));
-        rest = rest_of_line;
-    }
-    if kept.is_empty() {
+/// Returns the URLs in a text.
+fn urls(text: &str) -> impl Iterator<Item = Url> {
+    text.match_indices(AFTER_SCHEME).filter_map(|(at, _)| {
+        let begin = without_scheme(&text[..at]).len();
+        let end = text[at..].find(is_url_end).map_or(text.len(), |length| at + length);
+        Url::parse(&text[begin..end]).ok()
+    })
+}
+
+/// Removes the scheme of a URL from the end of the text before its `://`.
+fn without_scheme(before: &str) -> &str {
+    before.trim_end_matches(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn is_url_end(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '"' | '`' | '\'' | '<' | '>')
+}
+
+/// Replaces the user information in every URL of a text, also in a URL that follows or is part of another one. `redact_query` redacts the
+/// query and fragment of a URL, with the mark before them.
+fn redact_urls(text: &str, redact_query: impl Fn(&str) -> String) -> Cow<'_, str> {
+    let mut parts = text.split(AFTER_SCHEME).peekable();
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    if parts.peek().is_none() {
         return text.into();
     }
-    kept.push_str(rest);
+    while let Some(part) = parts.next() {
+        let mut end = part.find(is_url_end).unwrap_or(part.len());
+        if parts.peek().is_some() {
+            // The part ends with the scheme of the next URL.
+            end = end.min(without_scheme(part).trim_end_matches([',', ';']).len());
+        }
+        let (url, rest) = part.split_at(end);
+        let (user, url) = url.split_at(user_information(url));
+        let (host, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+        let user = if user.is_empty() { "" } else { REDACTED };
+        for text in [AFTER_SCHEME, user, host, &redact_query(query), rest] {
+            kept += text;
+        }
+    }
     kept.into()
 }
 
-/// Redacts the part of a URL after its scheme: the user information, and the values of parameters whose names indicate secrets.
-fn without_user_information(url: &str) -> String {
-    let (authority, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
-    let host = authority.rfind('@').map(|at| format!("{REDACTED}{}", &authority[at..]));
-    let pair = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if is_secret_parameter(name) => format!("{name}={REDACTED}"),
-        _ => pair.to_owned(),
-    };
-    let path = match path.split_once('?') {
-        Some((path, query)) => {
-            format!("{path}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&"))
+/// Returns the length of the user information in a URL, which begins after the scheme; 0 if it has none. What stands before an `@` in a path
+/// is user information if the host would have a port that is not a number, as after a password with `/`, `?` or `#`.
+fn user_information(url: &str) -> usize {
+    let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
+    let port = authority.rsplit_once(':').filter(|_| !authority.starts_with('['));
+    let is_host = port.is_none_or(|(_, port)| port.chars().all(|digit| digit.is_ascii_digit()));
+    let searched = if is_host { authority } else { url };
+    authority.rfind('@').or_else(|| searched.rfind('@')).unwrap_or(0)
+}
+
+/// Redacts the values of a query and a fragment whose names indicate secrets.
+fn without_named_values(query: &str) -> String {
+    let part = |part: &str| match part.split_once('=') {
+        Some((name, value)) if is_secret_parameter(name) => {
+            let end = value.trim_end_matches(is_separator).len();
+            format!("{name}={REDACTED}{}", &value[end..])
         }
-        None => path.to_owned(),
+        _ => part.to_owned(),
     };
-    format!("{}{path}", host.as_deref().unwrap_or(authority))
+    query.split_inclusive(is_separator).map(part).collect()
+}
+
+fn is_separator(c: char) -> bool {
+    matches!(c, '?' | '&' | '#' | ';')
 }
 
 #[cfg(test)]
@@ -345,6 +432,27 @@ mod tests {
         assert_eq!(shown(&["sh", "-c", script]), of(expected, "abc|def"));
         assert_eq!(shown(&["--api-key-env", "NAME"]), of("--api-key-env|NAME", ""));
         assert_eq!(shown(&["--auth", "--port", "1"]), of("--auth|--port|1", ""));
+        assert_eq!(shown(&["--auth", "-v", "--a_b=1"]), of("--auth|-v|--a_b=1", ""));
+        for value in ["-abc", "--Abc", "--/abc="] {
+            assert_eq!(shown(&["--api-key", value, "-v"]), of("--api-key|[redacted]|-v", value));
+        }
+        for (argument, expected, secrets) in [
+            ("x-api-key:abc", "x-api-key:[redacted]", "abc"),
+            ("X-Api-Key: abc", "X-Api-Key: [redacted]", "abc"),
+            ("'Authorization: Bearer abc'", "'Authorization: [redacted] [redacted]", "Bearer|abc"),
+            (
+                "--header=Authorization: Bearer abc",
+                "--header=Authorization:[redacted]",
+                " Bearer abc",
+            ),
+            ("HEADERS=a=1,api-key=abc", "HEADERS=a=1,api-key=[redacted]", "abc"),
+            (r#"{"a":1,"api_key":"abc"}"#, r#"{"a":1,"api_key":[redacted]"#, "abc"),
+            (r#"{"api_key": "abc"}"#, r#"{"api_key": [redacted]"#, "abc"),
+            ("--url=http://u:p@h,key=abc", "--url=http://[redacted]@h,key=[redacted]", "abc"),
+            ("--peers=http://a,http://u:p@b", "--peers=http://a,http://[redacted]@b", ""),
+        ] {
+            assert_eq!(shown(&[argument]), of(expected, secrets));
+        }
         assert_eq!(shown(&["--api-key=a=b"]), of("--api-key=[redacted]", "a=b"));
         assert_eq!(shown(&["--api-key=", "x"]), of("--api-key=|x", ""));
     }
@@ -360,6 +468,20 @@ mod tests {
         let mut secrets = Secrets::default();
         secrets.add_url(&Url::parse("http://token@host").expect("a URL"));
         assert_eq!(secrets.redact("token"), REDACTED);
+        let mut secrets = Secrets::default();
+        secrets.add_url(&Url::parse("http://host/?key=ab+c/d-e&&").expect("a URL"));
+        for text in ["ab+c/d-e", "ab c/d-e", "ab+c%2Fd-e", "ab%20c%2Fd-e", "ab%2Bc%2Fd-e"] {
+            assert_eq!(secrets.redact(text), REDACTED);
+        }
+    }
+
+    #[test]
+    fn the_secrets_of_a_command_are_registered_also_in_urls() {
+        let url = "--peers=http://a,http://user:password-of-peer@b/?key=key+of+peer";
+        register_command(&[url.to_owned(), "--api-key".to_owned(), "-key-of-command".to_owned()]);
+        for text in ["password-of-peer", "key+of+peer", "key of peer", "-key-of-command"] {
+            assert_eq!(redact(text), REDACTED);
+        }
     }
 
     #[test]
@@ -367,6 +489,17 @@ mod tests {
         let text = "`http://u:p@a/x@y` and https://b/@me, at c://d@e:1?f, i://j?a=1&key=2 k";
         let expected = "`http://[redacted]@a/x@y` and https://b/@me, at c://[redacted]@e:1?f, i://j?a=1&key=[redacted] k";
         assert_eq!(redact(text), expected);
+        for (text, expected) in [
+            ("http://a,http://u:p@b", "http://a,http://[redacted]@b"),
+            (
+                "http://a?key=1,http://b?x=http://u:p@c",
+                "http://a?key=[redacted],http://b?x=http://[redacted]@c",
+            ),
+            ("http://u:p/?#@w@h:1/x?key=1", "http://[redacted]@h:1/x?key=[redacted]"),
+            ("http://h/#access_token=1&x=2", "http://h/#access_token=[redacted]&x=2"),
+        ] {
+            assert_eq!(redact(text), expected);
+        }
         for text in ["a@b", "://", "http://h?", "x://y/?&"] {
             assert_eq!(redact(text), text);
         }
@@ -380,7 +513,8 @@ mod tests {
             ("http://h/v1?a=b&c=d#e", "http://h/v1?a=[redacted]&c=[redacted]"),
             ("http://h/@me", "http://h/@me"),
             ("http://u:p/w@h:x/", REDACTED),
-            ("see http://u:p@h", "see http://u:p@h"),
+            ("http://a?x=1,http://u:p@b", "http://a?x=[redacted],http://[redacted]@b"),
+            ("see http://u:p@h?a=1", "see http://[redacted]@h?a=1"),
             ("data/train?.parquet", "data/train?.parquet"),
         ] {
             assert_eq!(without_credentials(url), expected);

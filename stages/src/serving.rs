@@ -161,6 +161,9 @@ pub enum ServingError {
         /// The cause of the error.
         reason: String,
     },
+    /// A resume arrived before the pause began.
+    #[error("the engine was resumed before the pause began")]
+    Resumed,
     /// The engine has stopped.
     #[error("the engine has stopped: {0}")]
     Stopped(String),
@@ -192,10 +195,10 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Pauses the engine. The future is ready when the pause has begun on all instances.
     ///
     /// # Errors
-    /// If the engine has stopped.
+    /// If a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Ends a pause. The future is ready when all instances have resumed.
+    /// Ends a pause, also one that has not begun yet. The future is ready when all instances have resumed.
     ///
     /// # Errors
     /// If the engine has stopped.

@@ -5,7 +5,7 @@
 //! reject the connection before any data flows, with an error that names the fact and both values.
 
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::error::ClusterError;
@@ -15,6 +15,9 @@ use crate::clock::{Clock, Nanos, WallClock};
 
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(25);
+
+/// The time limit for a connection to one address of a process. Another address, or another attempt, may succeed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time limit for the [`Hello`] of a caller. A stranger, such as a port scanner, may send nothing, or send very slowly.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -152,8 +155,12 @@ impl ConnectionPhase<'_> {
         let address = self.hosts.address(process);
         loop {
             let left = self.remaining_time().ok_or_else(|| self.missing([process]))?;
-            match connect_any(address, left) {
+            let connected = address
+                .to_socket_addrs()
+                .and_then(|addresses| self.connect_any(&addresses.collect::<Vec<_>>()));
+            match connected {
                 Ok(mut stream) => {
+                    let left = self.remaining_time().ok_or_else(|| self.missing([process]))?;
                     let hello = self.exchange_hello(&mut stream, role, left);
                     let hello: Hello = match hello {
                         Ok(hello) => hello,
@@ -171,6 +178,10 @@ impl ConnectionPhase<'_> {
                 Err(_) => std::thread::park_timeout(RETRY_INTERVAL.min(left)),
             }
         }
+    }
+
+    fn connect_any(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+        try_addresses(addresses, || self.remaining_time(), TcpStream::connect_timeout)
     }
 
     fn exchange_hello(
@@ -270,11 +281,17 @@ impl ConnectionPhase<'_> {
     }
 }
 
-/// Tries all addresses that a host name resolves to, in order.
-fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+/// Tries all addresses of a host, in order, while time remains. An address that does not answer takes at most [`CONNECT_TIMEOUT`] and an
+/// equal share of the remaining time.
+fn try_addresses<S>(
+    addresses: &[SocketAddr],
+    remaining_time: impl Fn() -> Option<Duration>,
+    connect: impl Fn(&SocketAddr, Duration) -> io::Result<S>,
+) -> io::Result<S> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
+    for (address, untried) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let Some(left) = remaining_time() else { break };
+        match connect(address, CONNECT_TIMEOUT.min(left / untried)) {
             Ok(stream) => return Ok(stream),
             Err(error) => failure = error,
         }
@@ -284,4 +301,34 @@ fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Tries `count` addresses within `limit`, of which only the last one answers. Returns whether it answered, and the time that passed.
+    fn try_unresponsive(count: u16, limit: Duration) -> (bool, Duration) {
+        let addresses: Vec<SocketAddr> =
+            (1..=count).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+        let passed = Cell::new(Duration::ZERO);
+        let left = || limit.checked_sub(passed.get()).filter(|left| !left.is_zero());
+        let connect = |address: &SocketAddr, timeout: Duration| match address.port() == count {
+            true => Ok(()),
+            false => {
+                passed.set(passed.get() + timeout);
+                Err(ErrorKind::TimedOut.into())
+            }
+        };
+        (try_addresses(&addresses, left, connect).is_ok(), passed.get())
+    }
+
+    #[test]
+    fn addresses_that_do_not_answer_share_the_time() {
+        assert_eq!(try_unresponsive(5, Duration::from_secs(10)), (true, Duration::from_secs(8)));
+        assert_eq!(try_unresponsive(3, Duration::from_secs(300)), (true, 2 * CONNECT_TIMEOUT));
+        assert!(try_addresses(&[], || None, TcpStream::connect_timeout).is_err());
+    }
 }

@@ -17,8 +17,9 @@ use super::json::{MAX_BYTES, Object};
 /// the model, and most methods of Python's strings, lists and dicts.
 /// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
 /// test whether `strftime_now` is defined and fall back to a fixed date; rendering fails for templates that require it. Rendering fails if
-/// a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the contents of its messages. The
-/// memory of values that a template computes and does not write is not limited.
+/// a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the contents of its messages. A
+/// value that a template computes and does not write may be many times as large as the contents; only the repetition of a text is limited,
+/// to 100 MB.
 ///
 /// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The engine against recorded shapes of SGLang's protocol, over real HTTP.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ struct World {
     calls: Calls,
     /// Notified by an abort call; ends the response to the prompt 9.
     aborted: Arc<Notify>,
+    /// The number of further calls that score the canary and get no answer in time, although the server goes on with them.
+    lost: Arc<AtomicUsize>,
 }
 
 impl World {
@@ -44,6 +47,10 @@ async fn generate(
     State(world): State<World>,
     Json(body): Json<Value>,
 ) -> Result<Json<Value>, StatusCode> {
+    let is_in_use = |(_, running): &(String, Value)| running["rid"] == body["rid"];
+    if !body["rid"].is_null() && world.calls.lock().expect("not poisoned").iter().any(is_in_use) {
+        return Err(StatusCode::BAD_REQUEST);
+    }
     world.record_call("generate", body.clone());
     let ids: Vec<i64> =
         body["input_ids"].as_array().expect("a list").iter().filter_map(Value::as_i64).collect();
@@ -53,6 +60,10 @@ async fn generate(
         "output_token_logprobs": [[-0.1, 5, null], [-0.25, 1, null]],
     });
     if body["logprob_start_len"] == 0 {
+        let take = |left: usize| left.checked_sub(1);
+        if world.lost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            return Err(StatusCode::GATEWAY_TIMEOUT);
+        }
         let scores = ids.iter().enumerate().map(|(at, id)| match at {
             0 => json!([null, id, null]),
             _ => json!([-1.5, id, null]),
@@ -219,7 +230,19 @@ fn an_abort_names_the_request_and_keeps_its_tokens() {
     assert_eq!((response.finish_reason, response.response_length), (FinishReason::Abort, 2));
     let calls = world.calls.lock().expect("not poisoned");
     let ids: Vec<_> = calls.iter().filter_map(|(_, body)| body.get("rid")).collect();
-    assert_eq!(ids[1], ids[2], "{calls:?}");
+    assert!(matches!(ids[..], [generated, aborted] if generated == aborted), "{calls:?}");
+}
+
+#[test]
+fn a_canary_is_repeated_while_the_server_works_on_it() {
+    let (world, _runtime, _folder, engine) = start(PauseMode::Abort);
+    world.lost.store(2, Ordering::Relaxed);
+    let mut engine = engine.unwrap();
+    request(&mut engine, &[7, 8]);
+    assert_eq!(next(&mut engine).response_length, 2);
+    let calls = world.calls.lock().expect("not poisoned");
+    assert_eq!(calls.iter().filter(|(path, _)| path == "generate").count(), 4, "{calls:?}");
+    assert_eq!(calls.iter().filter(|(path, _)| path == "update").count(), 1, "{calls:?}");
 }
 
 #[test]

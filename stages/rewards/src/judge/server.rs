@@ -5,6 +5,7 @@ use rollpacker_stages::documented;
 use rollpacker_stages::reward::RewardError;
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
+use rollpacker_stages::secret::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -93,7 +94,7 @@ impl Chat for ChatServer {
         }
         let content = choice["message"]["content"].as_str();
         content.map(str::to_owned).ok_or_else(|| {
-            let answer: String = answer.to_string().chars().take(500).collect();
+            let answer = quote(&answer.to_string(), 500);
             let expected = "expected `choices[0].message.content`";
             RewardError::fatal(format_args!("the judge's server: {expected}, found {answer}"))
         })

@@ -66,8 +66,10 @@ impl ServerError {
             Self::Status { status, .. } if *status == StatusCode::TOO_MANY_REQUESTS => {
                 RetryHint::Later
             }
+            // A conflict is with another client of the server, such as one that resumes it during a pause.
             Self::Status { status, .. }
-                if status.is_client_error() && *status != StatusCode::REQUEST_TIMEOUT =>
+                if status.is_client_error()
+                    && !matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT) =>
             {
                 RetryHint::Never
             }

@@ -209,7 +209,7 @@ impl Endpoint {
     }
 
     /// Redacts the secrets in a text and returns at most its first `MAX_QUOTE` characters.
-    fn quote(&self, text: &str) -> String {
+    pub(crate) fn quote(&self, text: &str) -> String {
         self.0.quote(text, MAX_QUOTE)
     }
 }

@@ -106,10 +106,10 @@ impl LaunchConfig {
         without_command_secrets(&self.command).join(" ")
     }
 
-    /// Registers the secrets of the command, and the values of environment variables whose names indicate secrets, so that they are
-    /// redacted in messages.
+    /// Registers the secrets of the command and of the environment variables, so that they are redacted in messages.
     pub(super) fn register_secrets(&self) {
-        secret::command_secrets(&self.command).iter().for_each(|secret| secret::register(secret));
+        secret::register_command(&self.command);
+        secret::register_command(&self.env.values().cloned().collect::<Vec<_>>());
         let named = self.env.iter().filter(|(name, _)| secret::is_secret_parameter(name));
         named.for_each(|(_, value)| secret::register(value));
     }

@@ -41,8 +41,8 @@ pub enum LaunchError {
         /// The cause.
         error: io::Error,
     },
-    /// A server ended before it was ready.
-    #[error("the server {server}, `{command}`, ended before it was ready, with {status}; {}", quote(.log, .last_lines))]
+    /// A server ended before all servers were ready.
+    #[error("the server {server}, `{command}`, ended before all servers were ready, with {status}; {}", quote(.log, .last_lines))]
     Ended {
         /// The number of the server, from 0.
         server: usize,

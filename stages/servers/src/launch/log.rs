@@ -8,7 +8,8 @@ use rollpacker_stages::secret::redact;
 
 /// The maximum number of lines that an error quotes.
 const MAX_LINES: usize = 20;
-/// The maximum number of bytes at the end of a log from which the quoted lines are taken. Earlier text is cut off, even within a line.
+/// The maximum number of bytes at the end of a log from which the quoted lines are taken. A line that begins earlier is left out, because a
+/// secret whose beginning is cut off would not be recognized.
 const MAX_BYTES: u64 = 16 << 10;
 
 #[derive(Debug)]
@@ -39,8 +40,8 @@ impl Log {
         Ok(file)
     }
 
-    /// Returns the last `MAX_LINES` lines that the current or last process wrote, indented and without secrets and blank lines. Empty if
-    /// there are none or the log cannot be read.
+    /// Returns the last `MAX_LINES` lines that the current or last process wrote, indented and without secrets and blank lines; a note if the
+    /// last line is too long. Empty if there are none or the log cannot be read.
     pub(super) fn last_lines(&self) -> String {
         let text = self.read_tail().unwrap_or_default();
         let text = redact(&text);
@@ -52,9 +53,17 @@ impl Log {
     fn read_tail(&self) -> io::Result<String> {
         let mut file = File::open(&self.path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(self.begin.max(length.saturating_sub(MAX_BYTES))))?;
+        let start = self.begin.max(length.saturating_sub(MAX_BYTES));
+        file.seek(SeekFrom::Start(start))?;
         let mut bytes = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        if start > self.begin {
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            match end {
+                Some(end) => drop(bytes.drain(..end)),
+                None => return Ok("[a line that is too long to quote]".to_owned()),
+            }
+        }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
@@ -77,5 +86,18 @@ mod tests {
         assert!(quoted.starts_with("    line 10\n") && quoted.ends_with("    line 29"), "{quoted}");
         let all = fs::read_to_string(log.path()).expect("a file");
         assert!(all.starts_with("[rollpacker] start 1\nold\n[rollpacker] start 2\nline 0\n"));
+    }
+
+    #[test]
+    fn a_secret_at_the_cut_is_not_quoted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut log = Log::new(folder.path().join("0.log"));
+        let mut file = log.open("start 1").expect("a file");
+        let url = "http://user:password-at-the-cut@host\n";
+        let last = "x".repeat(MAX_BYTES as usize - url.len() + "http://user:pass".len());
+        file.write_all(format!("{url}{last}").as_bytes()).expect("written");
+        assert_eq!(log.last_lines(), format!("    {last}"));
+        file.write_all(&[b'x'; MAX_BYTES as usize]).expect("written");
+        assert_eq!(log.last_lines(), "    [a line that is too long to quote]");
     }
 }

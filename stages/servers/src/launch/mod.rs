@@ -1,7 +1,7 @@
 //! Servers as child processes of this program, which starts, watches and stops them.
 //!
 //! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. A process that ends
-//! before its server answers makes the start fail. A process that ends later is started again on the same port. Meanwhile the engine moves
+//! during this wait makes the start fail. A process that ends later is started again on the same port. Meanwhile the engine moves
 //! the server's responses to other servers. It delivers the weights when the server answers again, as it does for any server that restarts.
 //!
 //! No server outlives this process, however this process ends: each server has a process group with a guard, which kills the group when
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use futures::future::{join_all, try_join_all};
-use tokio::sync::oneshot;
+use tokio::sync::{Barrier, oneshot};
 
 use self::config::Slot;
 pub use self::config::{InvalidField, LaunchConfig, MAX_SERVERS};
@@ -44,8 +44,8 @@ impl Fleet {
     ///
     /// # Errors
     /// If the configuration is out of bounds, the API key cannot be used, no port is free, or a thread cannot start or panics. Also if the
-    /// log of a server cannot be written, a server cannot be started or ends before it is ready, or no server is ready in time. No server
-    /// runs after an error.
+    /// log of a server cannot be written, a server cannot be started or ends before all are ready, or no server is ready in time. No
+    /// server runs after an error.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,
@@ -157,11 +157,13 @@ async fn run(
     }
 }
 
-/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends before its
-/// server is ready, or if no server is ready after the wait. Logs the other servers that are not ready.
+/// Starts all servers and waits until each server is ready or the timeout has expired. Fails if a process cannot start or ends during the
+/// wait, or if no server is ready after it. Logs the other servers that are not ready.
 async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<(), LaunchError> {
     servers.iter_mut().try_for_each(|server| server.start("start 1"))?;
-    let late = try_join_all(servers.iter_mut().map(LaunchedServer::wait_until_ready)).await?;
+    let fleet = Barrier::new(servers.len());
+    let late =
+        try_join_all(servers.iter_mut().map(|server| server.wait_until_ready(&fleet))).await?;
     let is_any_ready = late.iter().any(Option::is_none);
     let late = late.into_iter().enumerate();
     let mut late = late.filter_map(|(server, error)| Some((server, error?)));
@@ -174,4 +176,57 @@ async fn start(config: &LaunchConfig, servers: &mut [LaunchedServer]) -> Result<
         tracing::warn!(server, ?waited, %error, %logs, "an inference server was not ready in time; the others start without it");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+
+    use super::*;
+    use crate::server::Protocol;
+
+    fn wait_for(file: &Path) -> String {
+        let clock = WallClock::start();
+        loop {
+            match fs::read_to_string(file) {
+                Ok(text) if text.ends_with('\n') => return text,
+                _ => std::thread::yield_now(),
+            }
+            assert!(clock.now() < Nanos::from_secs_f64(60.0), "{} is written", file.display());
+        }
+    }
+
+    #[test]
+    fn a_server_that_answers_and_ends_while_others_start_makes_the_start_fail() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        // The server 1 never answers. The test answers for the server 0, which then ends.
+        let script = "[ {index} = 1 ] && exec sleep 600; echo {port} > port; until [ -e answered ]; do sleep 0.05; done; exit 7";
+        let script = format!("cd '{}'; {script}", folder.path().display());
+        let config = LaunchConfig {
+            protocol: Protocol::Sglang,
+            command: ["sh", "-c", &script].map(str::to_owned).to_vec(),
+            count: 2,
+            env: [].into(),
+            api_key_env: None,
+            model_folder: "model".into(),
+            log_folder: path("logs"),
+            timeout: Duration::from_secs(20),
+        };
+        let start = std::thread::spawn(move || Fleet::start(config));
+        let port: u16 = wait_for(&path("port")).trim().parse().expect("a port");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
+        let (mut stream, _) = listener.accept().expect("a health check");
+        let answer = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer).expect("a client that reads");
+        fs::write(path("answered"), "").expect("a file");
+        let error = start.join().expect("no panic").expect_err("a server ended");
+        assert!(matches!(&error, LaunchError::Ended { server: 0, .. }), "{error}");
+        assert!(error.to_string().contains("exit status: 7"), "{error}");
+    }
 }

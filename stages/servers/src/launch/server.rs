@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Barrier;
 use tokio::time::Instant;
 
 use super::config::{LaunchConfig, Slot};
@@ -62,16 +63,23 @@ impl LaunchedServer {
         Ok(())
     }
 
-    /// Waits until the server answers; a permanent error counts as an answer. Returns the last error if the server does not answer in time,
-    /// or else `None`.
+    /// Waits until the server answers or the timeout expires; a permanent error counts as an answer. Then waits at `fleet`, the barrier of
+    /// all servers. Returns the last error if the server does not answer in time, or else `None`.
     ///
     /// # Errors
-    /// If the process ends before it answers, or its exit status cannot be read.
-    pub(super) async fn wait_until_ready(&mut self) -> Result<Option<ServerError>, LaunchError> {
+    /// If the process ends during the wait, or its exit status cannot be read.
+    pub(super) async fn wait_until_ready(
+        &mut self,
+        fleet: &Barrier,
+    ) -> Result<Option<ServerError>, LaunchError> {
         let waited = self.config.timeout;
         let mut last = ServerError::Stalled { server: self.client.name(), waited };
         let client = self.client.clone();
-        let answer = tokio::time::timeout(waited, wait_for_answer(&client, &mut last));
+        let answer = async {
+            let answer = tokio::time::timeout(waited, wait_for_answer(&client, &mut last)).await;
+            fleet.wait().await;
+            answer
+        };
         let answer = tokio::select! {
             biased;
             status = wait(&mut self.process) => match status {

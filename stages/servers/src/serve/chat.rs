@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Service;
-use super::body::Body;
+use super::body::{Body, on_blocking_thread};
 use super::deltas::{Delta, Deltas};
 use super::error::ApiError;
 use super::events::{self, Chunks};
@@ -21,6 +21,10 @@ use super::logprobs::TokenTexts;
 use super::neutral::refuse_unsupported;
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::StreamOptions;
+
+/// Maximum length of the contents of all messages, in bytes. A template may hold values that are many times as large, although it leaves
+/// most of the contents out of the prompt.
+const MAX_CONTENTS: usize = 16 << 20;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
@@ -69,7 +73,8 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
     let include_usage = stream_usage(request.stream, request.stream_options)?;
-    let call = service.parse_chat(&headers, request)?;
+    let parse = Arc::clone(&service);
+    let call = on_blocking_thread(move || parse.parse_chat(&headers, request)).await?;
     let Some(include_usage) = include_usage else {
         return service.respond_chat(&call).await.map(|answer| Json(answer).into_response());
     };
@@ -89,6 +94,11 @@ impl Service {
         if messages.is_empty() {
             return Err(ApiError::parameter("messages", "at least one message", "none"));
         }
+        let contents: usize = messages.iter().map(|message| message.content.len()).sum();
+        if contents > MAX_CONTENTS {
+            let expected = format!("contents of at most {MAX_CONTENTS} bytes");
+            return Err(ApiError::parameter("messages", expected, contents));
+        }
         let text = self.encoder.template.render(&messages, add_generation_prompt);
         let text = text.map_err(ApiError::bad_request)?;
         let prompt = self.encode(&text)?;
@@ -100,7 +110,7 @@ impl Service {
         if options.only_scores() {
             return Err(ApiError::parameter("max_tokens", "at least 1 in a chat", 0));
         }
-        let id = self.call_id("chatcmpl-", headers, request_id.as_deref());
+        let id = self.call_id("chatcmpl-", headers, request_id.as_deref())?;
         Ok(Chat {
             job: Job { id, prompts: vec![prompt], options },
             model: self.name().to_owned(),
@@ -215,20 +225,18 @@ struct ChatChunks {
 impl Chunks for ChatChunks {
     type Chunk = Value;
 
-    fn begin(&mut self) -> Vec<Value> {
-        let first = |index| {
-            json!({
-                "index": index, "delta": { "role": "assistant", "content": "" }, "logprobs": null, "finish_reason": null,
-            })
-        };
-        let chunk = |choice| {
-            let mut answer = self.call.answer("chat.completion.chunk", vec![choice]);
-            if self.call.return_token_ids {
-                answer["prompt_token_ids"] = json!(&*self.call.job.prompts[0]);
-            }
-            answer
-        };
-        (0..self.call.job.options.n).map(first).map(chunk).collect()
+    fn begin(&self, at: u32) -> Option<Value> {
+        if at >= self.call.job.options.n {
+            return None;
+        }
+        let choice = json!({
+            "index": at, "delta": { "role": "assistant", "content": "" }, "logprobs": null, "finish_reason": null,
+        });
+        let mut answer = self.call.answer("chat.completion.chunk", vec![choice]);
+        if self.call.return_token_ids {
+            answer["prompt_token_ids"] = json!(&*self.call.job.prompts[0]);
+        }
+        Some(answer)
     }
 
     fn chunk(&mut self, delta: Delta) -> Option<Value> {

@@ -80,6 +80,10 @@ impl ChoiceText {
 
     /// Returns the position, in bytes, of the first occurrence of a stop text that ends after the exempt text.
     fn find(&self, stop: &str) -> Option<usize> {
+        // The search itself takes a time that grows with the length of the stop text.
+        if stop.len() > self.held.len() {
+            return None;
+        }
         let start = (self.exempt + 1).saturating_sub(stop.len());
         let start = self.held.ceil_char_boundary(start);
         self.held[start..].find(stop).map(|at| start + at)
@@ -88,8 +92,9 @@ impl ChoiceText {
 
 /// Returns the length, in bytes, of the longest suffix of `text` that is a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
-    let starts = stop.char_indices().map(|(at, _)| at).skip(1);
-    starts.filter(|at| text.ends_with(&stop[..*at])).max().unwrap_or(0)
+    let lengths = (1..stop.len().min(text.len() + 1)).rev();
+    let mut lengths = lengths.filter(|length| stop.is_char_boundary(*length));
+    lengths.find(|length| text.ends_with(&stop[..*length])).unwrap_or(0)
 }
 
 #[cfg(test)]

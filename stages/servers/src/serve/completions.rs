@@ -10,7 +10,7 @@ use rollpacker_stages::serving::{ServedToken, TokenLogprob};
 use serde_json::Value;
 
 use super::Service;
-use super::body::Body;
+use super::body::{Body, on_blocking_thread};
 use super::deltas::{Delta, Deltas};
 use super::error::ApiError;
 use super::events::{self, Chunks};
@@ -24,6 +24,9 @@ use crate::vllm::protocol::{
 
 /// The default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: u32 = 16;
+/// Maximum number of token ids, echoed tokens and log-probabilities of prompts in an answer, which has those of a prompt with each of its
+/// choices.
+const MAX_PROMPT_ENTRIES: usize = 1 << 22;
 
 /// A call whose options have been checked.
 struct Completion {
@@ -44,7 +47,8 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     service.check_model(request.model.as_deref())?;
     let include_usage = stream_usage(request.stream, request.stream_options)?;
-    let call = service.parse_completion(&headers, request)?;
+    let parse = Arc::clone(&service);
+    let call = on_blocking_thread(move || parse.parse_completion(&headers, request)).await?;
     let Some(include_usage) = include_usage else {
         return service.respond_completion(&call).await.map(|answer| Json(answer).into_response());
     };
@@ -73,12 +77,17 @@ impl Service {
         let echo = request.echo == Some(true);
         let mut options = Options::of_text(request.other)?;
         let wants_prompt_logprobs = options.prompt_logprobs.is_some();
+        if echo && options.logprobs.is_some() && !options.text.stop.is_empty() {
+            return Err(ApiError::parameter("echo", "false with logprobs and stop", true));
+        }
         options.prompt_logprobs = options.prompt_logprobs.or(options.logprobs.filter(|_| echo));
         let prompts = self.prompts(&request.prompt, &options)?;
         if options.only_scores() && options.prompt_logprobs.is_none() {
             let expected = "at least 1, or echo with logprobs, or prompt_logprobs";
             return Err(ApiError::parameter("max_tokens", expected, 0));
         }
+        let return_token_ids = request.return_token_ids == Some(true);
+        check_entries(&prompts, &options, [return_token_ids, echo])?;
         let echo = echo.then(|| {
             let text = |prompt: &Prompt| match &prompt.text {
                 Some(text) => Ok(text.clone()),
@@ -86,10 +95,10 @@ impl Service {
             };
             prompts.iter().map(text).collect::<Result<Vec<_>, _>>()
         });
-        let id = self.call_id("cmpl-", headers, request_id.as_deref());
+        let id = self.call_id("cmpl-", headers, request_id.as_deref())?;
         Ok(Completion {
             echo: echo.transpose().map_err(ApiError::internal)?,
-            return_token_ids: request.return_token_ids == Some(true),
+            return_token_ids,
             tokens_as_ids,
             wants_prompt_logprobs,
             created: self.unix_time(),
@@ -141,6 +150,26 @@ impl Service {
 struct Prompt {
     text: Option<String>,
     ids: Arc<[i32]>,
+}
+
+/// Returns an error if the answer would repeat its prompts too often. `repeated` tells which forms of a prompt each of its choices has, in
+/// addition to log-probabilities.
+fn check_entries(
+    prompts: &[Prompt],
+    options: &Options,
+    repeated: [bool; 2],
+) -> Result<(), ApiError> {
+    let forms: usize = repeated.into_iter().map(usize::from).sum();
+    let logprobs = options.prompt_logprobs.map_or(0, |top| top as usize + 1);
+    let (tokens, n) = (prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>(), options.n);
+    let entries = tokens.saturating_mul(n as usize).saturating_mul(forms + logprobs);
+    if entries <= MAX_PROMPT_ENTRIES {
+        return Ok(());
+    }
+    let expected = format!(
+        "at most {MAX_PROMPT_ENTRIES} token ids, echoed tokens and log-probabilities of prompts in an answer, which repeats them for each choice"
+    );
+    Err(ApiError::parameter("n", expected, format_args!("{entries} with n {n}")))
 }
 
 impl Completion {

@@ -1,5 +1,6 @@
 //! Pause, abort and weights.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -72,9 +73,11 @@ pub(super) async fn abort_requests(
     State(service): State<Arc<Service>>,
     Body(request): Body<AbortRequest>,
 ) -> Json<AbortResponse> {
-    let ids = request.request_ids.unwrap_or_default();
-    ids.iter().for_each(|id| service.requests.abort(id));
-    let aborted = if ids.is_empty() { service.requests.abort_all() } else { ids.len() };
+    let ids: BTreeSet<String> = request.request_ids.unwrap_or_default().into_iter().collect();
+    let aborted = match ids.is_empty() {
+        true => service.requests.abort_all(),
+        false => service.requests.abort(|call| ids.contains(call)),
+    };
     Json(AbortResponse { status: "aborted".to_owned(), aborted: aborted as u64 })
 }
 

@@ -42,7 +42,12 @@ impl ApiError {
         found: impl fmt::Display,
     ) -> Self {
         let message = format!("parameter `{name}`: expected {expected}, found {found}");
-        Self { param: Some(name.to_owned()), ..Self::bad_request(message) }
+        Self::bad_request(message).with_parameter(Some(name.to_owned()))
+    }
+
+    /// Sets the parameter of the request that is wrong.
+    pub(super) fn with_parameter(self, param: Option<String>) -> Self {
+        Self { param, ..self }
     }
 
     pub(super) fn internal(message: impl fmt::Display) -> Self {
@@ -66,8 +71,10 @@ fn kind(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => "BadRequestError",
         StatusCode::UNAUTHORIZED => "AuthenticationError",
+        StatusCode::FORBIDDEN => "PermissionDeniedError",
         StatusCode::NOT_FOUND => "NotFoundError",
         StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowedError",
+        StatusCode::CONFLICT => "ConflictError",
         StatusCode::NOT_IMPLEMENTED => "NotImplementedError",
         StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
         _ => "InternalServerError",
@@ -76,7 +83,13 @@ fn kind(status: StatusCode) -> &'static str {
 
 impl From<ServingError> for ApiError {
     fn from(error: ServingError) -> Self {
-        Self::internal(error)
+        let status = match error {
+            ServingError::Resumed => StatusCode::CONFLICT,
+            ServingError::Load { .. } | ServingError::Stopped(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        Self::new(status, error)
     }
 }
 

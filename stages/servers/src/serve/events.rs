@@ -16,9 +16,9 @@ pub(super) trait Chunks: Send + 'static {
     /// The data of an event.
     type Chunk: Serialize;
 
-    /// Returns the events before the first token.
-    fn begin(&mut self) -> Vec<Self::Chunk> {
-        Vec::new()
+    /// Returns the event with the index `at` of the events before the first token; `None` after the last one.
+    fn begin(&self, _at: u32) -> Option<Self::Chunk> {
+        None
     }
 
     /// Returns the event for `delta`; `None` if `delta` has nothing that the client requests.
@@ -30,13 +30,10 @@ pub(super) trait Chunks: Send + 'static {
 
 /// Answers with the events of a job, and [`STREAM_END`] at the end. The event with the numbers of tokens is sent if `include_usage` is set.
 /// An error is sent as an event and ends the stream.
-pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C, include_usage: bool) -> Response {
-    let begin =
-        stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
-    let running = Running { deltas, chunks, include_usage, sampled: 0 };
-    let rest = stream::unfold(Phase::Running(Box::new(running)), next);
-    let events = begin.chain(rest.filter_map(async |event| event));
-    sse(events)
+pub(super) fn respond<C: Chunks>(deltas: Deltas, chunks: C, include_usage: bool) -> Response {
+    let running = Running { deltas, chunks, include_usage, begun: 0, sampled: 0 };
+    let events = stream::unfold(Phase::Running(Box::new(running)), next);
+    sse(events.filter_map(async |event| event))
 }
 
 fn sse(events: impl Stream<Item = Event> + Send + 'static) -> Response {
@@ -54,6 +51,8 @@ struct Running<C> {
     deltas: Deltas,
     chunks: C,
     include_usage: bool,
+    /// The number of events that were sent before the first token.
+    begun: u32,
     /// The number of sampled tokens.
     sampled: usize,
 }
@@ -64,7 +63,11 @@ async fn next<C: Chunks>(phase: Phase<C>) -> Option<(Option<Event>, Phase<C>)> {
         Phase::Ending => return Some((Some(Event::default().data(STREAM_END)), Phase::Ended)),
         Phase::Ended => return None,
     };
-    let Running { deltas, chunks, include_usage, sampled } = &mut *running;
+    let Running { deltas, chunks, include_usage, begun, sampled } = &mut *running;
+    if let Some(chunk) = chunks.begin(*begun) {
+        *begun += 1;
+        return Some((Some(event(&chunk)), Phase::Running(running)));
+    }
     Some(match deltas.next().await {
         Some(Ok(delta)) => {
             *sampled += usize::from(delta.token.is_some());

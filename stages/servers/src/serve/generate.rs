@@ -40,7 +40,7 @@ pub(super) async fn generate(
     if options.only_scores() && options.prompt_logprobs.is_none() {
         return Err(ApiError::parameter("max_tokens", "at least 1 without prompt_logprobs", 0));
     }
-    let id = service.call_id(GENERATE_ID_PREFIX, &headers, request.request_id.as_deref());
+    let id = service.call_id(GENERATE_ID_PREFIX, &headers, request.request_id.as_deref())?;
     let job = Job { id, prompts: vec![request.token_ids.into()], options };
     let Some(include_usage) = include_usage else {
         return service.respond_generate(&job).await.map(|answer| Json(answer).into_response());

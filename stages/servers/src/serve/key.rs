@@ -1,23 +1,34 @@
-//! The API key of a server.
+//! The API key of a server, and the protection of a server without one.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use url::{Host, Url};
 
 use super::Service;
 use super::error::ApiError;
 use crate::vllm::protocol::path;
 
 /// Refuses calls without the API key of the server, if the server has a key. Calls of [`path::HEALTH`] need no key.
+///
+/// Without a key, refuses calls that browsers make for pages of other machines: any page could otherwise abort calls and load weights.
 pub(super) async fn check_key(
     State(service): State<Arc<Service>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(key) = &service.options.api_key else { return next.run(request).await };
+    let Some(key) = &service.options.api_key else {
+        return match request.headers().get(header::ORIGIN) {
+            Some(origin) if !is_on_this_machine(origin) => {
+                let message = "a web page of another machine sent this request, which a server without an API key refuses";
+                ApiError::new(StatusCode::FORBIDDEN, message).into_response()
+            }
+            _ => next.run(request).await,
+        };
+    };
     let sent = request.headers().get(header::AUTHORIZATION);
     let sent = sent.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     if request.uri().path() == path::HEALTH
@@ -27,6 +38,17 @@ pub(super) async fn check_key(
     }
     let message = "expected the API key of this server in the header `Authorization: Bearer KEY`";
     ApiError::new(StatusCode::UNAUTHORIZED, message).into_response()
+}
+
+/// Returns `true` if a page is of a server on this machine.
+fn is_on_this_machine(origin: &HeaderValue) -> bool {
+    let url = origin.to_str().ok().and_then(|origin| Url::parse(origin).ok());
+    match url.as_ref().and_then(Url::host) {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
 }
 
 /// Compares keys in a time that does not depend on the position of the first difference.

@@ -40,6 +40,9 @@ use self::metrics::Metrics;
 use self::requests::Requests;
 use crate::vllm::protocol::path;
 
+/// Maximum length of the id of a call, in bytes.
+const MAX_ID: usize = 1024;
+
 /// The options of a [`Service`].
 #[derive(Clone)]
 pub struct ServeOptions {
@@ -149,12 +152,22 @@ impl Service {
         }
     }
 
-    /// Returns the id of a call: the prefix, followed by the header `X-Request-Id`, or else the id in the body, or else a random id.
-    fn call_id(&self, prefix: &str, headers: &HeaderMap, in_body: Option<&str>) -> Arc<str> {
+    /// Returns the id of a call: the prefix, followed by the header `X-Request-Id`, or else the id in the body, or else a random id. Fails
+    /// if the id is too long, because every event of a stream repeats it.
+    fn call_id(
+        &self,
+        prefix: &str,
+        headers: &HeaderMap,
+        in_body: Option<&str>,
+    ) -> Result<Arc<str>, ApiError> {
         let header = headers.get("x-request-id").and_then(|value| value.to_str().ok());
         match header.or(in_body) {
-            Some(id) => format!("{prefix}{id}").into(),
-            None => format!("{prefix}{:032x}", rand::random::<u128>()).into(),
+            Some(id) if id.len() > MAX_ID => {
+                let expected = format!("at most {MAX_ID} bytes");
+                Err(ApiError::parameter("request_id", expected, id.len()))
+            }
+            Some(id) => Ok(format!("{prefix}{id}").into()),
+            None => Ok(format!("{prefix}{:032x}", rand::random::<u128>()).into()),
         }
     }
 

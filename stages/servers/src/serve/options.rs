@@ -19,6 +19,8 @@ const MAX_CHOICES: u32 = 1024;
 const MAX_CALL_CHOICES: usize = 1 << 16;
 /// Maximum number of most likely tokens for which log-probabilities are returned. (vLLM: `--max-logprobs`)
 const MAX_TOP_LOGPROBS: i64 = 20;
+/// Maximum number of stop texts, and of stop tokens. Each is compared with every token of a response.
+const MAX_STOPS: usize = 1024;
 /// The minimum temperature of random sampling. Lower temperatures are greedy, because the logits would overflow. (vLLM raises temperatures
 /// between 0 and 0.01 to 0.01.)
 const MIN_TEMPERATURE: f64 = 1e-5;
@@ -69,6 +71,8 @@ impl Options {
     pub(super) fn new(mut params: SamplingParams) -> Result<Self, ApiError> {
         let text = TextOptions::take(&mut params.other)?;
         refuse_unsupported(&params.other)?;
+        let stop_token_ids = params.stop_token_ids.unwrap_or_default();
+        check_stops("stop_token_ids", stop_token_ids.len())?;
         let temperature = params.temperature.unwrap_or(1.0);
         let greedy = temperature < MIN_TEMPERATURE;
         let options = Self {
@@ -76,7 +80,7 @@ impl Options {
             seed: params.seed.map(i64::cast_unsigned),
             ends: EndTokens {
                 ignore_eos: params.ignore_eos.unwrap_or(false),
-                stop_token_ids: params.stop_token_ids.unwrap_or_default().into(),
+                stop_token_ids: stop_token_ids.into(),
             },
             logprobs: check_top_logprobs("logprobs", params.logprobs)?,
             prompt_logprobs: check_top_logprobs("prompt_logprobs", params.prompt_logprobs)?,
@@ -192,6 +196,7 @@ impl TextOptions {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::parameter("stop", "texts that are not empty", "an empty one"));
         }
+        check_stops("stop", stop.len())?;
         let flag = "true or false";
         Ok(Self {
             stop: stop.into(),
@@ -232,6 +237,14 @@ fn check_bounds(name: &str, found: u32, min: u32, max: u32) -> Result<u32, ApiEr
         return Ok(found);
     }
     Err(ApiError::parameter(name, format_args!("{min} to {max}"), found))
+}
+
+/// Returns an error if a request has more than `MAX_STOPS` stop texts or stop tokens.
+fn check_stops(name: &str, found: usize) -> Result<(), ApiError> {
+    if found <= MAX_STOPS {
+        return Ok(());
+    }
+    Err(ApiError::parameter(name, format_args!("at most {MAX_STOPS}"), found))
 }
 
 fn check_top_logprobs(name: &str, wanted: Option<i64>) -> Result<Option<u32>, ApiError> {
@@ -292,6 +305,8 @@ mod tests {
             (json!({"prompt_logprobs": -1}), "`prompt_logprobs`"),
             (json!({"stop": [""]}), "`stop`"),
             (json!({"stop": 5}), "`stop`"),
+            (json!({"stop": vec!["a"; 1025]}), "`stop`"),
+            (json!({"stop_token_ids": vec![1; 1025]}), "`stop_token_ids`"),
             (json!({"min_p": 0.5}), "`min_p`"),
         ] {
             let message = options(params).unwrap_err();

@@ -1,6 +1,6 @@
 //! The requests in flight, with the ids of their calls, which clients use to abort them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,24 +31,22 @@ impl Requests {
         RequestGuard { requests: Arc::clone(self), id }
     }
 
-    /// Aborts all requests of a call.
-    pub(super) fn abort(&self, call: &str) {
-        self.abort_if(|running| running == call);
-    }
-
     /// Aborts all requests. Returns the number of calls.
     pub(super) fn abort_all(&self) -> usize {
-        let calls: std::collections::BTreeSet<_> = self.lock().values().cloned().collect();
-        self.abort_if(|_| true);
-        calls.len()
+        self.abort(|_| true)
     }
 
-    fn abort_if(&self, wanted: impl Fn(&str) -> bool) {
+    /// Aborts the requests of all calls whose ids are `wanted`. Returns the number of these calls.
+    pub(super) fn abort(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let running = self.lock();
-        let ids: Vec<GenerationId> =
-            running.iter().filter(|(_, call)| wanted(call)).map(|(id, _)| *id).collect();
+        let (ids, calls): (Vec<GenerationId>, BTreeSet<Arc<str>>) = running
+            .iter()
+            .filter(|(_, call)| wanted(call))
+            .map(|(id, call)| (*id, Arc::clone(call)))
+            .unzip();
         drop(running);
         ids.into_iter().for_each(|id| self.engine.abort(id));
+        calls.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<GenerationId, Arc<str>>> {

@@ -135,7 +135,10 @@ impl Server {
 
     /// Returns the log-probability, in nats at temperature 1, of each token after the first, given the tokens before it.
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
-        with_client!(self, client => client.score(tokens, salt).await)
+        match self {
+            Self::Vllm(client) => client.score(tokens, salt).await,
+            Self::Sglang(client) => client.score(tokens).await,
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl SglangClient {
         sink: Sink<'_>,
     ) -> Result<Outcome, ServerError> {
         let request = GenerateRequest {
-            rid: call.id.clone(),
+            rid: Some(call.id.clone()),
             input_ids: call.prompt.clone(),
             sampling_params: sampling_params(&call.sampling, &call.eos_token_ids),
             return_logprob: true,
@@ -96,9 +96,10 @@ impl SglangClient {
         self.expect_success(path::UPDATE_WEIGHTS, &answer)
     }
 
-    pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
+    pub(crate) async fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, ServerError> {
         let request = GenerateRequest {
-            rid: format!("canary-{salt}"),
+            // The call may be repeated while the server still works on it.
+            rid: None,
             input_ids: tokens.to_vec(),
             sampling_params: sampling_params(&Sampling::unrestricted(1), &[]),
             return_logprob: true,

@@ -19,8 +19,9 @@ pub mod path {
 /// A request to continue a prompt of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
-    /// The id of the request, by which it can be aborted.
-    pub rid: String,
+    /// The id of the request, by which it can be aborted. SGLang refuses an id that is in use, and chooses one if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rid: Option<String>,
     /// The prompt; never empty.
     pub input_ids: Vec<i32>,
     /// The options for sampling and the bounds of the length.

@@ -246,7 +246,7 @@ impl VllmClient {
         let Ok(ErrorResponse { error }) = serde_json::from_str(data) else { return otherwise };
         ServerError::Connection {
             server: self.endpoint.display_url(path::GENERATE),
-            reason: format!("the server ended the stream: {}", error.message),
+            reason: self.endpoint.quote(&format!("the server ended the stream: {}", error.message)),
         }
     }
 
@@ -321,5 +321,21 @@ pub(super) fn score_request(tokens: &[i32], salt: &str) -> GenerateRequest {
         },
         cache_salt: Some(salt.to_owned()),
         ..GenerateRequest::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_stream_is_quoted_without_secrets() {
+        let endpoint = Endpoint::new("http://user:password-of-stream@host", None);
+        let client = VllmClient::new(endpoint.expect("a valid URL"), Limits::default());
+        let message = format!("password-of-stream is wrong {}", "x".repeat(1000));
+        let event = serde_json::json!({"error": {"message": message}}).to_string();
+        let error = client.stream_error(&event, client.unfinished()).to_string();
+        let expected = "http://host/inference/v1/generate: the server ended the stream: [redacted] is wrong xxx";
+        assert!(error.starts_with(expected) && error.len() < 400, "{error}");
     }
 }

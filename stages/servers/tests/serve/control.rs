@@ -25,6 +25,8 @@ fn an_aborted_call_returns_its_tokens() {
     let choice = receive(two).json()["choices"][0].take();
     assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!([3, 4]), &json!("abort")));
     assert_eq!(choice["weight_versions"][0]["end"], 2);
+    let unknown = json!({"request_ids": ["generate-tokens-two", "other"]});
+    assert_eq!(server.post("/abort_requests", &unknown).json()["aborted"], 0);
     let aborted = server.post("/abort_requests", &json!({})).json();
     assert_eq!(aborted["aborted"], 1, "all that are left");
     assert_eq!(receive(one).json()["choices"][0]["finish_reason"], "abort");
@@ -85,6 +87,14 @@ fn pauses_and_weights_reach_the_engine() {
 }
 
 #[test]
+fn a_pause_that_a_resume_replaces_is_reported_as_a_conflict() {
+    let server = Server::new();
+    server.engine.resume_during_pauses();
+    let (status, message, _) = server.post("/pause?mode=wait", &Value::Null).error();
+    assert_eq!((status, &*message), (409, "the engine was resumed before the pause began"));
+}
+
+#[test]
 fn control_calls_refuse_what_they_cannot_honour() {
     let server = Server::new();
     for (path, body, name) in [
@@ -113,6 +123,23 @@ fn only_health_needs_no_key() {
         (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
         (&json!("m"), &json!(32))
     );
+}
+
+#[test]
+fn pages_of_other_machines_cannot_call_a_server_without_a_key() {
+    let server = Server::new();
+    let call = |origin: &str| {
+        let header = format!("Origin: {origin}\r\nContent-Type: text/plain\r\n");
+        let body = json!({"method": "reload_weights"}).to_string();
+        receive(send(server.address, "POST", "/collective_rpc", &header, &body)).status
+    };
+    for origin in ["https://example.org", "http://example.org:8000", "null", "http://10.0.0.1"] {
+        assert_eq!(call(origin), 403, "{origin}");
+    }
+    assert!(server.engine.loaded().is_empty());
+    for origin in ["http://localhost:3000", "http://127.0.0.1", "http://[::1]:80"] {
+        assert_eq!(call(origin), 200, "{origin}");
+    }
 }
 
 #[test]

@@ -285,6 +285,7 @@ fn unsupported_parameters_are_refused_by_name() {
         (COMPLETIONS, json!({"prompt": vec!["a"; 65], "n": 1024}), "n"),
         (COMPLETIONS, text("stream_options", json!({"include_usage": true})), "stream_options"),
         (COMPLETIONS, json!({"prompt": "a", "echo": true, "stream": true}), "echo"),
+        (COMPLETIONS, json!({"prompt": "a", "echo": true, "logprobs": 0, "stop": "b"}), "echo"),
         (CHAT, json!({"messages": [{"role": "user", "content": "a"}], "tools": [{}]}), "tools"),
         (CHAT, json!({"messages": [], "max_tokens": 1}), "messages"),
         (CHAT, chat("detokenize", json!(false)), "detokenize"),
@@ -302,6 +303,21 @@ fn unsupported_parameters_are_refused_by_name() {
     }
     let wrong = server.post(CHAT, &chat("temperature", json!("hot"))).error();
     assert!(wrong.1.contains("`temperature`"), "{}", wrong.1);
+    for (path, body, param, expected) in [
+        (CHAT, chat("temperature", json!("hot")), json!("temperature"), "expected a number"),
+        (GENERATE, tokens(json!({"n": -1})), json!("sampling_params.n"), "from 0 to 4294967295"),
+        (GENERATE, json!([]), Value::Null, "expected an object"),
+        (
+            GENERATE,
+            tokens(json!({"max_tokens": 1e300})),
+            json!("sampling_params.max_tokens"),
+            "an integer from 0",
+        ),
+    ] {
+        let (status, message, found) = server.post(path, &body).error();
+        assert_eq!((status, found), (400, param), "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
     let wrong = server.post(GENERATE, &json!({"sampling_params": {}})).error();
     assert!(wrong.1.contains("token_ids"), "{}", wrong.1);
     let not_json = receive(send(server.address, "POST", GENERATE, "", "{")).error();
@@ -321,4 +337,52 @@ fn unsupported_parameters_are_refused_by_name() {
     assert!(wrong.0 == 400 && wrong.1.len() < 2100, "{}", wrong.1.len());
     let long = server.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 32})).error();
     assert!(long.0 == 400 && long.1.contains("32 tokens"), "{}", long.1);
+}
+
+#[test]
+fn lists_and_ids_of_requests_are_bounded() {
+    let server = Server::new();
+    let tokens = |params: Value| json!({"token_ids": [3], "sampling_params": params});
+    let text = |name: &str, value: Value| json!({"prompt": "a", name: value});
+    for (path, body, param) in [
+        (GENERATE, tokens(json!({"stop_token_ids": vec![3; 1025]})), "stop_token_ids"),
+        (COMPLETIONS, text("stop", json!(vec!["a"; 1025])), "stop"),
+        (COMPLETIONS, text("request_id", json!("i".repeat(1025))), "request_id"),
+    ] {
+        let (status, message, found) = server.post(path, &body).error();
+        assert_eq!((status, found), (400, json!(param)), "{message}");
+    }
+    let long = "a".repeat((16 << 20) + 1);
+    let messages = json!([{"role": "user", "content": long}, {"role": "user", "content": "a"}]);
+    let (status, message, found) = server.post(CHAT, &json!({ "messages": messages })).error();
+    assert_eq!((status, found), (400, json!("messages")), "{message}");
+}
+
+#[test]
+fn an_answer_repeats_its_prompts_a_bounded_number_of_times() {
+    let server = Server::new();
+    let prompts = vec![vec![3; 30]; 64];
+    let calls = [
+        json!({"return_token_ids": true, "echo": true, "prompt_logprobs": 0, "n": 1024}),
+        json!({"prompt_logprobs": 20, "n": 128}),
+        json!({"echo": true, "logprobs": 5, "n": 512}),
+    ];
+    for mut body in calls {
+        body["prompt"] = json!(prompts);
+        body["max_tokens"] = json!(1);
+        let (status, message, found) = server.post(COMPLETIONS, &body).error();
+        assert_eq!((status, found), (400, json!("n")), "{message}");
+        assert!(message.contains("at most 4194304 token ids"), "{message}");
+        body["n"] = json!(1);
+        assert_eq!(server.post(COMPLETIONS, &body).status, 200);
+    }
+}
+
+#[test]
+fn a_long_stop_text_does_not_slow_the_tokens_down() {
+    let server = Server::new();
+    let stop = format!("{}b", "a".repeat(8 << 20));
+    let body = json!({"prompt": "aaaaaaab", "stop": [stop, "bc"], "max_tokens": 16});
+    let choice = server.post(COMPLETIONS, &body).json()["choices"][0].take();
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("aaaaaaab"), &json!("stop")));
 }

@@ -30,6 +30,8 @@ struct State {
     /// Responses run only when the test calls `step`.
     by_hand: bool,
     paused: Option<Pause>,
+    /// Each pause is replaced by a resume before it begins.
+    resumes: bool,
     label: String,
     loaded: Vec<Option<PathBuf>>,
     /// Requests that were aborted while a sample had not ended.
@@ -77,6 +79,11 @@ impl Scripted {
         let state = self.state.lock().unwrap();
         let waited = self.changed.wait_timeout_while(state, MAX_WAIT, |state| !is_done(state));
         assert!(!waited.unwrap().1.timed_out(), "waited in vain");
+    }
+
+    /// Lets each further pause fail, as if the engine were resumed before the pause begins.
+    pub(crate) fn resume_during_pauses(&self) {
+        self.state.lock().unwrap().resumes = true;
     }
 
     pub(crate) fn paused(&self) -> Option<Pause> {
@@ -178,8 +185,10 @@ impl ServingEngine for Scripted {
     }
 
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {
-        self.state.lock().unwrap().paused = Some(mode);
-        futures::future::ready(Ok(())).boxed()
+        let mut state = self.state.lock().unwrap();
+        let paused = if state.resumes { Err(ServingError::Resumed) } else { Ok(()) };
+        state.paused = paused.as_ref().ok().map(|()| mode);
+        futures::future::ready(paused).boxed()
     }
 
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>> {

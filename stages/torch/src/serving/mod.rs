@@ -154,7 +154,7 @@ fn run(mut worker: Worker, threads: usize) {
 
 impl Shared {
     /// Sends a command to every instance. The future is ready when all instances have replied, and returns an error if an instance has
-    /// stopped.
+    /// stopped or has replied with an error.
     fn on_all(
         self: &Arc<Self>,
         command: impl Fn(Reply) -> Command,
@@ -169,7 +169,7 @@ impl Shared {
         drop(in_order);
         let shared = Arc::clone(self);
         try_join_all(replies)
-            .map(move |replies| replies.map(drop).map_err(|_ended| shared.stopped()))
+            .map(move |replies| replies.map_err(|_ended| shared.stopped())?.into_iter().collect())
             .boxed()
     }
 

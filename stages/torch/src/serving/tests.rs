@@ -86,14 +86,14 @@ fn a_pause_begins_although_its_caller_is_gone() {
 }
 
 #[test]
-fn a_resume_ends_a_pause_that_waits_for_responses() {
+fn a_pause_that_waits_for_responses_fails_when_the_engine_is_resumed() {
     let engine = engine();
     let (generation, _failures) = endless(1);
     engine.generate(generation);
     let mut pause = engine.pause(Pause::Wait);
     assert!((&mut pause).now_or_never().is_none());
     block_on(engine.resume()).unwrap();
-    block_on(pause).unwrap();
+    assert_eq!(block_on(pause), Err(ServingError::Resumed));
     assert!(!engine.is_paused(), "the resume came last");
     let (generation, _later_failures) = endless(2);
     engine.generate(generation);

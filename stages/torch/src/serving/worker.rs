@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::rollout::sampling::RandomStream;
-use rollpacker_stages::serving::{Generation, GenerationId, Pause, TokenReceiver};
+use rollpacker_stages::serving::{Generation, GenerationId, Pause, ServingError, TokenReceiver};
 use tch::TchError;
 use tokio::sync::oneshot;
 
@@ -18,8 +18,8 @@ use crate::model::kernel_threads;
 use crate::rollout::generator::{Capacity, Generator, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
-/// The channel that reports to the caller that a command has taken effect.
-pub(super) type Reply = oneshot::Sender<()>;
+/// The channel that reports to the caller that a command has taken effect, or the reason why it has not.
+pub(super) type Reply = oneshot::Sender<Result<(), ServingError>>;
 
 /// A command to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum Command {
@@ -70,7 +70,8 @@ pub(super) struct OpenGeneration {
 enum Gate {
     /// The generator runs and takes new requests.
     Open,
-    /// The requests in the generator run to their end, and new requests wait; then the gate closes and these callers get their replies.
+    /// The requests in the generator run to their end, and new requests wait; then the gate closes and these callers get their replies. If
+    /// the gate opens before, they get an error.
     Draining(Vec<Reply>),
     /// The generator does not run, and requests wait.
     Closed,
@@ -268,11 +269,14 @@ impl Worker {
         self.set_gate(Gate::Closed);
     }
 
-    /// Opens or closes the gate, and answers the callers that waited for the requests in the generator.
+    /// Opens or closes the gate, and answers the callers that waited for the gate to close.
     fn set_gate(&mut self, gate: Gate) {
-        self.counters.set_paused(matches!(gate, Gate::Closed));
+        let is_closed = matches!(gate, Gate::Closed);
+        self.counters.set_paused(is_closed);
         if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, gate) {
-            callers.into_iter().for_each(|reply| self.answer(reply));
+            for reply in callers {
+                self.send(reply, if is_closed { Ok(()) } else { Err(ServingError::Resumed) });
+            }
         }
     }
 
@@ -283,11 +287,16 @@ impl Worker {
         self.answer(reply);
     }
 
-    /// Replies to a caller that its command has taken effect, unless the caller no longer waits. The requests are counted first, so that
-    /// the caller reads statistics that show the effect.
+    /// Replies to a caller that its command has taken effect.
     fn answer(&self, reply: Reply) {
+        self.send(reply, Ok(()));
+    }
+
+    /// Sends the result of a command to its caller, unless the caller no longer waits. The requests are counted first, so that the caller
+    /// reads statistics that show the effect.
+    fn send(&self, reply: Reply, result: Result<(), ServingError>) {
         self.count_requests();
-        let _gone = reply.send(());
+        let _gone = reply.send(result);
     }
 
     /// Reports the end of a response. Removes the request if this was its last response.
