@@ -14,7 +14,7 @@ use arrow_select::concat::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace};
 
 const RECIPE: &str = r#"
 [data]
@@ -42,16 +42,6 @@ total_training_steps = 6
 test_freq = 3
 device = "cpu"
 deterministic = true
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 impl TestWorkspace {
@@ -157,7 +147,7 @@ impl Drop for Load {
 
 #[test]
 fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let alone = workspace.train("alone", &["rollout.instances=1"]);
     let queued = alone.metric("schedule/queue_length");
     assert!(queued.iter().any(|length| *length > 0.0), "prompts wait for a long round: {queued:?}");
@@ -171,7 +161,7 @@ fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
 
 #[test]
 fn resumed_responses_and_stale_policies_are_deterministic() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
     let alone = workspace.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
     assert!(alone.metric("rollout/paused_responses").iter().any(|count| *count > 0.0));

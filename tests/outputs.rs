@@ -8,28 +8,16 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use workspace::{ProcessEnd, RECIPE, TestWorkspace};
+use workspace::{ProcessEnd, RECIPE, Sft, TestWorkspace};
 
 const ROWS: &str =
     "{\"response\": \"1\", \"answer\": \"1\"}\n{\"response\": \"2\", \"answer\": \"1\"}\n";
 
 const JOB: &str = "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n";
 
-const SFT: &str = r#"
-[sft]
-train_files = "data/train.parquet"
-steps = 2
-batch_size = 2
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
-"#;
-
 /// Creates a folder with a link, a dangling link, a pipe, and files of other programs, which must not change.
 fn place_with_traps() -> TestWorkspace {
-    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     workspace.write("rows.jsonl", ROWS);
     workspace.write("job.toml", JOB);
     workspace.write("lengths.csv", "tokens\n10\n20\n");

@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::profile;
 use rollpacker::stages::rollout::profile::Row;
 use serde_json::Value;
-use workspace::{TestWorkspace, json};
+use workspace::{Sft, TestWorkspace, json};
 
 const STEPS: usize = 6;
 
@@ -44,16 +44,6 @@ lr = 1e-3
 [trainer]
 total_training_steps = 6
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 const STREAM: [&str; 3] =
@@ -147,7 +137,7 @@ fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
 
 #[test]
 fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
     assert!(fixed.placements.is_empty() && fixed.metrics[0]["placement/lent_s"].is_null());
 
@@ -177,7 +167,7 @@ fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run(
 
 #[test]
 fn lent_threads_train() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let long = workspace.train("long", &["placement.kind=stream_trainer"]);
     long.assert_conserved();
     assert_eq!(long.metric("trainer/threads"), [2.0; STEPS]);
@@ -193,7 +183,7 @@ fn lent_threads_train() {
 
 #[test]
 fn all_threads_train_after_the_rollout_when_time_is_shared() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["placement.kind=time_sharing", "trainer.deterministic=true"];
     let shared = workspace.train("shared", &keys);
     shared.assert_conserved();
@@ -211,7 +201,7 @@ fn all_threads_train_after_the_rollout_when_time_is_shared() {
 
 #[test]
 fn separate_pools_keep_their_instances_and_threads() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["placement.kind=separate_pools", "rollout.instances=3", "algorithm.staleness=1"];
     let pools =
         workspace.train("pools", &[&keys[..], &["placement.training_instances=2"]].concat());
@@ -223,7 +213,7 @@ fn separate_pools_keep_their_instances_and_threads() {
 
 #[test]
 fn every_worker_follows_the_placement() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
     let workers = workspace.train("workers", &[&STREAM[..], &["trainer.workers=2"]].concat());
     assert_eq!(workers.metric("placement/lent_instances"), [2.0; STEPS]);
@@ -233,7 +223,7 @@ fn every_worker_follows_the_placement() {
 
 #[test]
 fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let whole = workspace.train("whole", &STREAM);
     let keys = [&STREAM[..], &["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"]].concat();
     workspace.train("cut", &keys);
@@ -256,7 +246,7 @@ fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
 
 #[test]
 fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let lengths = "[[4], [4], [48], [4], [4], [4]]";
     fs::write(workspace.path("lengths.json"), lengths).expect("written");
     let planner = workspace.train("planner", &CROWDED);
@@ -306,7 +296,7 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 
 #[test]
 fn predicted_times_choose_the_devices_of_an_instance() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let predictive = |profile: &'static str| {
         ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync", profile]
     };
@@ -343,7 +333,7 @@ fn predicted_times_choose_the_devices_of_an_instance() {
 
 #[test]
 fn a_dry_run_describes_the_placement() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let described = |keys: &[&str]| {
         let args = [&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat();
         let text = workspace.ok(&args);

@@ -13,7 +13,7 @@ use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace};
 
 const STEPS: usize = 6;
 
@@ -45,17 +45,9 @@ total_training_steps = 6
 save_freq = 1
 max_ckpt_to_keep = 10
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 4
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
+
+const SFT: Sft = Sft { steps: 4, layers: 1, ..Sft::SMALL };
 
 impl TestWorkspace {
     fn train(&self, out: &str, more: &[&str]) -> String {
@@ -182,7 +174,7 @@ fn from_every_step(
 /// Samples must be identical, and numbers equal up to rounding.
 #[test]
 fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let sync = ["schedule.name=sync", "rollout.instances=1"];
     workspace.train("straight", &sync);
     let straight = RunRecords::read(&workspace.path("straight"));
@@ -231,7 +223,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
 /// If races are decided by tokens and sums are exact, everything must be identical.
 #[test]
 fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let deterministic = ["trainer.deterministic=true"];
     workspace.train("straight", &deterministic);
     let straight = RunRecords::read(&workspace.path("straight"));
@@ -254,7 +246,7 @@ fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
 
 #[test]
 fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     workspace.train("straight", &[]);
     let straight = RunRecords::read(&workspace.path("straight"));
     let queued = |(step, data): &(u64, BTreeMap<String, f64>)| {
@@ -274,7 +266,7 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 
 #[test]
 fn an_invalid_resume_is_refused_by_name() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = workspace.train("run", &[&["--resume"][..], &short].concat());
     assert!(

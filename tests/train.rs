@@ -13,7 +13,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json as object};
-use workspace::{TestWorkspace, json};
+use workspace::{Sft, TestWorkspace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -40,16 +40,6 @@ total_training_steps = 4
 test_freq = 2
 device = "cpu"
 default_local_dir = "run"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 fn rollouts(path: &Path) -> Vec<RecordBatch> {
@@ -61,7 +51,7 @@ fn rollouts(path: &Path) -> Vec<RecordBatch> {
 
 #[test]
 fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let printed = workspace.ok(&["train", "--config", "recipe.toml"]);
     assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
 
@@ -213,7 +203,7 @@ fn check_rollouts(path: &Path, line: &Value) {
 
 #[test]
 fn the_same_seed_gives_the_same_synchronous_run() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let scores = |out: &str| {
         // The trainer is called once per step, so the order in which groups finish has no effect.
         workspace.ok(&[
@@ -241,7 +231,7 @@ fn the_same_seed_gives_the_same_synchronous_run() {
 
 #[test]
 fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let printed = workspace.ok(&["train", "--config", "recipe.toml", "--dry-run"]);
     for part in [
         "a step trains on          4 prompts x 4 responses = 16",
@@ -255,7 +245,7 @@ fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
 
 #[test]
 fn invalid_recipes_are_refused_by_name_with_exit_status_2() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let train = |args: &[&str]| {
         workspace.run_refused(&[&["train", "--config", "recipe.toml"], args].concat())
     };
@@ -280,7 +270,7 @@ fn invalid_recipes_are_refused_by_name_with_exit_status_2() {
 
 #[test]
 fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let args = ["train", "--config", "recipe.toml", "reward.routes={\"openai/gsm8k\"=\"math\"}"];
     let error = workspace.run_refused(&args);
     assert!(
@@ -292,7 +282,7 @@ fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row
 
 #[test]
 fn overlong_prompts_are_left_out_and_counted() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     workspace.ok(&[
         "train",
         "--config",
@@ -347,7 +337,7 @@ fn real_prompts_can_be_trained_on() {
         println!("skipped: ROLLPACKER_SHARED names no folder with data/");
         return;
     };
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     for name in ["kk_3ppl_train.parquet", "gsm8k_train.parquet"] {
         let files = format!("data.train_files={}", shared.join("data").join(name).display());
         workspace.ok(&[

@@ -16,7 +16,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_rewards::Math;
 use rollpacker_stages::reward::{Context, Reward, Sample};
 use serde_json::{Value, json};
-use workspace::{ProcessEnd, TestWorkspace};
+use workspace::{ProcessEnd, Sft, TestWorkspace};
 
 const STEPS: u64 = 3;
 /// The number of prompts of a domain in a step, and the number of responses to each.
@@ -62,16 +62,6 @@ total_training_steps = 3
 val_before_train = false
 device = "cpu"
 default_local_dir = "run"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 1
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 /// Returns the rows of a domain. The vocabulary has digits and few other characters, and its output is random.
@@ -101,7 +91,7 @@ fn all_rows(count: usize) -> String {
 
 /// Creates the prompts of all domains and an untrained model.
 fn workspace() -> TestWorkspace {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 1);
+    let workspace = TestWorkspace::warm(RECIPE, Sft { steps: 1, ..Sft::SMALL }, 16, 1);
     workspace.write("train.jsonl", &all_rows(12));
     workspace.write("validation.jsonl", &all_rows(2));
     workspace

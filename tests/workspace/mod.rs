@@ -1,6 +1,7 @@
 //! A temporary folder with data, a small model and a recipe, in which tests run the program.
 #![allow(dead_code, reason = "every test of the program uses its own part")]
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -62,6 +63,32 @@ device = "cpu"
 default_local_dir = "run"
 "#;
 
+/// The small model of a test, and its fine-tuning. It is displayed as the section `[sft]` of a recipe.
+#[derive(Clone, Copy)]
+pub(crate) struct Sft {
+    pub(crate) steps: u32,
+    pub(crate) batch_size: u32,
+    pub(crate) hidden_size: u32,
+    pub(crate) layers: u32,
+}
+
+impl Sft {
+    /// A model for tests in which it learns.
+    pub(crate) const SMALL: Self = Self { steps: 8, batch_size: 8, hidden_size: 32, layers: 2 };
+    /// A model for tests that only need one.
+    pub(crate) const TINY: Self = Self { steps: 2, batch_size: 4, hidden_size: 16, layers: 1 };
+}
+
+impl fmt::Display for Sft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, batch_size, hidden_size, layers } = self;
+        writeln!(f, "\n[sft]\ntrain_files = \"data/train.parquet\"\nsteps = {steps}")?;
+        writeln!(f, "batch_size = {batch_size}\nhidden_size = {hidden_size}")?;
+        writeln!(f, "intermediate_size = {}\nnum_hidden_layers = {layers}", 2 * hidden_size)?;
+        writeln!(f, "num_attention_heads = 2\nnum_key_value_heads = 1")
+    }
+}
+
 impl TestWorkspace {
     pub(crate) fn new(recipe: &str) -> Self {
         Self::with_rows(recipe, 96)
@@ -77,13 +104,13 @@ impl TestWorkspace {
         workspace
     }
 
-    /// Creates a workspace whose model is fine-tuned with the recipe, on data with this many rows.
-    pub(crate) fn warm(recipe: &str, rows: usize, validation_rows: usize) -> Self {
+    /// Creates a workspace with data of this many rows and a model that is fine-tuned on them. Adds the section `[sft]` to the recipe.
+    pub(crate) fn warm(recipe: &str, sft: Sft, rows: usize, validation_rows: usize) -> Self {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let [rows, validation_rows] = [rows, validation_rows].map(|rows| rows.to_string());
         let sizes = ["--rows", &rows, "--validation-rows", &validation_rows];
         workspace.ok(&[&["data", "generate", "--output", "data"][..], &sizes].concat());
-        workspace.write("recipe.toml", recipe);
+        workspace.write("recipe.toml", &format!("{recipe}{sft}"));
         workspace.ok(&["sft", "--config", "recipe.toml"]);
         workspace
     }
