@@ -1,6 +1,9 @@
 //! A temporary folder with data, a small model and a recipe, in which tests run the program.
 #![allow(dead_code, reason = "every test of the program uses its own part")]
 
+#[path = "../../examples/small_model/mod.rs"]
+mod small_model;
+
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +15,6 @@ use std::time::Duration;
 use rollpacker::dataflow::clock::{Clock, WallClock};
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::stages::metrics::Metric;
-use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
-use rollpacker::stages::torch::model::Decoder;
 use serde_json::Value;
 
 pub(crate) struct TestWorkspace {
@@ -99,7 +100,7 @@ impl TestWorkspace {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let chain = generate::ChainConfig { rows, validation_rows: 4, ..Default::default() };
         generate::generate(&chain, &workspace.path("data"), WriteOptions::default()).expect("data");
-        fresh_model(&workspace.path("model"));
+        small_model::save(&workspace.path("model"), 1).expect("a model");
         fs::write(workspace.path("recipe.toml"), recipe).expect("written");
         workspace
     }
@@ -236,31 +237,4 @@ pub(crate) fn json(path: &Path) -> Value {
     let text = fs::read_to_string(path);
     let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).expect("JSON")
-}
-
-/// Writes a model with random weights for the characters of the built-in task.
-fn fresh_model(folder: &Path) {
-    let tokenizer = Tokenizer::characters(generate::ALPHABET).expect("a tokenizer");
-    let config = ModelConfig {
-        family: Family::Qwen3,
-        vocab_size: i64::try_from(tokenizer.vocab_size()).expect("few"),
-        hidden_size: 32,
-        intermediate_size: 64,
-        layers: 1,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 16,
-        rms_norm_eps: 1e-6,
-        rope: Rope::Default { theta: 10_000.0 },
-        tie_word_embeddings: true,
-        attention_bias: false,
-        max_position_embeddings: 1024,
-        initializer_range: 0.02,
-        eos_token_ids: tokenizer.token_to_id("<|eos|>").into_iter().collect(),
-        bos_token_id: None,
-        pad_token_id: None,
-    };
-    let decoder = Decoder::init(config, 1, tch::Device::Cpu).expect("a model");
-    decoder.save(folder).expect("written");
-    tokenizer.save(folder).expect("written");
 }
