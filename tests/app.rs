@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use workspace::{ProcessEnd, RECIPE, TestWorkspace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace, json};
 
 fn run(workspace: &TestWorkspace, args: &[&str]) -> ProcessEnd {
     run_example(workspace, "7_command_line", args)
@@ -118,9 +118,7 @@ fn uniform(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
 
 /// Returns the mean length of the responses and their mean score in the first step of a run.
 fn first_step(workspace: &TestWorkspace, run: &str) -> [f64; 2] {
-    let metrics =
-        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
-    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    let lines = workspace.metrics_lines(run).into_iter();
     // Validations have lines of their own.
     let step =
         lines.map(|line| line["data"].clone()).find(|data| data["critic/score/mean"].is_number());
@@ -234,9 +232,7 @@ fn trained_by_sgd(workspace: &TestWorkspace, more: &[&str]) {
 
 /// Returns the norm of the gradient in each step of a run, from which all weights follow.
 fn gradient_norms(workspace: &TestWorkspace, run: &str) -> Vec<f64> {
-    let metrics =
-        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
-    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    let lines = workspace.metrics_lines(run).into_iter();
     lines.map(|line| line["data"]["actor/grad_norm"].as_f64().expect("a norm")).collect()
 }
 
@@ -351,9 +347,7 @@ fn a_custom_placement_lends_instances_and_resumes() {
         std::fs::read(workspace.path(folder).join("model/model.safetensors")).expect("a model")
     };
     let lent = |step: u32| {
-        let path = workspace.path(&format!("run/placements/step_{step:05}.json"));
-        let text = std::fs::read_to_string(path).expect("written");
-        let placement: Value = text.parse().expect("JSON");
+        let placement = json(&workspace.path(&format!("run/placements/step_{step:05}.json")));
         let decisions = placement["decisions"].as_array().expect("a list");
         decisions.iter().map(|one| one["training_devices"].as_u64()).collect::<Vec<_>>()
     };

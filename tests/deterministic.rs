@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_select::concat::concat_batches;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::ArrayRef;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::{Sft, TestWorkspace};
+use workspace::{Sft, TestWorkspace, json_lines, parquet_rows};
 
 const RECIPE: &str = r#"
 [data]
@@ -92,8 +90,6 @@ impl Outcome {
 }
 
 fn metrics(path: &Path) -> Vec<(String, Vec<(String, u64)>)> {
-    let text = fs::read_to_string(path).expect("the file is there");
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let of = |line: Value| {
         let all = line["data"].as_object().expect("metrics").clone();
         let timeless = all.into_iter().filter(|(name, _)| !depends_on_time(name));
@@ -103,15 +99,11 @@ fn metrics(path: &Path) -> Vec<(String, Vec<(String, u64)>)> {
             timeless.map(|(k, v)| (k, bits(v))).collect(),
         )
     };
-    lines.map(of).collect()
+    json_lines(path).into_iter().map(of).collect()
 }
 
 fn rollouts(path: &Path) -> Vec<(String, ArrayRef)> {
-    let file = fs::File::open(path).expect("the file is there");
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
-    let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>().expect("readable");
-    let rows = concat_batches(&batches[0].schema(), &batches).expect("one schema");
+    let rows = parquet_rows(path);
     let is_timed =
         |name: &str| name.ends_with("_ns") || ["preemptions", "instance"].contains(&name);
     let names = rows.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();

@@ -4,7 +4,7 @@
 mod workspace;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rollpacker_model::{ModelConfig, Tokenizer};
 use rollpacker_torch::model::Decoder;
@@ -90,11 +90,6 @@ fn speaker(folder: &Path, text: &str) {
     fs::write(folder.join("chat_template.jinja"), template).expect("written");
 }
 
-fn metrics(path: PathBuf) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("the file is there");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
 #[test]
 fn a_judge_on_the_actors_instances_scores_every_response() {
     let workspace = TestWorkspace::warm(
@@ -105,7 +100,7 @@ fn a_judge_on_the_actors_instances_scores_every_response() {
     );
     speaker(&workspace.path("judge"), "Verdict: YES");
     workspace.train_ok(&[]);
-    let lines = metrics(workspace.path("run/metrics.jsonl"));
+    let lines = workspace.metrics_lines("run");
     let steps: Vec<&Value> =
         lines.iter().filter(|line| line["data"]["critic/score/mean"].is_number()).collect();
     assert_eq!(steps.len(), 3);

@@ -10,12 +10,11 @@ use std::path::Path;
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{UInt32Type, UInt64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker::profile;
 use rollpacker::stages::rollout::profile::Row;
 use serde_json::Value;
-use workspace::{Sft, TestWorkspace, json};
+use workspace::{Sft, TestWorkspace, json, json_lines, parquet_rows};
 
 const STEPS: usize = 6;
 
@@ -87,13 +86,12 @@ struct Run {
 
 impl Run {
     fn read(folder: &Path) -> Self {
-        let text = fs::read_to_string(folder.join("metrics.jsonl")).expect("the file is there");
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let lines = json_lines(&folder.join("metrics.jsonl"));
         let placed = folder.join("placements").exists();
         let placement = |step| json(&folder.join(format!("placements/step_{step:05}.json")));
         Self {
             weights: fs::read(folder.join("model/model.safetensors")).expect("the file is there"),
-            metrics: lines.map(|line| line["data"].clone()).collect(),
+            metrics: lines.iter().map(|line| line["data"].clone()).collect(),
             responses: (1..=STEPS).map(|step| responses(folder, step)).collect(),
             placements: (1..=STEPS).filter(|_| placed).map(placement).collect(),
         }
@@ -112,26 +110,19 @@ impl Run {
 }
 
 fn responses(folder: &Path, step: usize) -> BTreeSet<(u64, u32, Vec<i32>)> {
-    let path = folder.join(format!("rollouts/step_{step:05}.parquet"));
-    let file = fs::File::open(path).expect("the file is there");
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    let batch = parquet_rows(&folder.join(format!("rollouts/step_{step:05}.parquet")));
     let mut all = BTreeSet::new();
-    for batch in reader {
-        for row in rows(&batch.expect("readable")) {
-            assert!(all.insert(row.clone()), "step {step}: {row:?} ended twice");
-        }
+    for row in rows(&batch) {
+        assert!(all.insert(row.clone()), "step {step}: {row:?} ended twice");
     }
     all
 }
 
 fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
-    let column = |name| batch.column_by_name(name).expect("a column");
-    let prompts = column("prompt_id").as_primitive::<UInt64Type>();
-    let samples = column("sample").as_primitive::<UInt32Type>();
-    let tokens = column("response_ids").as_list::<i32>();
-    let ids =
-        |row| tokens.value(row).as_primitive::<arrow_array::types::Int32Type>().values().to_vec();
+    let prompts = batch["prompt_id"].as_primitive::<UInt64Type>();
+    let samples = batch["sample"].as_primitive::<UInt32Type>();
+    let tokens = batch["response_ids"].as_list::<i32>();
+    let ids = |row| tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
     (0..batch.num_rows()).map(|row| (prompts.value(row), samples.value(row), ids(row))).collect()
 }
 
@@ -171,13 +162,13 @@ fn lent_threads_train() {
     let long = workspace.train("long", &["placement.kind=stream_trainer"]);
     long.assert_conserved();
     assert_eq!(long.metric("trainer/threads"), [2.0; STEPS]);
-    let rounds: Vec<_> = fs::read_to_string(workspace.path("long/metrics.jsonl"))
-        .expect("the file is there")
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["round"].clone())
-        .collect();
-    for (round, overlap) in rounds.iter().zip(long.metric("placement/overlap_instances")) {
-        assert_eq!(overlap > 0.0, round != "short", "only rounds that wait for all lend early");
+    let lines = workspace.metrics_lines("long");
+    for (line, overlap) in lines.iter().zip(long.metric("placement/overlap_instances")) {
+        assert_eq!(
+            overlap > 0.0,
+            line["round"] != "short",
+            "only rounds that wait for all lend early"
+        );
     }
 }
 

@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::{Sft, TestWorkspace};
+use workspace::{Sft, TestWorkspace, json_lines, parquet_rows};
 
 const STEPS: usize = 6;
 
@@ -75,8 +74,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
-    text.lines().map(|line| step_metrics(&serde_json::from_str(line).expect("JSON"))).collect()
+    json_lines(&run.join("metrics.jsonl")).iter().map(step_metrics).collect()
 }
 
 fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
@@ -87,16 +85,12 @@ fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
 }
 
 /// Returns the rollouts of each step.
-fn rollouts(run: &Path) -> BTreeMap<String, Vec<RecordBatch>> {
-    let files = fs::read_dir(run.join("rollouts")).expect("the folder is there");
+fn rollouts(run: &Path) -> BTreeMap<String, RecordBatch> {
     let read = |path: PathBuf| {
-        let file = fs::File::open(&path).expect("the file is there");
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
-        let batches: Result<Vec<_>, _> = reader.expect("readable").collect();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        (name, batches.expect("readable"))
+        (name, parquet_rows(&path))
     };
-    files.map(|file| read(file.expect("readable").path())).collect()
+    names(&run.join("rollouts")).into_iter().map(read).collect()
 }
 
 fn weights(run: &Path) -> Vec<u8> {
@@ -106,7 +100,7 @@ fn weights(run: &Path) -> Vec<u8> {
 /// The result of a run.
 struct RunRecords {
     metrics: Vec<(u64, BTreeMap<String, f64>)>,
-    rollouts: BTreeMap<String, Vec<RecordBatch>>,
+    rollouts: BTreeMap<String, RecordBatch>,
     weights: Vec<u8>,
 }
 
@@ -123,9 +117,9 @@ impl RunRecords {
             let tokens = rows["response_ids"].as_list::<i32>().value(row);
             (prompt, sample, tokens.as_primitive::<Int32Type>().values().to_vec())
         };
-        let files =
-            self.rollouts.iter().flat_map(|(file, all)| all.iter().map(move |rows| (file, rows)));
-        let rows = files
+        let rows = self
+            .rollouts
+            .iter()
             .flat_map(|(file, rows)| (0..rows.num_rows()).map(move |row| (file, of(rows, row))));
         rows.map(|(file, (prompt, sample, tokens))| ((file.clone(), prompt, sample), tokens))
             .collect()
@@ -136,7 +130,6 @@ impl RunRecords {
         let mut prompts: Vec<u64> = self
             .rollouts
             .values()
-            .flatten()
             .flat_map(|rows| {
                 let ids = rows["prompt_id"].as_primitive::<UInt64Type>().values().iter();
                 let admitted = rows["admitted"].as_boolean().iter();
@@ -163,8 +156,7 @@ fn from_every_step(
         assert!(printed.starts_with(&format!("resumed from step {step}\n")), "{printed}");
         let run = workspace.path(&name);
         check(step, &RunRecords::read(&run));
-        let summary = fs::read_to_string(run.join("summary.json")).expect("written");
-        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        let summary = workspace.summary(&name);
         assert_eq!(summary["steps"], STEPS);
         assert!(summary["validation"]["warm_start"].is_number(), "of the first start");
     }

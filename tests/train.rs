@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use arrow_array::RecordBatch;
+use arrow_array::Array;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use serde_json::{Value, json as object};
-use workspace::{Sft, TestWorkspace, json};
+use workspace::{Sft, TestWorkspace, json, parquet_rows};
 
 const RECIPE: &str = r#"
 [data]
@@ -42,13 +41,6 @@ device = "cpu"
 default_local_dir = "run"
 "#;
 
-fn rollouts(path: &Path) -> Vec<RecordBatch> {
-    let file = fs::File::open(path).expect("the file is there");
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
-    reader.collect::<Result<_, _>>().expect("readable")
-}
-
 #[test]
 fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
     let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
@@ -65,10 +57,7 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
         assert!(summary[key].is_number(), "{key}");
     }
 
-    let metrics =
-        fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("the file is there");
-    let lines: Vec<Value> =
-        metrics.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = workspace.metrics_lines("run");
     let steps: Vec<u64> = lines.iter().map(|line| line["step"].as_u64().expect("a step")).collect();
     assert_eq!(steps, [0, 1, 2, 3, 4, 4]);
     assert!(
@@ -83,7 +72,7 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
 
     for line in &lines[1..5] {
         let step = line["step"].as_u64().expect("a step");
-        check_rollouts(&workspace.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
+        check_rollouts(&workspace.rollouts("run", step), line);
     }
     // The run writes into the folder of its initial model. The model is read before it is written, and the tokenizer remains.
     let again = workspace.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
@@ -131,17 +120,15 @@ fn validated(
         "trainer.default_local_dir=run",
     ]);
     let mut responses: BTreeMap<(u64, bool), TokensBySample> = BTreeMap::new();
-    for batch in rollouts(&workspace.path("run/validation/step_00001.parquet")) {
-        let column = |name| batch.column_by_name(name).expect("a column");
-        let prompts = column("prompt_id").as_primitive::<UInt64Type>();
-        let samples = column("sample").as_primitive::<UInt32Type>();
-        let greedy = column("greedy").as_boolean();
-        let tokens = column("response_ids").as_list::<i32>();
-        for row in 0..batch.num_rows() {
-            let ids = tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
-            let of = responses.entry((prompts.value(row), greedy.value(row))).or_default();
-            of.insert(samples.value(row), ids);
-        }
+    let rows = parquet_rows(&workspace.path("run/validation/step_00001.parquet"));
+    let prompts = rows["prompt_id"].as_primitive::<UInt64Type>();
+    let samples = rows["sample"].as_primitive::<UInt32Type>();
+    let greedy = rows["greedy"].as_boolean();
+    let tokens = rows["response_ids"].as_list::<i32>();
+    for row in 0..rows.num_rows() {
+        let ids = tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
+        let of = responses.entry((prompts.value(row), greedy.value(row))).or_default();
+        of.insert(samples.value(row), ids);
     }
     assert_eq!(responses.len(), 2 * 4, "4 prompts, sampled and greedy");
     for ((_, greedy), found) in &responses {
@@ -169,36 +156,23 @@ fn a_validation_samples_as_its_own_settings_say() {
 
 /// Checks that every launched response is in the file with one log-probability per token, and with a score if it was trained on.
 fn check_rollouts(path: &Path, line: &Value) {
-    let (mut rows, mut trained) = (0, 0);
-    for batch in rollouts(path) {
-        let admitted = batch.column_by_name("admitted").expect("a column").as_boolean().clone();
-        let scores =
-            batch.column_by_name("score").expect("a column").as_primitive::<Float64Type>().clone();
-        let tokens =
-            batch.column_by_name("response_ids").expect("a column").as_list::<i32>().clone();
-        let logprobs =
-            batch.column_by_name("logprobs_nats").expect("a column").as_list::<i32>().clone();
-        let versions =
-            batch.column_by_name("token_versions").expect("a column").as_list::<i32>().clone();
-        for row in 0..batch.num_rows() {
-            assert_eq!(admitted.value(row), arrow_array::Array::is_valid(&scores, row));
-            let length = tokens.value(row).as_primitive::<Int32Type>().len();
-            assert_eq!((logprobs.value(row).len(), versions.value(row).len()), (length, length));
-            let policy = line["step"].as_u64().expect("a step") - 1;
-            assert!(
-                versions
-                    .value(row)
-                    .as_primitive::<UInt64Type>()
-                    .values()
-                    .iter()
-                    .all(|version| *version == policy)
-            );
-        }
-        rows += batch.num_rows();
-        trained += admitted.true_count();
+    let rows = parquet_rows(path);
+    let admitted = rows["admitted"].as_boolean();
+    let list = |name: &str, row: usize| rows[name].as_list::<i32>().value(row);
+    let policy = line["step"].as_u64().expect("a step") - 1;
+    for row in 0..rows.num_rows() {
+        assert_eq!(admitted.value(row), rows["score"].is_valid(row));
+        let length = list("response_ids", row).len();
+        let versions = list("token_versions", row);
+        assert_eq!((list("logprobs_nats", row).len(), versions.len()), (length, length));
+        let mut versions = versions.as_primitive::<UInt64Type>().values().iter();
+        assert!(versions.all(|version| *version == policy));
     }
-    assert_eq!(trained, 16);
-    assert_eq!(rows as f64, line["data"]["rollout/launched_responses"].as_f64().expect("a number"));
+    assert_eq!(admitted.true_count(), 16);
+    assert_eq!(
+        rows.num_rows() as f64,
+        line["data"]["rollout/launched_responses"].as_f64().expect("a number")
+    );
 }
 
 #[test]
@@ -215,16 +189,9 @@ fn the_same_seed_gives_the_same_synchronous_run() {
             "schedule.name=sync",
             "rollout.instances=1",
         ]);
-        let metrics = fs::read_to_string(workspace.path(out).join("metrics.jsonl"))
-            .expect("the file is there");
-        let scores: Vec<f64> = metrics
-            .lines()
-            .filter_map(|line| {
-                serde_json::from_str::<Value>(line).expect("JSON")["data"]["response_length/mean"]
-                    .as_f64()
-            })
-            .collect();
-        scores
+        let lines = workspace.metrics_lines(out).into_iter();
+        let scores = lines.filter_map(|line| line["data"]["response_length/mean"].as_f64());
+        scores.collect::<Vec<_>>()
     };
     assert_eq!(scores("one"), scores("two"));
 }

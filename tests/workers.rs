@@ -78,12 +78,9 @@ impl TestWorkspace {
 
     /// Returns the metrics of each step.
     fn metrics(&self, run: &str) -> Vec<Value> {
-        let lines = fs::read_to_string(self.path(run).join("metrics.jsonl")).expect("metrics");
-        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        lines
-            .filter(|line| line["round"] != "validation")
-            .map(|line| line["data"].clone())
-            .collect()
+        let lines = self.metrics_lines(run).into_iter();
+        let lines = lines.filter(|line| line["round"] != "validation");
+        lines.map(|mut line| line["data"].take()).collect()
     }
 }
 

@@ -31,12 +31,9 @@ fn part(workspace: &TestWorkspace, step: u64) -> PathBuf {
     parts.max_by_key(|path| fs::metadata(path).map(|file| file.len()).unwrap_or(0)).expect("parts")
 }
 
-fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
-    let text = fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
-    let step = |line: &str| {
-        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
-    };
-    text.lines().map(|line| step(line).expect("a step")).collect()
+pub(super) fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
+    let lines = workspace.metrics_lines("run").into_iter();
+    lines.map(|line| line["step"].as_u64().expect("a step")).collect()
 }
 
 /// Asserts that the newest snapshot is skipped, and that the output contains `named` and the step that the run resumes from.

@@ -6,17 +6,15 @@ mod judge_server;
 mod workspace;
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
 use judge_server::{JudgeServer, verdict};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_rewards::Math;
 use rollpacker_stages::reward::{Context, Reward, Sample};
 use serde_json::{Value, json};
-use workspace::{ProcessEnd, Sft, TestWorkspace};
+use workspace::{ProcessEnd, Sft, TestWorkspace, parquet_rows};
 
 const STEPS: u64 = 3;
 /// The number of prompts of a domain in a step, and the number of responses to each.
@@ -106,23 +104,17 @@ impl TestWorkspace {
 
     /// Returns the metrics of the steps, and of the validation after the last step.
     fn metrics(&self) -> (Vec<Value>, Value) {
-        let text = fs::read_to_string(self.path("run/metrics.jsonl")).expect("written");
-        let line = |line| serde_json::from_str::<Value>(line).expect("JSON")["data"].take();
-        let mut all: Vec<Value> = text.lines().map(line).collect();
+        let lines = self.metrics_lines("run").into_iter();
+        let mut all: Vec<Value> = lines.map(|mut line| line["data"].take()).collect();
         let validation = all.pop().expect("a validation");
         (all, validation)
     }
 
     /// Returns the responses trained on in a step, by data source.
     fn rows_of(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
-        let path = self.path(&format!("run/rollouts/step_{step:05}.parquet"));
-        let file = fs::File::open(path).expect("written");
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for batch in reader.expect("readable") {
-            for (source, row) in trained(&batch.expect("readable")) {
-                all.entry(source).or_default().push(row);
-            }
+        for (source, row) in trained(&parquet_rows(&self.rollouts("run", step))) {
+            all.entry(source).or_default().push(row);
         }
         all
     }
@@ -139,21 +131,19 @@ struct Trained {
 }
 
 fn trained(batch: &RecordBatch) -> Vec<(String, Trained)> {
-    let column = |name: &str| batch.column_by_name(name).expect("a column").clone();
     let text = |name: &str, row: usize| {
-        let column = column(name);
-        let texts = column.as_string::<i32>();
+        let texts = batch[name].as_string::<i32>();
         texts.is_valid(row).then(|| texts.value(row).to_owned())
     };
-    let admitted = column("admitted");
-    let rows = (0..batch.num_rows()).filter(|row| admitted.as_boolean().value(*row));
+    let admitted = batch["admitted"].as_boolean();
+    let rows = (0..batch.num_rows()).filter(|row| admitted.value(*row));
     rows.map(|row| {
         let labels: Value =
             serde_json::from_str(&text("labels", row).expect("labels")).expect("JSON");
         let trained = Trained {
-            prompt: column("prompt_id").as_primitive::<UInt64Type>().value(row),
+            prompt: batch["prompt_id"].as_primitive::<UInt64Type>().value(row),
             response: text("response_text", row).expect("a response"),
-            score: column("score").as_primitive::<Float64Type>().value(row),
+            score: batch["score"].as_primitive::<Float64Type>().value(row),
             outcome: labels["outcome"].as_str().map(str::to_owned),
             error: text("reward_error", row),
         };

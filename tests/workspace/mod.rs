@@ -12,6 +12,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::dataflow::clock::{Clock, WallClock};
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::stages::metrics::Metric;
@@ -171,10 +174,8 @@ impl TestWorkspace {
     /// Asserts that each metric of the run folders in this folder has a row in the table of metrics.
     fn assert_metrics_are_in_the_table(&self) {
         let folders = fs::read_dir(self.folder.path()).expect("the folder is there").flatten();
-        let files =
-            folders.filter_map(|at| fs::read_to_string(at.path().join("metrics.jsonl")).ok());
-        for line in files.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
-            let line: Value = serde_json::from_str(&line).expect("JSON");
+        let files = folders.map(|at| at.path().join("metrics.jsonl")).filter(|path| path.exists());
+        for line in files.flat_map(|path| json_lines(&path)) {
             for name in line["data"].as_object().expect("metrics by name").keys() {
                 assert!(Metric::find(name).is_some(), "no row for the metric {name}");
             }
@@ -189,6 +190,16 @@ impl TestWorkspace {
 
     pub(crate) fn summary(&self, run: &str) -> Value {
         json(&self.path(run).join("summary.json"))
+    }
+
+    /// Returns the lines of the metrics of a run.
+    pub(crate) fn metrics_lines(&self, run: &str) -> Vec<Value> {
+        json_lines(&self.path(run).join("metrics.jsonl"))
+    }
+
+    /// Returns the path of the rollouts of a step.
+    pub(crate) fn rollouts(&self, run: &str, step: u64) -> PathBuf {
+        self.path(&format!("{run}/rollouts/step_{step:05}.parquet"))
     }
 }
 
@@ -234,7 +245,24 @@ impl ProcessEnd {
 }
 
 pub(crate) fn json(path: &Path) -> Value {
-    let text = fs::read_to_string(path);
-    let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).expect("JSON")
+    serde_json::from_str(&read(path)).expect("JSON")
+}
+
+/// Returns the values in a file of JSON lines.
+pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
+    read(path).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns all rows of a Parquet file.
+pub(crate) fn parquet_rows(path: &Path) -> RecordBatch {
+    let file = fs::File::open(path);
+    let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let schema = reader.schema().clone();
+    let batches = reader.build().expect("readable").collect::<Result<Vec<_>, _>>();
+    concat_batches(&schema, &batches.expect("readable")).expect("one schema")
 }
