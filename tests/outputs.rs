@@ -123,8 +123,7 @@ fn rows_are_not_appended_to_the_file_that_they_are_read_from() {
     let args = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
     let mut command = workspace.command(&args);
     command.stdout(rows.expect("opened"));
-    let end = ProcessEnd::of(command.spawn().expect("it starts"));
-    assert_eq!(end.code, Some(2), "{end:?}");
+    let end = ProcessEnd::of(command.spawn().expect("it starts")).refusal();
     assert!(end.err.contains("standard output") && end.err.contains("rows.jsonl"), "{end:?}");
     assert_eq!(fs::read_to_string(workspace.path("rows.jsonl")).expect("read"), ROWS);
 }
@@ -138,8 +137,7 @@ fn piped_rows_are_all_scored() {
     let mut pipe = child.stdin.take().expect("piped");
     std::io::Write::write_all(&mut pipe, ROWS.as_bytes()).expect("written");
     drop(pipe);
-    let end = ProcessEnd::of(child);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    ProcessEnd::of(child).success();
     let scores = fs::read_to_string(workspace.path("out.jsonl")).expect("read");
     assert!(scores.starts_with(r#"{"index":0,"score":1.0"#), "{scores}");
     assert_eq!(scores.lines().count(), 2, "{scores}");
@@ -149,8 +147,7 @@ fn piped_rows_are_all_scored() {
 fn a_pipe_that_would_be_read_twice_is_refused() {
     let workspace = place_with_traps();
     for args in [["data", "validate", "pipe"], ["data", "inspect", "pipe"]] {
-        let end = workspace.run(&args);
-        assert_eq!(end.code, Some(2), "{end:?}");
+        let end = workspace.run(&args).refusal();
         assert!(format!("{}{}", end.out, end.err).contains("can be read only once"), "{end:?}");
     }
     let error =

@@ -89,8 +89,7 @@ fn assert_canary_passed(steps: &[Value]) {
 #[test]
 fn a_run_starts_and_stops_its_servers() {
     let workspace = TestWorkspace::new(RECIPE);
-    let end = train(&workspace, &[&serve(2, ""), "trainer.total_training_steps=3"]);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    train(&workspace, &[&serve(2, ""), "trainer.total_training_steps=3"]).success();
     assert_eq!(server_processes(&workspace), Vec::<String>::new());
     let steps = steps(&workspace);
     assert_eq!(steps.len(), 3);
@@ -140,8 +139,7 @@ fn a_killed_server_is_started_again_and_gets_the_weights() {
     wait(&mut run, || steps(&workspace).len() >= 2);
     let [server] = &servers(&workspace)[..] else { panic!("one server is expected") };
     kill("-KILL", server);
-    let end = ProcessEnd::of(run);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    ProcessEnd::of(run).success();
     let steps = steps(&workspace);
     assert_eq!(steps.len(), 8);
     let sum = |name: &str| steps.iter().filter_map(|metrics| metrics[name].as_f64()).sum::<f64>();
@@ -206,8 +204,7 @@ fn a_run_that_loses_all_servers_saves_its_last_complete_step() {
     let taken = SnapshotStore::steps_in(&workspace.path("run/snapshots")).expect("a folder");
     assert_eq!(taken, [Step(done.len() as u64 - 1)], "the last complete step");
     let (_server, url) = own_server(&workspace);
-    let end = train(&workspace, &[&settings[..], &[&url, "--resume"]].concat());
-    assert_eq!(end.code, Some(0), "{end:?}");
+    train(&workspace, &[&settings[..], &[&url, "--resume"]].concat()).success();
     let all = steps(&workspace);
     assert_eq!(all.len(), 20);
     assert_eq!(all[..done.len()], done, "no step before was computed again");

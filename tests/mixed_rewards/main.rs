@@ -185,8 +185,7 @@ fn check_group_sizes(source: &str, rows: &[Trained]) {
 #[test]
 fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
     let (workspace, server) = (workspace(), JudgeServer::start(usize::MAX));
-    let end = workspace.train(&server, &[]);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    workspace.train(&server, &[]).success();
     let (steps, validation) = workspace.metrics();
     assert_eq!(steps.len() as u64, STEPS);
     let mut scores = Vec::new();
@@ -233,8 +232,9 @@ fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
     let workspace = workspace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
-        let end = workspace.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
-        assert_eq!(end.code, Some(0), "{end:?}");
+        let end = workspace
+            .train(&server, &[&format!("reward.options.judge.on_error={on_error}")])
+            .success();
         let output = &end.out;
         assert_eq!(server.answered(), 1);
         let (steps, validation) = workspace.metrics();

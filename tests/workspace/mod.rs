@@ -229,6 +229,20 @@ impl ProcessEnd {
         Self { code: status.code(), out: text(stdout), err: text(stderr) }
     }
 
+    /// Asserts that the process succeeded.
+    #[track_caller]
+    pub(crate) fn success(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Asserts that the process refused its input.
+    #[track_caller]
+    pub(crate) fn refusal(self) -> Self {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        self
+    }
+
     /// Returns the lines of standard error that contain errors.
     pub(crate) fn errors(&self) -> Vec<&str> {
         self.err.lines().filter(|line| line.starts_with("error: ")).collect()
