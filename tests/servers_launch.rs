@@ -4,13 +4,13 @@
 mod workspace;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
 
 use rollpacker::dataflow::snapshot::SnapshotStore;
 use rollpacker::dataflow::step::Step;
 use serde_json::Value;
+use workspace::server::Server;
 use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 /// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
@@ -167,26 +167,11 @@ fn servers_end_with_a_killed_or_signalled_run() {
     }
 }
 
-/// A server outside of the run. It is killed with the value.
-struct OwnServer(Child);
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        self.0.kill().expect("killed");
-        self.0.wait().expect("it ended");
-    }
-}
-
 /// Starts a server outside of the run, and returns it with the setting that names it.
-fn own_server(workspace: &TestWorkspace) -> (OwnServer, String) {
-    let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-    let mut server = workspace.command(&line).spawn().expect("the program starts");
-    let mut announced = String::new();
-    let out = server.stdout.as_mut().expect("captured");
-    BufReader::new(out).read_line(&mut announced).expect("a line");
-    let announced: Value = serde_json::from_str(&announced).expect("JSON");
-    let setting = format!("rollout.servers=[{}]", announced["url"]);
-    (OwnServer(server), setting)
+fn own_server(workspace: &TestWorkspace) -> (Server, String) {
+    let server = Server::start(workspace, &[]);
+    let setting = format!("rollout.servers=[\"{}\"]", server.url());
+    (server, setting)
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::process::Child;
 
 use super::outcome::Outcome;
-use super::peer::Peer;
 use super::proxy::Proxy;
+use super::workspace::server::StartingServer;
 use super::workspace::{ProcessEnd, TestWorkspace, wait_until};
 
 /// The number of prompts in the data.
@@ -61,7 +61,7 @@ pub(crate) struct ServerPair {
 impl ServerPair {
     pub(crate) fn new() -> Self {
         let workspace = TestWorkspace::with_rows(RECIPE, ROWS);
-        let peers = [Peer::start(&workspace), Peer::start(&workspace)];
+        let peers = StartingServer::pair(&workspace);
         let proxies = peers.map(|peer| Proxy::start(peer.ready()));
         Self { workspace, proxies }
     }

@@ -1,6 +1,7 @@
 //! A temporary folder with data, a small model and a recipe, in which tests run the program.
 #![allow(dead_code, reason = "every test of the program uses its own part")]
 
+pub(crate) mod server;
 #[path = "../../examples/small_model/mod.rs"]
 mod small_model;
 
