@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
     let chain = generate::ChainConfig { rows: 32, validation_rows: 4, ..Default::default() };
     let data = generate::generate(&chain, folder, WriteOptions::default())?;
     let (path, model) = (folder.join("recipe.toml"), folder.join("model"));
-    small_model::save(&model)?;
+    small_model::save(&model, 2)?;
     std::fs::write(&path, RECIPE)?;
     let paths = [("data.train_files", &data.train), ("model.path", &model)];
     let overrides = paths.map(|(key, path)| format!("{key}={}", path.display()));

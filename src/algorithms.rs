@@ -1,13 +1,13 @@
 //! The algorithms that recipes can name: advantage estimators, policy losses and KL estimators.
 
-use std::fmt::Write;
+#[cfg(test)]
+mod page;
 
 use rollpacker_operators::advantage::{Estimator, advantages};
-use rollpacker_stages::catalog::{Catalog, Choice, ListedEntry};
+use rollpacker_stages::catalog::Catalog;
 use rollpacker_torch::train::Objective;
 use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
-use crate::recipe::aliases::{ALIASES, Alias};
 use crate::recipe::choice::make;
 use crate::recipe::error::{RecipeError, out_of_bounds};
 use crate::recipe::{Choices, Recipe};
@@ -101,77 +101,5 @@ impl Algorithms {
             make(&self.kl_estimators, &choices.kl_penalty).err(),
         ];
         errors.into_iter().flatten()
-    }
-
-    /// Returns the documentation of the algorithms in Markdown: a table for each kind, and a table of the keys that have other names in
-    /// other frameworks.
-    #[must_use]
-    pub fn markdown_tables(&self) -> String {
-        let mut text = String::new();
-        let streams = |name: &str| match self.advantages.make(&Choice::of(name)) {
-            Ok(estimator) if estimator.whole_step() => "step",
-            _ => "group",
-        };
-        table(&mut text, "algorithm.adv_estimator", self.advantages.list(), Some(&streams));
-        table(&mut text, "actor.policy_loss.loss_mode", self.policy_losses.list(), None);
-        table(
-            &mut text,
-            "actor.kl_loss_type, algorithm.kl_penalty",
-            self.kl_estimators.list(),
-            None,
-        );
-        aliases(&mut text);
-        text
-    }
-}
-
-fn table<'a>(
-    text: &mut String,
-    key: &str,
-    entries: impl Iterator<Item = ListedEntry<'a>>,
-    streams: Option<&dyn Fn(&str) -> &'static str>,
-) {
-    let column = |cell: &str| if streams.is_some() { format!(" {cell} |") } else { String::new() };
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "### `{key}`\n");
-    let _ = writeln!(
-        text,
-        "| name | computes | options |{} also known as | from |",
-        column("waits for")
-    );
-    let _ = writeln!(text, "|---|---|---|{}---|---|", if streams.is_some() { "---|" } else { "" });
-    for entry in entries {
-        let waits = streams.map(|streams| streams(entry.name)).unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "| `{}` | {} | {} |{} {} | {} |",
-            entry.name,
-            entry.about.summary.replace('|', "\\|"),
-            options(&entry),
-            column(waits),
-            also(&entry),
-            entry.about.source,
-        );
-    }
-    text.push('\n');
-}
-
-fn options(entry: &ListedEntry<'_>) -> String {
-    let options = entry.docs.defaults.iter().map(|(name, value)| format!("`{name} = {value}`"));
-    options.collect::<Vec<_>>().join(", ")
-}
-
-fn also(entry: &ListedEntry<'_>) -> String {
-    let aliases = entry.about.aliases.iter().map(|(alias, peers)| format!("`{alias}` ({peers})"));
-    aliases.collect::<Vec<_>>().join(", ")
-}
-
-fn aliases(text: &mut String) {
-    let _ = writeln!(
-        text,
-        "### Keys of other frameworks\n\n| key | alias | framework |\n|---|---|---|"
-    );
-    for Alias { section, alias, key, peers } in ALIASES {
-        let _ = writeln!(text, "| `{section}.{key}` | `{section}.{alias}` | {peers} |");
     }
 }

@@ -1,10 +1,10 @@
-//! Tests that every algorithm that a recipe can name trains live, that misspelt names are rejected, and that the documentation lists all.
+//! Tests that every algorithm that a recipe can name trains live and that misspelt names are rejected.
 #![cfg(feature = "torch")]
 
 mod workspace;
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, Token
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::{Fault, Origin};
 use tch::TchError;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace};
 
 const RECIPE: &str = r#"
 [data]
@@ -39,17 +39,9 @@ lr = 1e-3
 [trainer]
 total_training_steps = 2
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 1
-batch_size = 2
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
+
+const SFT: Sft = Sft { steps: 1, batch_size: 2, ..Sft::TINY };
 
 impl TestWorkspace {
     fn recipe(&self, overrides: &[String]) -> Recipe {
@@ -118,7 +110,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 /// One run per advantage estimator. The losses and the KL estimators take turns over these runs.
 #[test]
 fn every_name_trains_two_live_steps() {
-    let (workspace, algorithms) = (TestWorkspace::warm(RECIPE, 16, 2), Algorithms::default());
+    let (workspace, algorithms) = (TestWorkspace::warm(RECIPE, SFT, 16, 2), Algorithms::default());
     let losses = names(algorithms.policy_losses.names());
     let kls = names(algorithms.kl_estimators.names());
     let estimators = names(algorithms.advantages.names());
@@ -182,7 +174,7 @@ struct Height {
 
 #[test]
 fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let session = Session::open(workspace.recipe(&[])).expect("it opens");
     let session =
         session.with_advantage(Estimator::of_tokens(Seen)).with_policy_loss(Constant(2.5));
@@ -224,7 +216,7 @@ fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
 
 #[test]
 fn a_step_of_several_updates_leaves_its_first_policy() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let one = owned(&["actor.ppo_mini_batch_size=3", "actor.ppo_epochs=1"]);
     let (steps, _) = workspace.train("one", &one);
     assert!(!steps[0].contains_key("actor/updates") && steps[0]["actor/ppo_kl"] == 0.0);
@@ -245,7 +237,7 @@ fn a_step_of_several_updates_leaves_its_first_policy() {
 
 #[test]
 fn a_critic_learns_and_continues_from_its_folder() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];
     let (steps, folder) = workspace.train("first", &owned(&gae));
     assert_eq!(steps[0]["critic/vpred_mean"], 0.0, "a fresh critic expects nothing");
@@ -263,7 +255,7 @@ fn a_critic_learns_and_continues_from_its_folder() {
 
 #[test]
 fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let overrides = owned(&[
         "algorithm.use_kl_in_reward=true",
         "algorithm.kl_penalty=low_var_kl",
@@ -290,7 +282,7 @@ fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
 /// without a deadlock.
 #[test]
 fn with_a_staleness_models_and_factors_are_those_of_the_step() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let common = [
         "algorithm.staleness=1",
         "algorithm.use_kl_in_reward=true",
@@ -312,7 +304,7 @@ fn with_a_staleness_models_and_factors_are_those_of_the_step() {
 
 #[test]
 fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     for (level, threshold) in [("token", "2.0"), ("sequence", "0.5_2.0")] {
         let correction = "algorithm.rollout_correction";
         let overrides = [
@@ -328,7 +320,7 @@ fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
 /// Engine and trainer compute the same policy on one machine, so the mismatch is rounding, with and without correction.
 #[test]
 fn the_mismatch_is_reported_and_corrected_with_any_keys() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let runs: [(&str, &[&str]); 5] = [
         ("plain", &[]),
         ("rejected", &["rollout_rs=token_k1,seq_mean_k3", "rollout_rs_threshold='0.9_1.1,0.01'"]),
@@ -364,7 +356,7 @@ fn the_mismatch_is_reported_and_corrected_with_any_keys() {
 /// Every token is rejected by a rule that no rounding passes, so the loss has no token.
 #[test]
 fn a_step_that_rejects_every_token_trains_nothing() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let correction = "algorithm.rollout_correction";
     let overrides = [
         format!("{correction}.rollout_rs=token_k1"),
@@ -380,7 +372,7 @@ fn a_step_that_rejects_every_token_trains_nothing() {
 
 #[test]
 fn incompatible_settings_are_refused_by_key() {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 2);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
     let cases: [(&[&str], &str); 8] = [
         (
             &["algorithm.adv_estimator=grop"],
@@ -416,23 +408,4 @@ fn incompatible_settings_are_refused_by_key() {
     }
     let idle = Session::open(workspace.recipe(&owned(&["critic.lr=1e-4"]))).err().expect("refused");
     assert!(idle.to_string().contains("an estimator with a critic when `[critic]`"), "{idle:#}");
-}
-
-/// The tables between two marks of the algorithms page are generated from the catalogs.
-#[test]
-fn the_page_of_algorithms_is_up_to_date() {
-    const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.md");
-    let page = std::fs::read_to_string(&path).expect("the page is there");
-    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
-    let tables = format!("\n{}\n", Algorithms::default().markdown_tables());
-    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        std::fs::write(&path, format!("{before}{tables}{after}")).expect("written");
-        return;
-    }
-    assert!(
-        page[begin + MARKS[0].len()..end] == tables,
-        "docs/algorithms.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker --test algorithms page"
-    );
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use workspace::{ProcessEnd, RECIPE, TestWorkspace};
+use workspace::{ProcessEnd, RECIPE, TestWorkspace, json};
 
 fn run(workspace: &TestWorkspace, args: &[&str]) -> ProcessEnd {
     run_example(workspace, "7_command_line", args)
@@ -118,9 +118,7 @@ fn uniform(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
 
 /// Returns the mean length of the responses and their mean score in the first step of a run.
 fn first_step(workspace: &TestWorkspace, run: &str) -> [f64; 2] {
-    let metrics =
-        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
-    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    let lines = workspace.metrics_lines(run).into_iter();
     // Validations have lines of their own.
     let step =
         lines.map(|line| line["data"].clone()).find(|data| data["critic/score/mean"].is_number());
@@ -131,27 +129,22 @@ fn first_step(workspace: &TestWorkspace, run: &str) -> [f64; 2] {
 #[test]
 fn a_custom_engine_trains_validates_and_resumes() {
     let workspace = TestWorkspace::new(RECIPE);
-    let described = uniform(&workspace, &["--dry-run"]);
-    assert_eq!(described.code, Some(0), "{described:?}");
+    let described = uniform(&workspace, &["--dry-run"]).success();
     assert!(described.out.contains("rollout(uniform x 2)"), "{described:?}");
     assert!(described.out.contains("engine = \"uniform\""), "{described:?}");
 
     let validated = ["data.val_files=data/validation.parquet", "trainer.save_freq=1"];
     let with = |more: &[&'static str]| uniform(&workspace, &[&validated[..], more].concat());
-    let first = with(&["trainer.total_training_steps=2"]);
-    assert_eq!(first.code, Some(0), "{first:?}");
+    with(&["trainer.total_training_steps=2"]).success();
     let [length, score] = first_step(&workspace, "run");
     assert_eq!(length, 6.0);
     assert!(score > 0.0 && score < 1.0, "{score}: responses differ");
-    let resumed = with(&["trainer.total_training_steps=3", "--resume"]);
-    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    with(&["trainer.total_training_steps=3", "--resume"]).success();
     assert_eq!(workspace.summary("run")["steps"], 3);
-    let other = with(&["rollout.engine_options.tokens=7", "--resume"]);
-    assert_eq!(other.code, Some(2), "{other:?}");
+    let other = with(&["rollout.engine_options.tokens=7", "--resume"]).refusal();
     assert!(other.err.contains("key `rollout.engine_options.tokens`"), "{other:?}");
 
-    let workers = uniform(&workspace, &["--workers", "2", "--out", "two"]);
-    assert_eq!(workers.code, Some(0), "{workers:?}");
+    uniform(&workspace, &["--workers", "2", "--out", "two"]).success();
     assert_eq!(first_step(&workspace, "two"), [length, score], "responses depend on no worker");
 }
 
@@ -234,17 +227,14 @@ fn trained_by_sgd(workspace: &TestWorkspace, more: &[&str]) {
 
 /// Returns the norm of the gradient in each step of a run, from which all weights follow.
 fn gradient_norms(workspace: &TestWorkspace, run: &str) -> Vec<f64> {
-    let metrics =
-        std::fs::read_to_string(workspace.path(run).join("metrics.jsonl")).expect("written");
-    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    let lines = workspace.metrics_lines(run).into_iter();
     lines.map(|line| line["data"]["actor/grad_norm"].as_f64().expect("a norm")).collect()
 }
 
 #[test]
 fn a_custom_trainer_trains_the_torch_engine_and_resumes_exactly() {
     let workspace = TestWorkspace::new(RECIPE);
-    let described = sgd(&workspace, &["--dry-run"]);
-    assert_eq!(described.code, Some(0), "{described:?}");
+    let described = sgd(&workspace, &["--dry-run"]).success();
     assert!(described.out.contains("strategy = \"sgd\""), "{described:?}");
     assert!(described.out.contains("-> gradient(sgd) ->"), "{described:?}");
 
@@ -263,8 +253,7 @@ fn a_custom_trainer_trains_the_torch_engine_and_resumes_exactly() {
 
     let other = ["--resume", "latest", "actor.strategy_options.momentum=0.25"];
     let other = [&kept[..], &other].concat();
-    let other = sgd(&workspace, &other);
-    assert_eq!(other.code, Some(2), "{other:?}");
+    let other = sgd(&workspace, &other).refusal();
     assert!(other.err.contains("key `actor.strategy_options.momentum`"), "{other:?}");
     let torch: Vec<_> = SGD.into_iter().filter(|key| !key.starts_with("actor.strategy")).collect();
     let error = run_refused(&workspace, &[&torch[..], &kept, &["--resume"]].concat());
@@ -342,8 +331,7 @@ fn early(workspace: &TestWorkspace, more: &[&str]) -> ProcessEnd {
 #[test]
 fn a_custom_placement_lends_instances_and_resumes() {
     let workspace = TestWorkspace::new(RECIPE);
-    let described = early(&workspace, &["--dry-run"]);
-    assert_eq!(described.code, Some(0), "{described:?}");
+    let described = early(&workspace, &["--dry-run"]).success();
     let line = "placement                 early: divides 2 instances; 1 threads of each lent instance train, at least 1";
     assert!(described.out.contains(line), "{described:?}");
 
@@ -351,25 +339,21 @@ fn a_custom_placement_lends_instances_and_resumes() {
         std::fs::read(workspace.path(folder).join("model/model.safetensors")).expect("a model")
     };
     let lent = |step: u32| {
-        let path = workspace.path(&format!("run/placements/step_{step:05}.json"));
-        let text = std::fs::read_to_string(path).expect("written");
-        let placement: Value = text.parse().expect("JSON");
+        let placement = json(&workspace.path(&format!("run/placements/step_{step:05}.json")));
         let decisions = placement["decisions"].as_array().expect("a list");
         decisions.iter().map(|one| one["training_devices"].as_u64()).collect::<Vec<_>>()
     };
     ok(&workspace, &[&EARLY[..], &["--out", "fixed"]].concat());
     let kept = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"];
     for resume in [&[][..], &["--resume", "2"]] {
-        let trained = early(&workspace, &[&kept[..], resume].concat());
-        assert_eq!(trained.code, Some(0), "{trained:?}");
+        early(&workspace, &[&kept[..], resume].concat()).success();
         for step in 1..=4 {
             // All instances generate; one is lent after two of four groups, and both after the rollout.
             assert_eq!(lent(step), [Some(0), Some(1), Some(2)], "step {step}");
         }
         assert!(weights("run") == weights("fixed"), "the weights differ");
     }
-    let workers = early(&workspace, &["--out", "two", "--workers", "2"]);
-    assert_eq!(workers.code, Some(0), "{workers:?}");
+    early(&workspace, &["--out", "two", "--workers", "2"]).success();
     assert!(weights("two") == weights("fixed"), "the weights differ");
 }
 
@@ -478,7 +462,6 @@ fn a_round_policy_is_a_schedule_that_trains_simulates_and_resumes() {
     assert_eq!(with(&["trainer.total_training_steps=4", "--resume"]), Some(4));
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let job = ["simulate", "--config", job, "sim.steps=2", "schedule.name=first"];
-    let end =
-        run_example(&workspace, "4_round_policy", &[&job[..], &["schedule.extra=16"]].concat());
-    assert_eq!(end.code, Some(0), "{end:?}");
+    run_example(&workspace, "4_round_policy", &[&job[..], &["schedule.extra=16"]].concat())
+        .success();
 }

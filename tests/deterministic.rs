@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_select::concat::concat_batches;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::ArrayRef;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace, json_lines, parquet_rows};
 
 const RECIPE: &str = r#"
 [data]
@@ -42,16 +40,6 @@ total_training_steps = 6
 test_freq = 3
 device = "cpu"
 deterministic = true
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 impl TestWorkspace {
@@ -102,8 +90,6 @@ impl Outcome {
 }
 
 fn metrics(path: &Path) -> Vec<(String, Vec<(String, u64)>)> {
-    let text = fs::read_to_string(path).expect("the file is there");
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let of = |line: Value| {
         let all = line["data"].as_object().expect("metrics").clone();
         let timeless = all.into_iter().filter(|(name, _)| !depends_on_time(name));
@@ -113,15 +99,11 @@ fn metrics(path: &Path) -> Vec<(String, Vec<(String, u64)>)> {
             timeless.map(|(k, v)| (k, bits(v))).collect(),
         )
     };
-    lines.map(of).collect()
+    json_lines(path).into_iter().map(of).collect()
 }
 
 fn rollouts(path: &Path) -> Vec<(String, ArrayRef)> {
-    let file = fs::File::open(path).expect("the file is there");
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
-    let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>().expect("readable");
-    let rows = concat_batches(&batches[0].schema(), &batches).expect("one schema");
+    let rows = parquet_rows(path);
     let is_timed =
         |name: &str| name.ends_with("_ns") || ["preemptions", "instance"].contains(&name);
     let names = rows.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
@@ -157,7 +139,7 @@ impl Drop for Load {
 
 #[test]
 fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let alone = workspace.train("alone", &["rollout.instances=1"]);
     let queued = alone.metric("schedule/queue_length");
     assert!(queued.iter().any(|length| *length > 0.0), "prompts wait for a long round: {queued:?}");
@@ -171,7 +153,7 @@ fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
 
 #[test]
 fn resumed_responses_and_stale_policies_are_deterministic() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
     let alone = workspace.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
     assert!(alone.metric("rollout/paused_responses").iter().any(|count| *count > 0.0));

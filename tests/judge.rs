@@ -4,13 +4,13 @@
 mod workspace;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rollpacker_model::{ModelConfig, Tokenizer};
 use rollpacker_torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace};
 
 const RECIPE: &str = r#"
 [data]
@@ -45,16 +45,6 @@ total_training_steps = 3
 test_freq = 2
 device = "cpu"
 default_local_dir = "run"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 1
-batch_size = 4
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 /// The characters that the judge's model reads and writes.
@@ -100,17 +90,17 @@ fn speaker(folder: &Path, text: &str) {
     fs::write(folder.join("chat_template.jinja"), template).expect("written");
 }
 
-fn metrics(path: PathBuf) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("the file is there");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
 #[test]
 fn a_judge_on_the_actors_instances_scores_every_response() {
-    let workspace = TestWorkspace::warm(RECIPE, 32, 4);
+    let workspace = TestWorkspace::warm(
+        RECIPE,
+        Sft { steps: 1, batch_size: 4, hidden_size: 32, layers: 1 },
+        32,
+        4,
+    );
     speaker(&workspace.path("judge"), "Verdict: YES");
     workspace.train_ok(&[]);
-    let lines = metrics(workspace.path("run/metrics.jsonl"));
+    let lines = workspace.metrics_lines("run");
     let steps: Vec<&Value> =
         lines.iter().filter(|line| line["data"]["critic/score/mean"].is_number()).collect();
     assert_eq!(steps.len(), 3);

@@ -7,14 +7,12 @@ mod workspace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_select::concat::concat_batches;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::operators::report::depends_on_time;
 use serde_json::Value;
 
@@ -213,12 +211,13 @@ struct Outcome {
 impl Outcome {
     fn read(run: &Path) -> Self {
         let weights = fs::read(run.join("model/model.safetensors")).expect("the model");
-        let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the metrics");
-        let metrics: BTreeMap<_, _> = text.lines().map(metrics).collect();
-        assert_eq!(metrics.len(), text.lines().count(), "each step once");
+        let lines = workspace::json_lines(&run.join("metrics.jsonl"));
+        let count = lines.len();
+        let metrics: BTreeMap<_, _> = lines.into_iter().map(metrics).collect();
+        assert_eq!(metrics.len(), count, "each step once");
         let folder = run.join("rollouts");
         let rollouts =
-            names(&folder).into_iter().map(|name| (name.clone(), rollouts(folder.join(name))));
+            names(&folder).into_iter().map(|name| (name.clone(), rollouts(&folder.join(name))));
         let summary = workspace::json(&run.join("summary.json"));
         Self { weights, metrics, rollouts: rollouts.collect(), summary }
     }
@@ -254,21 +253,16 @@ fn columns<'a>(
     one.columns().iter().zip(other.columns())
 }
 
-fn metrics(line: &str) -> (u64, serde_json::Map<String, Value>) {
-    let mut line: Value = serde_json::from_str(line).expect("JSON");
+fn metrics(mut line: Value) -> (u64, serde_json::Map<String, Value>) {
     let Value::Object(mut data) = line["data"].take() else { panic!("no metrics: {line}") };
     data.retain(|name, _| !depends_on_time(name));
     (line["step"].as_u64().expect("a step"), data)
 }
 
 /// Returns all rows of a file, without the columns that contain times.
-fn rollouts(path: PathBuf) -> RecordBatch {
-    let file = fs::File::open(path).expect("the file is there");
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
-    let schema = reader.schema().clone();
-    let batches: Vec<_> =
-        reader.build().expect("readable").collect::<Result<_, _>>().expect("readable");
-    let all = concat_batches(&schema, &batches).expect("one schema");
+fn rollouts(path: &Path) -> RecordBatch {
+    let all = workspace::parquet_rows(path);
+    let schema = all.schema();
     let kept: Vec<usize> = (0..schema.fields().len())
         .filter(|at| {
             let name = schema.field(*at).name();

@@ -14,7 +14,7 @@ use rollpacker::run_folder::RunFolder;
 use rollpacker::session::Session;
 use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace};
 
 /// Number of prompts of an epoch. Runs continue into a second epoch.
 const ROWS: usize = 24;
@@ -42,16 +42,6 @@ lr = 1e-4
 total_training_steps = 9
 total_epochs = 2
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 const JOB: &str = r#"
@@ -181,7 +171,7 @@ fn check_that_lengths_decide(live: &[StepDecisions]) {
 
 #[test]
 fn a_simulation_with_live_lengths_admits_and_defers_like_the_live_run() {
-    let workspace = TestWorkspace::warm(RECIPE, ROWS, 1);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, ROWS, 1);
     workspace.write("job.toml", JOB);
     for (eta_prompts, eta_responses) in [(1.5, 1.5), (1.25, 1.25)] {
         let schedule = [

@@ -8,28 +8,16 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use workspace::{ProcessEnd, RECIPE, TestWorkspace};
+use workspace::{ProcessEnd, RECIPE, Sft, TestWorkspace};
 
 const ROWS: &str =
     "{\"response\": \"1\", \"answer\": \"1\"}\n{\"response\": \"2\", \"answer\": \"1\"}\n";
 
 const JOB: &str = "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n";
 
-const SFT: &str = r#"
-[sft]
-train_files = "data/train.parquet"
-steps = 2
-batch_size = 2
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
-"#;
-
 /// Creates a folder with a link, a dangling link, a pipe, and files of other programs, which must not change.
 fn place_with_traps() -> TestWorkspace {
-    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     workspace.write("rows.jsonl", ROWS);
     workspace.write("job.toml", JOB);
     workspace.write("lengths.csv", "tokens\n10\n20\n");
@@ -135,8 +123,7 @@ fn rows_are_not_appended_to_the_file_that_they_are_read_from() {
     let args = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
     let mut command = workspace.command(&args);
     command.stdout(rows.expect("opened"));
-    let end = ProcessEnd::of(command.spawn().expect("it starts"));
-    assert_eq!(end.code, Some(2), "{end:?}");
+    let end = ProcessEnd::of(command.spawn().expect("it starts")).refusal();
     assert!(end.err.contains("standard output") && end.err.contains("rows.jsonl"), "{end:?}");
     assert_eq!(fs::read_to_string(workspace.path("rows.jsonl")).expect("read"), ROWS);
 }
@@ -150,8 +137,7 @@ fn piped_rows_are_all_scored() {
     let mut pipe = child.stdin.take().expect("piped");
     std::io::Write::write_all(&mut pipe, ROWS.as_bytes()).expect("written");
     drop(pipe);
-    let end = ProcessEnd::of(child);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    ProcessEnd::of(child).success();
     let scores = fs::read_to_string(workspace.path("out.jsonl")).expect("read");
     assert!(scores.starts_with(r#"{"index":0,"score":1.0"#), "{scores}");
     assert_eq!(scores.lines().count(), 2, "{scores}");
@@ -161,8 +147,7 @@ fn piped_rows_are_all_scored() {
 fn a_pipe_that_would_be_read_twice_is_refused() {
     let workspace = place_with_traps();
     for args in [["data", "validate", "pipe"], ["data", "inspect", "pipe"]] {
-        let end = workspace.run(&args);
-        assert_eq!(end.code, Some(2), "{end:?}");
+        let end = workspace.run(&args).refusal();
         assert!(format!("{}{}", end.out, end.err).contains("can be read only once"), "{end:?}");
     }
     let error =

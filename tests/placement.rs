@@ -10,12 +10,11 @@ use std::path::Path;
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{UInt32Type, UInt64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker::profile;
 use rollpacker::stages::rollout::profile::Row;
 use serde_json::Value;
-use workspace::{TestWorkspace, json};
+use workspace::{Sft, TestWorkspace, json, json_lines, parquet_rows};
 
 const STEPS: usize = 6;
 
@@ -44,16 +43,6 @@ lr = 1e-3
 [trainer]
 total_training_steps = 6
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 8
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 const STREAM: [&str; 3] =
@@ -97,13 +86,12 @@ struct Run {
 
 impl Run {
     fn read(folder: &Path) -> Self {
-        let text = fs::read_to_string(folder.join("metrics.jsonl")).expect("the file is there");
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let lines = json_lines(&folder.join("metrics.jsonl"));
         let placed = folder.join("placements").exists();
         let placement = |step| json(&folder.join(format!("placements/step_{step:05}.json")));
         Self {
             weights: fs::read(folder.join("model/model.safetensors")).expect("the file is there"),
-            metrics: lines.map(|line| line["data"].clone()).collect(),
+            metrics: lines.iter().map(|line| line["data"].clone()).collect(),
             responses: (1..=STEPS).map(|step| responses(folder, step)).collect(),
             placements: (1..=STEPS).filter(|_| placed).map(placement).collect(),
         }
@@ -122,32 +110,25 @@ impl Run {
 }
 
 fn responses(folder: &Path, step: usize) -> BTreeSet<(u64, u32, Vec<i32>)> {
-    let path = folder.join(format!("rollouts/step_{step:05}.parquet"));
-    let file = fs::File::open(path).expect("the file is there");
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    let batch = parquet_rows(&folder.join(format!("rollouts/step_{step:05}.parquet")));
     let mut all = BTreeSet::new();
-    for batch in reader {
-        for row in rows(&batch.expect("readable")) {
-            assert!(all.insert(row.clone()), "step {step}: {row:?} ended twice");
-        }
+    for row in rows(&batch) {
+        assert!(all.insert(row.clone()), "step {step}: {row:?} ended twice");
     }
     all
 }
 
 fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
-    let column = |name| batch.column_by_name(name).expect("a column");
-    let prompts = column("prompt_id").as_primitive::<UInt64Type>();
-    let samples = column("sample").as_primitive::<UInt32Type>();
-    let tokens = column("response_ids").as_list::<i32>();
-    let ids =
-        |row| tokens.value(row).as_primitive::<arrow_array::types::Int32Type>().values().to_vec();
+    let prompts = batch["prompt_id"].as_primitive::<UInt64Type>();
+    let samples = batch["sample"].as_primitive::<UInt32Type>();
+    let tokens = batch["response_ids"].as_list::<i32>();
+    let ids = |row| tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
     (0..batch.num_rows()).map(|row| (prompts.value(row), samples.value(row), ids(row))).collect()
 }
 
 #[test]
 fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
     assert!(fixed.placements.is_empty() && fixed.metrics[0]["placement/lent_s"].is_null());
 
@@ -177,23 +158,23 @@ fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run(
 
 #[test]
 fn lent_threads_train() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let long = workspace.train("long", &["placement.kind=stream_trainer"]);
     long.assert_conserved();
     assert_eq!(long.metric("trainer/threads"), [2.0; STEPS]);
-    let rounds: Vec<_> = fs::read_to_string(workspace.path("long/metrics.jsonl"))
-        .expect("the file is there")
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["round"].clone())
-        .collect();
-    for (round, overlap) in rounds.iter().zip(long.metric("placement/overlap_instances")) {
-        assert_eq!(overlap > 0.0, round != "short", "only rounds that wait for all lend early");
+    let lines = workspace.metrics_lines("long");
+    for (line, overlap) in lines.iter().zip(long.metric("placement/overlap_instances")) {
+        assert_eq!(
+            overlap > 0.0,
+            line["round"] != "short",
+            "only rounds that wait for all lend early"
+        );
     }
 }
 
 #[test]
 fn all_threads_train_after_the_rollout_when_time_is_shared() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["placement.kind=time_sharing", "trainer.deterministic=true"];
     let shared = workspace.train("shared", &keys);
     shared.assert_conserved();
@@ -211,7 +192,7 @@ fn all_threads_train_after_the_rollout_when_time_is_shared() {
 
 #[test]
 fn separate_pools_keep_their_instances_and_threads() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let keys = ["placement.kind=separate_pools", "rollout.instances=3", "algorithm.staleness=1"];
     let pools =
         workspace.train("pools", &[&keys[..], &["placement.training_instances=2"]].concat());
@@ -223,7 +204,7 @@ fn separate_pools_keep_their_instances_and_threads() {
 
 #[test]
 fn every_worker_follows_the_placement() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let fixed = workspace.train("fixed", &["trainer.deterministic=true"]);
     let workers = workspace.train("workers", &[&STREAM[..], &["trainer.workers=2"]].concat());
     assert_eq!(workers.metric("placement/lent_instances"), [2.0; STEPS]);
@@ -233,7 +214,7 @@ fn every_worker_follows_the_placement() {
 
 #[test]
 fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let whole = workspace.train("whole", &STREAM);
     let keys = [&STREAM[..], &["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"]].concat();
     workspace.train("cut", &keys);
@@ -256,7 +237,7 @@ fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
 
 #[test]
 fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let lengths = "[[4], [4], [48], [4], [4], [4]]";
     fs::write(workspace.path("lengths.json"), lengths).expect("written");
     let planner = workspace.train("planner", &CROWDED);
@@ -306,7 +287,7 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 
 #[test]
 fn predicted_times_choose_the_devices_of_an_instance() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let predictive = |profile: &'static str| {
         ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync", profile]
     };
@@ -343,7 +324,7 @@ fn predicted_times_choose_the_devices_of_an_instance() {
 
 #[test]
 fn a_dry_run_describes_the_placement() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, Sft::SMALL, 64, 8);
     let described = |keys: &[&str]| {
         let args = [&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat();
         let text = workspace.ok(&args);

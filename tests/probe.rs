@@ -10,7 +10,7 @@ mod workspace;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -18,6 +18,7 @@ use client::{receive, send};
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, no_grad};
+use workspace::server::Server;
 use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const GENERATE: &str = "/inference/v1/generate";
@@ -25,23 +26,7 @@ const GENERATE: &str = "/inference/v1/generate";
 const PERTURBED: &str = "rollpacker-probe-";
 const PROMPT: [i32; 4] = [5, 9, 3, 8];
 
-/// A running server. It is killed with the value.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
-
 impl Server {
-    fn start(workspace: &TestWorkspace) -> Self {
-        let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-        let mut child = workspace.command(&line).spawn().unwrap();
-        let mut announced = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announced).unwrap();
-        let announced: Value = serde_json::from_str(&announced).unwrap();
-        let address = announced["url"].as_str().unwrap().strip_prefix("http://").unwrap();
-        Self { child, address: address.parse().unwrap() }
-    }
-
     fn get(&self, path: &str) -> Value {
         receive(send(self.address, "GET", path, "", "")).json()
     }
@@ -53,13 +38,6 @@ impl Server {
         let score =
             |at: usize| scored["prompt_logprobs"][at][PROMPT[at].to_string()]["logprob"].clone();
         ((1..PROMPT.len()).map(score).collect(), self.get("/weight_info"), self.get("/is_paused"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
@@ -171,9 +149,9 @@ fn no_folder_is_left(workspace: &TestWorkspace) {
 #[test]
 fn a_server_of_this_program_passes_and_keeps_its_weights() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let before = server.traces();
-    let url = format!("http://{}", server.address);
+    let url = server.url();
     let (end, report) = probe(&workspace, &url);
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(report["passed"], true);
@@ -190,8 +168,8 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
     assert_eq!(server.traces(), before);
     no_folder_is_left(&workspace);
     let options = ["--served-model-name", "other", "--max-model-len", "1025"];
-    let table = workspace.run(&[&["probe", &url, "--model", "model"][..], &options].concat());
-    assert_eq!(table.code, Some(2), "{table:?}");
+    let table =
+        workspace.run(&[&["probe", &url, "--model", "model"][..], &options].concat()).refusal();
     for line in [
         "check              result       needed   details",
         "model              failed       yes      expected the model `other`, found `model`",
@@ -205,7 +183,7 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
 #[test]
 fn a_server_that_keeps_its_old_weights_is_detected() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let url = proxy(server.address, |path, body| match path {
         "/collective_rpc" => Action::Answer(200, json!({"results": [null]})),
         _ => Action::Pass(body),
@@ -226,7 +204,7 @@ fn a_server_that_keeps_its_old_weights_is_detected() {
 #[test]
 fn a_server_that_loads_only_some_tensors_is_detected() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let before = server.traces();
     let (model, part) = (workspace.path("model"), workspace.path("part"));
     let url = proxy(server.address, move |_, body| {
@@ -257,7 +235,7 @@ fn a_server_that_loads_only_some_tensors_is_detected() {
 #[test]
 fn a_server_that_samples_differently_is_detected() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let url =
         proxy(server.address, |_, body| Action::Pass(body.replace("\"top_k\":0", "\"top_k\":12")));
     let (end, report) = probe(&workspace, &url);
@@ -268,7 +246,7 @@ fn a_server_that_samples_differently_is_detected() {
 #[test]
 fn missing_properties_of_a_server_are_reported() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let before = server.traces();
     let url = proxy(server.address, |path, body| match path {
         "/is_paused" | "/collective_rpc" | "/resume" => {
@@ -291,7 +269,7 @@ fn missing_properties_of_a_server_are_reported() {
 #[test]
 fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
     let workspace = TestWorkspace::new(RECIPE);
-    let server = Server::start(&workspace);
+    let server = Server::start(&workspace, &[]);
     let before = server.traces();
     let url = proxy(server.address, |_, body| {
         if body.contains(PERTURBED) { Action::Lose(body) } else { Action::Pass(body) }

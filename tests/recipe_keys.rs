@@ -73,8 +73,7 @@ fn dry_run(workspace: &TestWorkspace, args: &[&str]) -> ProcessEnd {
 /// Runs a command line that must be accepted, and returns the resolved recipe and the notes.
 fn accepted(args: &[&str]) -> (String, String) {
     let workspace = TestWorkspace::new(RECIPE);
-    let end = dry_run(&workspace, args);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    let end = dry_run(&workspace, args).success();
     (end.out, end.err)
 }
 

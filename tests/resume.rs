@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::TestWorkspace;
+use workspace::{Sft, TestWorkspace, json_lines, parquet_rows};
 
 const STEPS: usize = 6;
 
@@ -45,17 +44,9 @@ total_training_steps = 6
 save_freq = 1
 max_ckpt_to_keep = 10
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 4
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
+
+const SFT: Sft = Sft { steps: 4, layers: 1, ..Sft::SMALL };
 
 impl TestWorkspace {
     fn train(&self, out: &str, more: &[&str]) -> String {
@@ -83,8 +74,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
-    text.lines().map(|line| step_metrics(&serde_json::from_str(line).expect("JSON"))).collect()
+    json_lines(&run.join("metrics.jsonl")).iter().map(step_metrics).collect()
 }
 
 fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
@@ -95,16 +85,12 @@ fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
 }
 
 /// Returns the rollouts of each step.
-fn rollouts(run: &Path) -> BTreeMap<String, Vec<RecordBatch>> {
-    let files = fs::read_dir(run.join("rollouts")).expect("the folder is there");
+fn rollouts(run: &Path) -> BTreeMap<String, RecordBatch> {
     let read = |path: PathBuf| {
-        let file = fs::File::open(&path).expect("the file is there");
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
-        let batches: Result<Vec<_>, _> = reader.expect("readable").collect();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        (name, batches.expect("readable"))
+        (name, parquet_rows(&path))
     };
-    files.map(|file| read(file.expect("readable").path())).collect()
+    names(&run.join("rollouts")).into_iter().map(read).collect()
 }
 
 fn weights(run: &Path) -> Vec<u8> {
@@ -114,7 +100,7 @@ fn weights(run: &Path) -> Vec<u8> {
 /// The result of a run.
 struct RunRecords {
     metrics: Vec<(u64, BTreeMap<String, f64>)>,
-    rollouts: BTreeMap<String, Vec<RecordBatch>>,
+    rollouts: BTreeMap<String, RecordBatch>,
     weights: Vec<u8>,
 }
 
@@ -131,9 +117,9 @@ impl RunRecords {
             let tokens = rows["response_ids"].as_list::<i32>().value(row);
             (prompt, sample, tokens.as_primitive::<Int32Type>().values().to_vec())
         };
-        let files =
-            self.rollouts.iter().flat_map(|(file, all)| all.iter().map(move |rows| (file, rows)));
-        let rows = files
+        let rows = self
+            .rollouts
+            .iter()
             .flat_map(|(file, rows)| (0..rows.num_rows()).map(move |row| (file, of(rows, row))));
         rows.map(|(file, (prompt, sample, tokens))| ((file.clone(), prompt, sample), tokens))
             .collect()
@@ -144,7 +130,6 @@ impl RunRecords {
         let mut prompts: Vec<u64> = self
             .rollouts
             .values()
-            .flatten()
             .flat_map(|rows| {
                 let ids = rows["prompt_id"].as_primitive::<UInt64Type>().values().iter();
                 let admitted = rows["admitted"].as_boolean().iter();
@@ -171,8 +156,7 @@ fn from_every_step(
         assert!(printed.starts_with(&format!("resumed from step {step}\n")), "{printed}");
         let run = workspace.path(&name);
         check(step, &RunRecords::read(&run));
-        let summary = fs::read_to_string(run.join("summary.json")).expect("written");
-        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        let summary = workspace.summary(&name);
         assert_eq!(summary["steps"], STEPS);
         assert!(summary["validation"]["warm_start"].is_number(), "of the first start");
     }
@@ -182,7 +166,7 @@ fn from_every_step(
 /// Samples must be identical, and numbers equal up to rounding.
 #[test]
 fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let sync = ["schedule.name=sync", "rollout.instances=1"];
     workspace.train("straight", &sync);
     let straight = RunRecords::read(&workspace.path("straight"));
@@ -231,7 +215,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
 /// If races are decided by tokens and sums are exact, everything must be identical.
 #[test]
 fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let deterministic = ["trainer.deterministic=true"];
     workspace.train("straight", &deterministic);
     let straight = RunRecords::read(&workspace.path("straight"));
@@ -254,7 +238,7 @@ fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
 
 #[test]
 fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     workspace.train("straight", &[]);
     let straight = RunRecords::read(&workspace.path("straight"));
     let queued = |(step, data): &(u64, BTreeMap<String, f64>)| {
@@ -274,7 +258,7 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 
 #[test]
 fn an_invalid_resume_is_refused_by_name() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 4);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = workspace.train("run", &[&["--resume"][..], &short].concat());
     assert!(

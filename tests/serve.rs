@@ -11,37 +11,20 @@
 mod client;
 mod workspace;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use client::{Answer, receive, send};
 use rollpacker::stages::model::ModelConfig;
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
+use workspace::server::Server;
+use workspace::{RECIPE, TestWorkspace, wait_until};
 
 const GENERATE: &str = "/inference/v1/generate";
 
-/// A running server. It is killed with the value.
-struct Server {
-    child: Option<Child>,
-    address: SocketAddr,
-}
-
 impl Server {
-    fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
-        let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-        let mut child = workspace.command(&[&line[..], args].concat()).spawn().unwrap();
-        let mut announced = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announced).unwrap();
-        let announced: Value = serde_json::from_str(&announced).unwrap();
-        let address = announced["url"].as_str().unwrap().strip_prefix("http://").unwrap();
-        Self { child: Some(child), address: address.parse().unwrap() }
-    }
-
     fn post(&self, path: &str, body: &Value) -> Answer {
         receive(send(self.address, "POST", path, "", &body.to_string()))
     }
@@ -66,24 +49,6 @@ impl Server {
     fn wait_for(&self, running: u64, waiting: u64) {
         let state = format!("{running} responses run and {waiting} wait");
         wait_until(&state, || self.requests() == (running, waiting));
-    }
-
-    fn signal(&self) {
-        let id = self.child.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").arg(id).status().unwrap().success());
-    }
-
-    fn end(mut self) -> ProcessEnd {
-        ProcessEnd::of(self.child.take().unwrap())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
     }
 }
 
@@ -260,8 +225,7 @@ fn a_signal_ends_the_server_after_its_calls() {
         server.wait_for(1, 0);
         server.signal();
         assert_eq!(receive(call).json()["choices"][0]["finish_reason"], reason);
-        let end = server.end();
-        assert_eq!(end.code, Some(0), "{end:?}");
+        let end = server.end().success();
         assert!(end.err.contains("the server ends after its running calls"), "{end:?}");
     }
 }
@@ -303,7 +267,7 @@ fn the_openai_client_is_served() {
     let workspace = TestWorkspace::new(RECIPE);
     let server = Server::start(&workspace, &["--served-model-name", "tiny"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client.py");
-    let url = format!("http://{}", server.address);
+    let url = server.url();
     let end = Command::new(&python).args([script, &url, "tiny"]).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert_eq!(text(&end.stdout), "passed\n", "{}", text(&end.stderr));

@@ -4,13 +4,13 @@
 mod workspace;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
 
 use rollpacker::dataflow::snapshot::SnapshotStore;
 use rollpacker::dataflow::step::Step;
 use serde_json::Value;
+use workspace::server::Server;
 use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 /// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
@@ -89,8 +89,7 @@ fn assert_canary_passed(steps: &[Value]) {
 #[test]
 fn a_run_starts_and_stops_its_servers() {
     let workspace = TestWorkspace::new(RECIPE);
-    let end = train(&workspace, &[&serve(2, ""), "trainer.total_training_steps=3"]);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    train(&workspace, &[&serve(2, ""), "trainer.total_training_steps=3"]).success();
     assert_eq!(server_processes(&workspace), Vec::<String>::new());
     let steps = steps(&workspace);
     assert_eq!(steps.len(), 3);
@@ -140,8 +139,7 @@ fn a_killed_server_is_started_again_and_gets_the_weights() {
     wait(&mut run, || steps(&workspace).len() >= 2);
     let [server] = &servers(&workspace)[..] else { panic!("one server is expected") };
     kill("-KILL", server);
-    let end = ProcessEnd::of(run);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    ProcessEnd::of(run).success();
     let steps = steps(&workspace);
     assert_eq!(steps.len(), 8);
     let sum = |name: &str| steps.iter().filter_map(|metrics| metrics[name].as_f64()).sum::<f64>();
@@ -169,26 +167,11 @@ fn servers_end_with_a_killed_or_signalled_run() {
     }
 }
 
-/// A server outside of the run. It is killed with the value.
-struct OwnServer(Child);
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        self.0.kill().expect("killed");
-        self.0.wait().expect("it ended");
-    }
-}
-
 /// Starts a server outside of the run, and returns it with the setting that names it.
-fn own_server(workspace: &TestWorkspace) -> (OwnServer, String) {
-    let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
-    let mut server = workspace.command(&line).spawn().expect("the program starts");
-    let mut announced = String::new();
-    let out = server.stdout.as_mut().expect("captured");
-    BufReader::new(out).read_line(&mut announced).expect("a line");
-    let announced: Value = serde_json::from_str(&announced).expect("JSON");
-    let setting = format!("rollout.servers=[{}]", announced["url"]);
-    (OwnServer(server), setting)
+fn own_server(workspace: &TestWorkspace) -> (Server, String) {
+    let server = Server::start(workspace, &[]);
+    let setting = format!("rollout.servers=[\"{}\"]", server.url());
+    (server, setting)
 }
 
 #[test]
@@ -206,8 +189,7 @@ fn a_run_that_loses_all_servers_saves_its_last_complete_step() {
     let taken = SnapshotStore::steps_in(&workspace.path("run/snapshots")).expect("a folder");
     assert_eq!(taken, [Step(done.len() as u64 - 1)], "the last complete step");
     let (_server, url) = own_server(&workspace);
-    let end = train(&workspace, &[&settings[..], &[&url, "--resume"]].concat());
-    assert_eq!(end.code, Some(0), "{end:?}");
+    train(&workspace, &[&settings[..], &[&url, "--resume"]].concat()).success();
     let all = steps(&workspace);
     assert_eq!(all.len(), 20);
     assert_eq!(all[..done.len()], done, "no step before was computed again");

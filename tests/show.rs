@@ -7,13 +7,11 @@ mod workspace;
 
 use std::fs;
 
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
-use workspace::{RECIPE, TestWorkspace};
+use workspace::{RECIPE, TestWorkspace, parquet_rows};
 
 fn shown(workspace: &TestWorkspace, args: &[&str]) -> Value {
-    let end = workspace.run(&[&["show", "run", "--json"][..], args].concat());
-    assert_eq!(end.code, Some(0), "{end:?}");
+    let end = workspace.run(&[&["show", "run", "--json"][..], args].concat()).success();
     serde_json::from_str(&end.out).expect("JSON")
 }
 
@@ -87,7 +85,7 @@ fn a_run_is_exported() {
     let live = ["export", "run", "--tensorboard", "run/tensorboard"];
     assert!(workspace.run_refused(&live).contains("run/tensorboard/events"));
     let trace = chrome_trace::Trace::read(&workspace.path("trace.json"));
-    let rows = |step| rows(&workspace.path(&format!("run/rollouts/step_{step:05}.parquet")));
+    let rows = |step| parquet_rows(&workspace.rollouts("run", step)).num_rows();
     trace.assert_every_sample_once((1..=4).map(rows).sum());
     assert_eq!(trace.slices("reward").count(), 4 * 16, "each trained response is scored");
     let steps: Vec<_> = trace.slices("step").collect();
@@ -115,10 +113,4 @@ fn an_event_file_goes_with_the_run_that_wrote_it() {
     assert!(!event_file.exists());
     let unknown = ["train", "--config", "recipe.toml", "trainer.logger=[console,wandb]"];
     assert!(workspace.run_refused(&unknown).contains("console, file, tensorboard"));
-}
-
-fn rows(path: &std::path::Path) -> usize {
-    let file = fs::File::open(path).expect("rollouts");
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
-    builder.metadata().file_metadata().num_rows().try_into().expect("few")
 }

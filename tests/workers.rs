@@ -12,7 +12,7 @@ use std::process::Child;
 
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workspace::{ProcessEnd, TestWorkspace, json};
+use workspace::{ProcessEnd, Sft, TestWorkspace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -38,17 +38,9 @@ total_training_steps = 3
 test_freq = 2
 device = "cpu"
 default_local_dir = "run"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 4
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
+
+const SFT: Sft = Sft { steps: 4, ..Sft::SMALL };
 
 impl TestWorkspace {
     /// Writes a hostfile of this many processes on this machine.
@@ -86,26 +78,22 @@ impl TestWorkspace {
 
     /// Returns the metrics of each step.
     fn metrics(&self, run: &str) -> Vec<Value> {
-        let lines = fs::read_to_string(self.path(run).join("metrics.jsonl")).expect("metrics");
-        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        lines
-            .filter(|line| line["round"] != "validation")
-            .map(|line| line["data"].clone())
-            .collect()
+        let lines = self.metrics_lines(run).into_iter();
+        let lines = lines.filter(|line| line["round"] != "validation");
+        lines.map(|mut line| line["data"].take()).collect()
     }
 }
 
 #[test]
 fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 8);
     workspace.ok(&["train", "--config", "recipe.toml", "--out", "one"]);
     workspace.ok(&["train", "--config", "recipe.toml", "--out", "two", "--workers", "2"]);
     workspace.hosts(2);
     let second = workspace.start(1, &["--out", "nowhere"]);
     let first = workspace.start(0, &["--out", "both"]);
     for child in [first, second] {
-        let end = ProcessEnd::of(child);
-        assert_eq!(end.code, Some(0), "{end:?}");
+        ProcessEnd::of(child).success();
     }
     assert!(!workspace.path("nowhere").exists(), "the first process writes");
     let one = workspace.metrics("one");
@@ -147,7 +135,7 @@ const DETERMINISTIC: [&str; 4] = [
 
 #[test]
 fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 8);
     for (processes, workers) in [(1, "1"), (1, "2"), (2, "1"), (2, "2")] {
         let run = format!("{processes}x{workers}");
         workspace.train_on(
@@ -182,7 +170,7 @@ fn assert_same_metrics(several: &[Value], one: &[Value], run: &str) {
 
 #[test]
 fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 8);
     // This schedule does not plan for the last step, so a shortened run makes the same decisions as the full one.
     let exact = ["trainer.deterministic=true"];
     workspace.train_on(1, &[&["--out", "whole"][..], &exact].concat());
@@ -203,7 +191,7 @@ fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
 
 #[test]
 fn a_killed_process_ends_the_other_with_a_message() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 8);
     let hosts = workspace.hosts(2);
     let args =
         ["--out", "run", "trainer.total_training_steps=100000", "trainer.total_epochs=100000"];
@@ -228,7 +216,7 @@ fn a_killed_process_ends_the_other_with_a_message() {
 
 #[test]
 fn processes_that_cannot_run_together_are_refused() {
-    let workspace = TestWorkspace::warm(RECIPE, 64, 8);
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 8);
     let hosts = workspace.hosts(2);
     let second = workspace.start(1, &["actor.lr=1e-4"]);
     let first = workspace.start(0, &[]);

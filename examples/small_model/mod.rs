@@ -6,15 +6,15 @@ use rollpacker::datasets::generate;
 use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
 use rollpacker::stages::torch::model::Decoder;
 
-/// Writes a model with random weights for the characters of the built-in task.
-pub(crate) fn save(folder: &Path) -> anyhow::Result<()> {
+/// Writes a model of `layers` layers with random weights for the characters of the built-in task.
+pub(crate) fn save(folder: &Path, layers: i64) -> anyhow::Result<()> {
     let tokenizer = Tokenizer::characters(generate::ALPHABET)?;
     let config = ModelConfig {
         family: Family::Qwen3,
         vocab_size: i64::try_from(tokenizer.vocab_size())?,
         hidden_size: 32,
         intermediate_size: 64,
-        layers: 2,
+        layers,
         heads: 2,
         kv_heads: 1,
         head_dim: 16,

@@ -1,4 +1,7 @@
-//! A reader of TensorBoard's event files that shares no code with the writer.
+//! A reader of TensorBoard's event files, with message definitions of its own.
+
+use crc::{CRC_32_ISCSI, Crc, Table};
+use prost::Message;
 
 /// The content of an event file.
 #[derive(Debug, Default)]
@@ -8,6 +11,48 @@ pub(crate) struct Events {
     pub(crate) scalars: Vec<(String, u64, f64, f32)>,
     /// Tags with a description.
     pub(crate) descriptions: Vec<(String, String)>,
+}
+
+#[derive(Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, tag = "3")]
+    file_version: String,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+#[derive(Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<ScalarValue>,
+}
+
+#[derive(Message)]
+struct ScalarValue {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<Metadata>,
+}
+
+#[derive(Message)]
+struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    plugin: Option<Plugin>,
+    #[prost(string, tag = "3")]
+    description: String,
+}
+
+#[derive(Message)]
+struct Plugin {
+    #[prost(string, tag = "1")]
+    name: String,
 }
 
 /// Reads a file, and asserts that its checksums are right.
@@ -25,108 +70,26 @@ pub(crate) fn read(mut bytes: &[u8]) -> Events {
 }
 
 fn assert_checksum(bytes: &[u8], masked: &[u8]) {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
-        }
-    }
-    let crc = !crc;
+    let crc = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI).checksum(bytes);
     let expected = crc.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(masked, expected.to_le_bytes());
 }
 
 impl Events {
-    fn add(&mut self, event: &[u8]) {
-        let (mut time, mut step) = (0.0, 0);
-        for (field, value) in fields(event) {
-            match (field, value) {
-                (1, Value::Fixed64(bits)) => time = f64::from_bits(bits),
-                (2, Value::Varint(number)) => step = number,
-                (3, Value::Bytes(text)) => self.version = as_text(text),
-                (5, Value::Bytes(summary)) => self.add_summary(summary, step, time),
-                other => panic!("unexpected field {other:?}"),
+    fn add(&mut self, bytes: &[u8]) {
+        let event = Event::decode(bytes).expect("an event");
+        assert_eq!(event.encode_to_vec(), bytes, "it has no other fields: {event:?}");
+        let Event { wall_time, step, file_version, summary } = event;
+        if !file_version.is_empty() {
+            self.version = file_version;
+        }
+        for ScalarValue { tag, simple_value, metadata } in summary.unwrap_or_default().values {
+            if let Some(metadata) = metadata {
+                assert_eq!(metadata.plugin.expect("a plugin").name, "scalars");
+                self.descriptions.push((tag.clone(), metadata.description));
             }
+            let value = simple_value.expect("a value, also if it is 0");
+            self.scalars.push((tag, step.cast_unsigned(), wall_time, value));
         }
     }
-
-    fn add_summary(&mut self, summary: &[u8], step: u64, time: f64) {
-        for (field, value) in fields(summary) {
-            let (1, Value::Bytes(value)) = (field, value) else { panic!("expected a value") };
-            let (mut tag, mut scalar) = (String::new(), None);
-            for (field, value) in fields(value) {
-                match (field, value) {
-                    (1, Value::Bytes(text)) => tag = as_text(text),
-                    (2, Value::Fixed32(bits)) => scalar = Some(f32::from_bits(bits)),
-                    (9, Value::Bytes(metadata)) => {
-                        self.descriptions.push((tag.clone(), description(metadata)));
-                    }
-                    other => panic!("unexpected field {other:?}"),
-                }
-            }
-            self.scalars.push((tag, step, time, scalar.expect("a value, also if it is 0")));
-        }
-    }
-}
-
-/// Returns the description in the metadata of a tag, which name the plugin of scalars, too.
-fn description(metadata: &[u8]) -> String {
-    let fields = fields(metadata);
-    let [(1, Value::Bytes(plugin)), (3, Value::Bytes(text))] = &fields[..] else {
-        panic!("unexpected metadata {fields:?}")
-    };
-    assert_eq!(plugin, b"\x0a\x07scalars");
-    as_text(text)
-}
-
-fn as_text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
-}
-
-/// A value of a protocol buffer.
-#[derive(Debug)]
-enum Value<'a> {
-    Varint(u64),
-    Fixed64(u64),
-    Bytes(&'a [u8]),
-    Fixed32(u32),
-}
-
-/// Returns the fields of a message by their numbers, in order.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
-    let mut fields = Vec::new();
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes);
-        let value = match key & 7 {
-            0 => Value::Varint(varint(&mut bytes)),
-            1 => Value::Fixed64(u64::from_le_bytes(take(&mut bytes, 8).try_into().expect("8"))),
-            2 => {
-                let length = usize::try_from(varint(&mut bytes)).expect("small");
-                Value::Bytes(take(&mut bytes, length))
-            }
-            5 => Value::Fixed32(u32::from_le_bytes(take(&mut bytes, 4).try_into().expect("4"))),
-            other => panic!("no wire type {other}"),
-        };
-        fields.push((key >> 3, value));
-    }
-    fields
-}
-
-fn varint(bytes: &mut &[u8]) -> u64 {
-    let mut number = 0;
-    for shift in (0..).step_by(7) {
-        let [byte] = take(bytes, 1) else { panic!("one byte") };
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            break;
-        }
-    }
-    number
-}
-
-fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
-    let (taken, rest) = bytes.split_at(count);
-    *bytes = rest;
-    taken
 }

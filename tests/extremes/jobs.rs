@@ -155,8 +155,7 @@ fn an_invalid_swept_key_is_named_like_a_set_one() {
     for key in ["rollout.n", "data.train_batch_size", "sim.seeds", "tasks.sandbox_slots"] {
         let sweep = format!("{key}=1,9223372036854775807");
         let args = ["simulate", "--config", "job.toml", "--sweep", &sweep].map(str::to_owned);
-        let end = program::run(&workspace, &args);
-        assert_eq!(end.code, Some(2), "{end:?}");
+        let end = program::run(&workspace, &args).refusal();
         assert!(names(&end.err, &[key]), "{}", end.err);
     }
 }

@@ -1,10 +1,7 @@
 //! Tests that runs that do not fit into memory are rejected before they allocate.
 
 use crate::program::{owned, run_within};
-use crate::workspace::{RECIPE, TestWorkspace};
-
-const SFT: &str = "[sft]\ntrain_files = \"data/train.parquet\"\nsteps = 2\nbatch_size = 4\nhidden_size = 16\nintermediate_size = 32\n\
-                   num_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\n";
+use crate::workspace::{RECIPE, Sft, TestWorkspace};
 
 /// A limit on the address space in KiB that is too small for these settings on any machine.
 const ADDRESS_SPACE: u64 = 16 << 20;
@@ -21,7 +18,7 @@ fn check_refused(workspace: &TestWorkspace, args: &[&str], parts: &[&str]) {
 
 #[test]
 fn settings_that_cannot_fit_are_refused_by_key_and_figures() {
-    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let train = |settings: &[&str], parts: &[&str]| {
         let line = ["train", "--config", "recipe.toml", "schedule.name=fused"];
         check_refused(&workspace, &[&line, settings].concat(), parts);
@@ -52,21 +49,19 @@ fn a_prompt_of_64_mb_is_left_out_without_being_tokenised() {
     let line =
         ["train", "--config", "recipe.toml", "data.train_files=rows.jsonl", "schedule.name=fused"];
     // Tokenizing this prompt took 23.8 GB.
-    let end = run_within(&workspace, 6 << 20, &owned(&line));
-    assert_eq!(end.code, Some(0), "{end:?}");
+    run_within(&workspace, 6 << 20, &owned(&line)).success();
     assert_eq!(workspace.summary("run")["overlong_prompts"], 1);
 }
 
 #[test]
 fn a_demonstration_that_does_not_fit_into_memory_is_named_by_its_row() {
-    let workspace = TestWorkspace::new(&format!("{RECIPE}{SFT}"));
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let row = |demonstration: &str| {
         let extra = format!("{{\"demonstration\": \"{demonstration}\"}}");
         format!("{{\"prompt\": \"1+4\", \"data_source\": \"x\", \"extra_info\": {extra}}}\n")
     };
     workspace.write("rows.jsonl", &(row("A:5") + &row(&"1+".repeat(32 << 20))));
     let line = ["sft", "--config", "recipe.toml", "--out", "out", "sft.train_files=rows.jsonl"];
-    let end = run_within(&workspace, 6 << 20, &owned(&line));
-    assert_eq!(end.code, Some(2), "{end:?}");
+    let end = run_within(&workspace, 6 << 20, &owned(&line)).refusal();
     assert!(end.err.contains("rows.jsonl row 1: a text of 67108864 bytes"), "{}", end.err);
 }

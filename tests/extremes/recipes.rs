@@ -9,7 +9,7 @@ use rollpacker::recipe::schedule::Schedules;
 use rollpacker::recipe::{Recipe, RecipeError};
 
 use crate::program::{self, Case, owned};
-use crate::workspace::TestWorkspace;
+use crate::workspace::{Sft, TestWorkspace};
 use crate::{EXTREMES, Key, is_of_another_type};
 
 const RECIPE: &str = r#"
@@ -33,16 +33,6 @@ name = "fused"
 [trainer]
 total_training_steps = 2
 device = "cpu"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 2
-batch_size = 4
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 1
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
@@ -203,14 +193,14 @@ fn cases_apart(
 
 #[test]
 fn training_succeeds_or_names_the_key() {
-    let workspace = TestWorkspace::new(RECIPE);
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let command = ["train", "--config", "recipe.toml"];
     program::check(&workspace, &cases_apart(&workspace, &command, "--out", |key| !is_of_sft(key)));
 }
 
 #[test]
 fn fine_tuning_succeeds_or_names_the_key() {
-    let workspace = TestWorkspace::new(RECIPE);
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let of = |key: &Key| is_of_sft(key) || key.name == "trainer.seed";
     let command = ["sft", "--config", "recipe.toml"];
     program::check(&workspace, &cases_apart(&workspace, &command, "--out", of));
@@ -218,7 +208,7 @@ fn fine_tuning_succeeds_or_names_the_key() {
 
 #[test]
 fn profiling_succeeds_or_names_the_key() {
-    let workspace = TestWorkspace::new(RECIPE);
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
     let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
     program::check(&workspace, &cases_apart(&workspace, &command, "--output", of));
@@ -226,7 +216,7 @@ fn profiling_succeeds_or_names_the_key() {
 
 #[test]
 fn scoring_by_a_recipe_succeeds_or_names_the_key() {
-    let workspace = TestWorkspace::new(RECIPE);
+    let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     let row = r#"{"data_source": "x", "response": "A:1", "ground_truth": "1"}"#;
     workspace.write("rows.jsonl", &format!("{row}\n"));
     let path = workspace.path("recipe.toml");

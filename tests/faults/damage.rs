@@ -31,20 +31,16 @@ fn part(workspace: &TestWorkspace, step: u64) -> PathBuf {
     parts.max_by_key(|path| fs::metadata(path).map(|file| file.len()).unwrap_or(0)).expect("parts")
 }
 
-fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
-    let text = fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
-    let step = |line: &str| {
-        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
-    };
-    text.lines().map(|line| step(line).expect("a step")).collect()
+pub(super) fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
+    let lines = workspace.metrics_lines("run").into_iter();
+    lines.map(|line| line["step"].as_u64().expect("a step")).collect()
 }
 
 /// Asserts that the newest snapshot is skipped, and that the output contains `named` and the step that the run resumes from.
 fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
     let workspace = trained_workspace();
     harm(&part(&workspace, 2), &manifest(&workspace, 2));
-    let end = resume(&workspace);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    let end = resume(&workspace).success();
     let output = format!("{}{}", end.out, end.err);
     for part in named {
         assert!(output.contains(part), "`{part}` is expected in: {output}");
@@ -57,8 +53,7 @@ fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
 #[test]
 fn an_undamaged_snapshot_is_used() {
     let workspace = trained_workspace();
-    let end = resume(&workspace);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    let end = resume(&workspace).success();
     assert!(format!("{}{}", end.out, end.err).contains("resumed from step 3"), "{end:?}");
     assert_eq!(steps_of_metrics(&workspace), [1, 2, 3, 4]);
 }

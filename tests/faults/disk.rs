@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
+use super::damage::steps_of_metrics;
 use super::workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
 /// Runs a script with `$train` and an empty file system of 8 MiB on `run/snapshots`. Returns `None` if none can be mounted.
@@ -109,11 +110,8 @@ fn steps_that_could_not_be_recorded_are_in_no_snapshot() {
     let resumed_from = |step| resumed.out.contains(&format!("resumed from step {step}\n"));
     // The folder may have been moved after the last file was written and before the snapshot of its step was.
     assert!(resumed_from(recorded) || resumed_from(recorded - 1), "{resumed:?}");
-    let metrics = fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
-    let steps = metrics.lines().map(|line| {
-        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
-    });
-    assert!(steps.eq((1..=recorded + 2).map(Some)), "{metrics}");
+    let steps = steps_of_metrics(&workspace);
+    assert!(steps.iter().copied().eq(1..=recorded + 2), "{steps:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of two processes on one run: the process that was presumed dead must no longer write.
 
+use super::damage::steps_of_metrics;
 use super::ends::{ENDLESS, read_until, signal};
 use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
@@ -24,11 +25,6 @@ fn the_older_of_two_processes_on_one_run_ends() {
     let end = ProcessEnd::of(newer);
     assert_eq!(end.code, Some(75), "{end:?}");
     // Steps that the older process trained before it detected this are not among the records of the newer one.
-    let text = std::fs::read_to_string(workspace.path("run/metrics.jsonl")).expect("metrics");
-    let step = |line: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).expect("whole lines");
-        line["step"].as_u64().expect("a step")
-    };
-    let steps: Vec<u64> = text.lines().map(step).collect();
+    let steps = steps_of_metrics(&workspace);
     assert!(steps.iter().copied().eq(1..=steps.len() as u64), "{steps:?}");
 }

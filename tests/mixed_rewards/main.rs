@@ -6,17 +6,15 @@ mod judge_server;
 mod workspace;
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
 use judge_server::{JudgeServer, verdict};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_rewards::Math;
 use rollpacker_stages::reward::{Context, Reward, Sample};
 use serde_json::{Value, json};
-use workspace::{ProcessEnd, TestWorkspace};
+use workspace::{ProcessEnd, Sft, TestWorkspace, parquet_rows};
 
 const STEPS: u64 = 3;
 /// The number of prompts of a domain in a step, and the number of responses to each.
@@ -62,16 +60,6 @@ total_training_steps = 3
 val_before_train = false
 device = "cpu"
 default_local_dir = "run"
-
-[sft]
-train_files = "data/train.parquet"
-steps = 1
-batch_size = 8
-hidden_size = 32
-intermediate_size = 64
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
 "#;
 
 /// Returns the rows of a domain. The vocabulary has digits and few other characters, and its output is random.
@@ -101,7 +89,7 @@ fn all_rows(count: usize) -> String {
 
 /// Creates the prompts of all domains and an untrained model.
 fn workspace() -> TestWorkspace {
-    let workspace = TestWorkspace::warm(RECIPE, 16, 1);
+    let workspace = TestWorkspace::warm(RECIPE, Sft { steps: 1, ..Sft::SMALL }, 16, 1);
     workspace.write("train.jsonl", &all_rows(12));
     workspace.write("validation.jsonl", &all_rows(2));
     workspace
@@ -116,23 +104,17 @@ impl TestWorkspace {
 
     /// Returns the metrics of the steps, and of the validation after the last step.
     fn metrics(&self) -> (Vec<Value>, Value) {
-        let text = fs::read_to_string(self.path("run/metrics.jsonl")).expect("written");
-        let line = |line| serde_json::from_str::<Value>(line).expect("JSON")["data"].take();
-        let mut all: Vec<Value> = text.lines().map(line).collect();
+        let lines = self.metrics_lines("run").into_iter();
+        let mut all: Vec<Value> = lines.map(|mut line| line["data"].take()).collect();
         let validation = all.pop().expect("a validation");
         (all, validation)
     }
 
     /// Returns the responses trained on in a step, by data source.
     fn rows_of(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
-        let path = self.path(&format!("run/rollouts/step_{step:05}.parquet"));
-        let file = fs::File::open(path).expect("written");
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for batch in reader.expect("readable") {
-            for (source, row) in trained(&batch.expect("readable")) {
-                all.entry(source).or_default().push(row);
-            }
+        for (source, row) in trained(&parquet_rows(&self.rollouts("run", step))) {
+            all.entry(source).or_default().push(row);
         }
         all
     }
@@ -149,21 +131,19 @@ struct Trained {
 }
 
 fn trained(batch: &RecordBatch) -> Vec<(String, Trained)> {
-    let column = |name: &str| batch.column_by_name(name).expect("a column").clone();
     let text = |name: &str, row: usize| {
-        let column = column(name);
-        let texts = column.as_string::<i32>();
+        let texts = batch[name].as_string::<i32>();
         texts.is_valid(row).then(|| texts.value(row).to_owned())
     };
-    let admitted = column("admitted");
-    let rows = (0..batch.num_rows()).filter(|row| admitted.as_boolean().value(*row));
+    let admitted = batch["admitted"].as_boolean();
+    let rows = (0..batch.num_rows()).filter(|row| admitted.value(*row));
     rows.map(|row| {
         let labels: Value =
             serde_json::from_str(&text("labels", row).expect("labels")).expect("JSON");
         let trained = Trained {
-            prompt: column("prompt_id").as_primitive::<UInt64Type>().value(row),
+            prompt: batch["prompt_id"].as_primitive::<UInt64Type>().value(row),
             response: text("response_text", row).expect("a response"),
-            score: column("score").as_primitive::<Float64Type>().value(row),
+            score: batch["score"].as_primitive::<Float64Type>().value(row),
             outcome: labels["outcome"].as_str().map(str::to_owned),
             error: text("reward_error", row),
         };
@@ -205,8 +185,7 @@ fn check_group_sizes(source: &str, rows: &[Trained]) {
 #[test]
 fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
     let (workspace, server) = (workspace(), JudgeServer::start(usize::MAX));
-    let end = workspace.train(&server, &[]);
-    assert_eq!(end.code, Some(0), "{end:?}");
+    workspace.train(&server, &[]).success();
     let (steps, validation) = workspace.metrics();
     assert_eq!(steps.len() as u64, STEPS);
     let mut scores = Vec::new();
@@ -253,8 +232,9 @@ fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
     let workspace = workspace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
-        let end = workspace.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
-        assert_eq!(end.code, Some(0), "{end:?}");
+        let end = workspace
+            .train(&server, &[&format!("reward.options.judge.on_error={on_error}")])
+            .success();
         let output = &end.out;
         assert_eq!(server.answered(), 1);
         let (steps, validation) = workspace.metrics();

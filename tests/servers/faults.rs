@@ -2,9 +2,9 @@
 //! fault.
 
 use super::outcome::Outcome;
-use super::peer::Peer;
 use super::proxy::{Fault, Gate, LOAD, MODELS, SCORE, Sent, TOKENS};
 use super::server_pair::{SLOTS, ServerPair};
+use super::workspace::server::Server;
 
 /// The counters of faults over a whole run.
 #[derive(Debug, PartialEq)]
@@ -205,7 +205,7 @@ fn a_restarted_server_gets_the_weights_and_takes_responses() {
     crashed.open();
     run.wait_until(|| gate.holds(1));
     let (loads, scores) = (lost.count(LOAD), lost.count(SCORE));
-    lost.revive(Peer::start(&servers.workspace).ready());
+    lost.revive(Server::start(&servers.workspace, &[]));
     run.wait_until(|| lost.count(LOAD) > loads && lost.count(SCORE) > scores);
     // The server has answered, but may join the rotation after the step has begun. Meanwhile, the other one must not answer the whole step.
     let (tokens, taken) = (Gate::default(), lost.count(TOKENS));
@@ -236,7 +236,7 @@ fn a_run_whose_servers_all_died_is_resumed_once_they_are_back() {
         assert!(end.err.contains(printed), "{}", end.err);
     }
     for proxy in &servers.proxies {
-        proxy.revive(Peer::start(&servers.workspace).ready());
+        proxy.revive(Server::start(&servers.workspace, &[]));
     }
     let outcome = servers.finish(servers.spawn(&[&options[..], &["--resume"]].concat()));
     outcome.assert_canary_passed();

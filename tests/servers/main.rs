@@ -8,7 +8,6 @@
 mod faults;
 mod kill;
 mod outcome;
-mod peer;
 mod proxy;
 mod recipes;
 mod schedules;

@@ -1,14 +1,14 @@
 //! The results of a run: its steps, and the prompts that each has trained.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
+
+use super::workspace::{json_lines, parquet_rows};
 
 /// The results of a run by step, from 1.
 #[derive(Debug)]
@@ -36,14 +36,12 @@ pub(crate) struct Row {
 impl Outcome {
     /// Reads the folder of a run, and checks each of its responses.
     pub(crate) fn read(run: &Path) -> Self {
-        let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-        let lines: Vec<Value> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let mut steps = BTreeMap::new();
-        for mut line in lines {
+        for mut line in json_lines(&run.join("metrics.jsonl")) {
             let step = line["step"].as_u64().unwrap();
             let Value::Object(metrics) = line["data"].take() else { panic!("no metrics") };
-            let responses = responses(&run.join(format!("rollouts/step_{step:05}.parquet")), step);
+            let rollouts = parquet_rows(&run.join(format!("rollouts/step_{step:05}.parquet")));
+            let responses = rows(&rollouts, step);
             let before = steps.insert(step, StepOutcome { metrics, responses });
             assert!(before.is_none(), "step {step} twice");
         }
@@ -114,12 +112,6 @@ impl StepOutcome {
     fn prompts(&self) -> BTreeSet<u64> {
         self.responses.iter().filter(|row| row.trained).map(|row| row.prompt).collect()
     }
-}
-
-fn responses(path: &Path, step: u64) -> Vec<Row> {
-    let file = File::open(path).unwrap();
-    let batches = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
-    batches.flat_map(|batch| rows(&batch.unwrap(), step)).collect()
 }
 
 fn rows(batch: &RecordBatch, step: u64) -> Vec<Row> {

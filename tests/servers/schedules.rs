@@ -4,15 +4,15 @@
 //! `sync` choose the prompts of a step. The prompts of the epoch and the sizes of all steps are the same.
 
 use super::outcome::Outcome;
-use super::peer::{Peer, StartingPeer};
 use super::server_pair::{PROMPTS, RECIPE, ROWS, SAMPLES, STEPS};
 use super::workspace::TestWorkspace;
+use super::workspace::server::{Server, StartingServer};
 
 /// Trains through two servers, and in process.
 fn both(schedule: &[&str]) -> [Outcome; 2] {
     let workspace = TestWorkspace::with_rows(RECIPE, ROWS);
-    let peers = [Peer::start(&workspace), Peer::start(&workspace)].map(StartingPeer::ready);
-    let servers = format!("rollout.servers={:?}", peers.each_ref().map(Peer::url));
+    let peers = StartingServer::pair(&workspace).map(StartingServer::ready);
+    let servers = format!("rollout.servers={:?}", peers.each_ref().map(Server::url));
     let trained = |out: &str, engine: &[&str]| {
         workspace.train_ok(&[&["--out", out][..], schedule, engine].concat());
         Outcome::read(&workspace.path(out))

@@ -3,8 +3,8 @@
 use std::process::Child;
 
 use super::outcome::Outcome;
-use super::peer::Peer;
 use super::proxy::Proxy;
+use super::workspace::server::StartingServer;
 use super::workspace::{ProcessEnd, TestWorkspace, wait_until};
 
 /// The number of prompts in the data.
@@ -61,7 +61,7 @@ pub(crate) struct ServerPair {
 impl ServerPair {
     pub(crate) fn new() -> Self {
         let workspace = TestWorkspace::with_rows(RECIPE, ROWS);
-        let peers = [Peer::start(&workspace), Peer::start(&workspace)];
+        let peers = StartingServer::pair(&workspace);
         let proxies = peers.map(|peer| Proxy::start(peer.ready()));
         Self { workspace, proxies }
     }
@@ -90,8 +90,7 @@ impl ServerPair {
     }
 
     fn finish_with_stderr(&self, run: Run) -> (Outcome, String) {
-        let end = run.end();
-        assert_eq!(end.code, Some(0), "{end:?}");
+        let end = run.end().success();
         let outcome = Outcome::read(&self.workspace.path("run"));
         assert_full(&outcome);
         (outcome, end.err)

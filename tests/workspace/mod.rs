@@ -1,6 +1,11 @@
 //! A temporary folder with data, a small model and a recipe, in which tests run the program.
 #![allow(dead_code, reason = "every test of the program uses its own part")]
 
+pub(crate) mod server;
+#[path = "../../examples/small_model/mod.rs"]
+mod small_model;
+
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,11 +13,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::dataflow::clock::{Clock, WallClock};
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::stages::metrics::Metric;
-use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
-use rollpacker::stages::torch::model::Decoder;
 use serde_json::Value;
 
 pub(crate) struct TestWorkspace {
@@ -62,6 +68,32 @@ device = "cpu"
 default_local_dir = "run"
 "#;
 
+/// The small model of a test, and its fine-tuning. It is displayed as the section `[sft]` of a recipe.
+#[derive(Clone, Copy)]
+pub(crate) struct Sft {
+    pub(crate) steps: u32,
+    pub(crate) batch_size: u32,
+    pub(crate) hidden_size: u32,
+    pub(crate) layers: u32,
+}
+
+impl Sft {
+    /// A model for tests in which it learns.
+    pub(crate) const SMALL: Self = Self { steps: 8, batch_size: 8, hidden_size: 32, layers: 2 };
+    /// A model for tests that only need one.
+    pub(crate) const TINY: Self = Self { steps: 2, batch_size: 4, hidden_size: 16, layers: 1 };
+}
+
+impl fmt::Display for Sft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, batch_size, hidden_size, layers } = self;
+        writeln!(f, "\n[sft]\ntrain_files = \"data/train.parquet\"\nsteps = {steps}")?;
+        writeln!(f, "batch_size = {batch_size}\nhidden_size = {hidden_size}")?;
+        writeln!(f, "intermediate_size = {}\nnum_hidden_layers = {layers}", 2 * hidden_size)?;
+        writeln!(f, "num_attention_heads = 2\nnum_key_value_heads = 1")
+    }
+}
+
 impl TestWorkspace {
     pub(crate) fn new(recipe: &str) -> Self {
         Self::with_rows(recipe, 96)
@@ -72,18 +104,18 @@ impl TestWorkspace {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let chain = generate::ChainConfig { rows, validation_rows: 4, ..Default::default() };
         generate::generate(&chain, &workspace.path("data"), WriteOptions::default()).expect("data");
-        fresh_model(&workspace.path("model"));
+        small_model::save(&workspace.path("model"), 1).expect("a model");
         fs::write(workspace.path("recipe.toml"), recipe).expect("written");
         workspace
     }
 
-    /// Creates a workspace whose model is fine-tuned with the recipe, on data with this many rows.
-    pub(crate) fn warm(recipe: &str, rows: usize, validation_rows: usize) -> Self {
+    /// Creates a workspace with data of this many rows and a model that is fine-tuned on them. Adds the section `[sft]` to the recipe.
+    pub(crate) fn warm(recipe: &str, sft: Sft, rows: usize, validation_rows: usize) -> Self {
         let workspace = Self { folder: tempfile::tempdir().expect("a folder") };
         let [rows, validation_rows] = [rows, validation_rows].map(|rows| rows.to_string());
         let sizes = ["--rows", &rows, "--validation-rows", &validation_rows];
         workspace.ok(&[&["data", "generate", "--output", "data"][..], &sizes].concat());
-        workspace.write("recipe.toml", recipe);
+        workspace.write("recipe.toml", &format!("{recipe}{sft}"));
         workspace.ok(&["sft", "--config", "recipe.toml"]);
         workspace
     }
@@ -143,10 +175,8 @@ impl TestWorkspace {
     /// Asserts that each metric of the run folders in this folder has a row in the table of metrics.
     fn assert_metrics_are_in_the_table(&self) {
         let folders = fs::read_dir(self.folder.path()).expect("the folder is there").flatten();
-        let files =
-            folders.filter_map(|at| fs::read_to_string(at.path().join("metrics.jsonl")).ok());
-        for line in files.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
-            let line: Value = serde_json::from_str(&line).expect("JSON");
+        let files = folders.map(|at| at.path().join("metrics.jsonl")).filter(|path| path.exists());
+        for line in files.flat_map(|path| json_lines(&path)) {
             for name in line["data"].as_object().expect("metrics by name").keys() {
                 assert!(Metric::find(name).is_some(), "no row for the metric {name}");
             }
@@ -161,6 +191,16 @@ impl TestWorkspace {
 
     pub(crate) fn summary(&self, run: &str) -> Value {
         json(&self.path(run).join("summary.json"))
+    }
+
+    /// Returns the lines of the metrics of a run.
+    pub(crate) fn metrics_lines(&self, run: &str) -> Vec<Value> {
+        json_lines(&self.path(run).join("metrics.jsonl"))
+    }
+
+    /// Returns the path of the rollouts of a step.
+    pub(crate) fn rollouts(&self, run: &str, step: u64) -> PathBuf {
+        self.path(&format!("{run}/rollouts/step_{step:05}.parquet"))
     }
 }
 
@@ -190,6 +230,20 @@ impl ProcessEnd {
         Self { code: status.code(), out: text(stdout), err: text(stderr) }
     }
 
+    /// Asserts that the process succeeded.
+    #[track_caller]
+    pub(crate) fn success(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Asserts that the process refused its input.
+    #[track_caller]
+    pub(crate) fn refusal(self) -> Self {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        self
+    }
+
     /// Returns the lines of standard error that contain errors.
     pub(crate) fn errors(&self) -> Vec<&str> {
         self.err.lines().filter(|line| line.starts_with("error: ")).collect()
@@ -206,34 +260,24 @@ impl ProcessEnd {
 }
 
 pub(crate) fn json(path: &Path) -> Value {
-    let text = fs::read_to_string(path);
-    let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).expect("JSON")
+    serde_json::from_str(&read(path)).expect("JSON")
 }
 
-/// Writes a model with random weights for the characters of the built-in task.
-fn fresh_model(folder: &Path) {
-    let tokenizer = Tokenizer::characters(generate::ALPHABET).expect("a tokenizer");
-    let config = ModelConfig {
-        family: Family::Qwen3,
-        vocab_size: i64::try_from(tokenizer.vocab_size()).expect("few"),
-        hidden_size: 32,
-        intermediate_size: 64,
-        layers: 1,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 16,
-        rms_norm_eps: 1e-6,
-        rope: Rope::Default { theta: 10_000.0 },
-        tie_word_embeddings: true,
-        attention_bias: false,
-        max_position_embeddings: 1024,
-        initializer_range: 0.02,
-        eos_token_ids: tokenizer.token_to_id("<|eos|>").into_iter().collect(),
-        bos_token_id: None,
-        pad_token_id: None,
-    };
-    let decoder = Decoder::init(config, 1, tch::Device::Cpu).expect("a model");
-    decoder.save(folder).expect("written");
-    tokenizer.save(folder).expect("written");
+/// Returns the values in a file of JSON lines.
+pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
+    read(path).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns all rows of a Parquet file.
+pub(crate) fn parquet_rows(path: &Path) -> RecordBatch {
+    let file = fs::File::open(path);
+    let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let schema = reader.schema().clone();
+    let batches = reader.build().expect("readable").collect::<Result<Vec<_>, _>>();
+    concat_batches(&schema, &batches.expect("readable")).expect("one schema")
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 pub(crate) use self::fault::{Fault, Gate, Sent};
 use self::forward::{forward, whole};
 use self::http::Request;
-use super::peer::Peer;
+use super::workspace::server::Server;
 
 /// The calls that continue a prompt.
 pub(crate) const TOKENS: &str = "tokens";
@@ -35,7 +35,7 @@ pub(crate) struct Proxy {
 
 struct State {
     address: SocketAddr,
-    peer: Mutex<Option<Peer>>,
+    peer: Mutex<Option<Server>>,
     rules: Mutex<Vec<Rule>>,
     /// The kinds and bodies of the calls that were answered, in order.
     calls: Mutex<Vec<(String, Vec<u8>)>>,
@@ -54,7 +54,7 @@ struct Rule {
 }
 
 impl Proxy {
-    pub(crate) fn start(peer: Peer) -> Self {
+    pub(crate) fn start(peer: Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = Arc::new(State {
             address: listener.local_addr().unwrap(),
@@ -101,7 +101,7 @@ impl Proxy {
     }
 
     /// Listens again at the same port, in front of another server.
-    pub(crate) fn revive(&self, peer: Peer) {
+    pub(crate) fn revive(&self, peer: Server) {
         let mut listener_thread = self.listener.lock().unwrap();
         listener_thread.take().unwrap().join().unwrap();
         *self.state.peer.lock().unwrap() = Some(peer);
@@ -172,7 +172,7 @@ impl State {
 
     fn server(&self) -> io::Result<SocketAddr> {
         let peer = self.peer.lock().unwrap();
-        peer.as_ref().map(Peer::address).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        peer.as_ref().map(|peer| peer.address).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Answers the call of a connection. An error closes the connection, which the client sees as its own error.
