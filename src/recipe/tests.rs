@@ -332,6 +332,7 @@ fn all_conflicts_are_reported_at_once() {
         "trainer.stall_timeout=later",
         "actor.lr_scheduler_type=linear",
         "schedule.name=dynamic",
+        "schedule.max_generated_batches=2",
         "pipeline.reward=after_rollout",
         "placement.kind=separate_pools",
     ];

@@ -348,7 +348,7 @@ fn jobs_that_are_shipped_are_valid() {
 fn a_job_is_on_policy_if_its_schedule_pauses_no_response() {
     let is_on_policy = |overrides: &[&str]| read("", overrides).expect("valid").is_on_policy();
     assert!(is_on_policy(&[]) && is_on_policy(&["schedule.name=sync"]));
-    assert!(!is_on_policy(&["pipeline.staleness=1"]));
+    assert!(!is_on_policy(&["pipeline.placement=separate", "pipeline.staleness=1"]));
     assert!(!is_on_policy(&["schedule.keep_partial=true"]));
     for variant in variant::all().filter(|variant| variant.label.contains("partial")) {
         let overrides: Vec<String> = variant.overrides().collect();
