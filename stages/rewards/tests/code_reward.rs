@@ -200,7 +200,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
     let usual = SandboxConfig::default;
     assert_eq!(
         refused(SandboxConfig { slots: 0, ..usual() }),
-        "`slots`: expected at least 1, found 0"
+        "`slots`: expected from 1 to 1024, found 0"
     );
     assert_eq!(
         refused(SandboxConfig { memory_bytes: 512, ..usual() }),

@@ -52,7 +52,8 @@ impl Default for SandboxConfig {
     fn default() -> Self {
         Self {
             isolation: Isolation::Full,
-            slots: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MAX_SLOTS)),
+            slots: std::thread::available_parallelism()
+                .map_or(1, |cores| cores.get().min(MAX_SLOTS)),
             python: "python3".into(),
             preload: Vec::new(),
             binds: Vec::new(),
