@@ -87,7 +87,7 @@ pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), Mode
     write_tensors(path, tensors).map_err(ModelError::write(path))
 }
 
-/// Writes a file as [`write`] does.
+/// Writes a file as [`write()`] does.
 ///
 /// # Errors
 /// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.
