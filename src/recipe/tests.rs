@@ -333,6 +333,7 @@ fn all_conflicts_are_reported_at_once() {
         "actor.lr_scheduler_type=linear",
         "schedule.name=dynamic",
         "schedule.max_generated_batches=2",
+        "schedule.on_exhausted=fail",
         "pipeline.reward=after_rollout",
         "placement.kind=separate_pools",
     ];
