@@ -99,6 +99,10 @@ fn invalid_exports_are_refused() {
     let event_file = "logs/events.out.tfevents.0.rollpacker";
     fs::create_dir_all(workspace.path().join(event_file)).expect("created");
     refused(&["export", "run", "--tensorboard", "logs"], event_file);
+    refused(
+        &["export", "run", "--tensorboard", "run/metrics.jsonl"],
+        "cannot create run/metrics.jsonl",
+    );
 }
 
 /// Writes the rollouts of a step: a response that is trained on and one that is aborted, of instances 0 and 1.

@@ -99,6 +99,18 @@ fn a_conversion_into_another_format_than_its_extension_says_is_refused() {
         assert!(error.contains(&format!("a name that ends with `{extension}`")), "{error}");
         assert!(!workspace.path(output).exists());
     }
+    for (option, value) in [("--compression", "zstd"), ("--row-group-rows", "10")] {
+        let output = ["--output", "out.jsonl", option, value];
+        let error = workspace.run_refused(&[&convert[..], &output].concat());
+        let expected =
+            format!("`{option}`: expected an output in Parquet with this option, found {value}");
+        assert!(error.contains(&expected), "{error}");
+        assert!(!workspace.path("out.jsonl").exists());
+    }
+    let error = workspace.run_refused(
+        &[&convert[..], &["--output", "out.parquet", "--row-group-rows", "0"]].concat(),
+    );
+    assert!(error.contains("--row-group-rows"), "{error}");
 }
 
 #[test]

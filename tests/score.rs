@@ -221,7 +221,11 @@ fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
     workspace.write("rows.jsonl", &[json!({"text": "x"})]);
     fs::write(workspace.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"")
         .expect("written");
-    let cases: [(&[&str], &str); 10] = [
+    workspace.write(
+        "sparse.jsonl",
+        &[json!({"response": "x"}), json!({"response": "x", "source_name": "y"})],
+    );
+    let cases: [(&[&str], &str); 14] = [
         (&["exakt", "rows.jsonl"], "(did you mean `exact`?)"),
         (&["exact", "absent.jsonl"], "absent.jsonl"),
         (&["exact", "rows.jsonl"], "column `response` is absent: expected one of response, "),
@@ -244,6 +248,13 @@ fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
             "unknown key `reward.on_eror`; did you mean `reward.on_error`?",
         ),
         (&["exact", "rows.jsonl", "--concurrency", "0"], "`--concurrency`: expected at least 1"),
+        (
+            &["exact", "sparse.jsonl", "--prompt-key", "promt", "--data-source-key", "source_name"],
+            "sparse.jsonl: no row has the column `promt`, which the command line names; the last row has response, source_name",
+        ),
+        (&["exact", "sparse.jsonl", "--data-source-key", "sorce"], "no row has the column `sorce`"),
+        (&["exact", "sparse.jsonl", "--extra-info-key", "a.b"], "no row has the column `a.b`"),
+        (&["exact", "sparse.jsonl", "--extra-columns", "*,b"], "no row has the column `b`"),
     ];
     for (args, expected) in cases {
         let args = [&["--reward", args[0], "--input", args[1]], &args[2..]].concat();

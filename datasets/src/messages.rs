@@ -147,16 +147,22 @@ impl MessagesBuilder {
         Ok(())
     }
 
-    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message. In a column named `messages`, any
-    /// other text is rejected and adds an empty row.
+    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message, also an empty array or one of
+    /// objects without a role and a content. In a column named `messages`, any other text is rejected and adds an empty row.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
             false => Err("text".to_owned()),
         };
+        let is_json_column = &*self.column == JSON_COLUMN;
         match parsed {
-            Ok(messages) if messages.iter().all(is_message) => self.push_messages(&messages),
-            other if &*self.column == JSON_COLUMN => {
+            Ok(messages)
+                if messages.iter().all(is_message)
+                    && (is_json_column || messages.iter().any(has_message_field)) =>
+            {
+                self.push_messages(&messages);
+            }
+            other if is_json_column => {
                 let found = other.err().unwrap_or_else(|| "an array of other values".to_owned());
                 return self.refuse("a JSON array of messages", found);
             }
@@ -211,6 +217,10 @@ impl MessagesBuilder {
 fn is_message(value: &Value) -> bool {
     let text = |key: &str| value.get(key).is_none_or(|field| field.is_string() || field.is_null());
     value.is_object() && text("role") && text("content")
+}
+
+fn has_message_field(value: &Value) -> bool {
+    value.get("role").is_some() || value.get("content").is_some()
 }
 
 /// Formats a JSON value for an error message, truncated to 60 characters.

@@ -179,6 +179,22 @@ fn a_field_may_be_missing_in_the_first_row() {
 }
 
 #[test]
+fn a_text_prompt_that_is_json_but_no_messages_is_text() {
+    let folder = Folder::new();
+    let texts = ["[]", r#"[{"a": 1}]"#, "[1, 2]", r#"[{"role": "user", "content": "hi"}]"#];
+    let lines = texts.map(|text| json!({"prompt": text}));
+    let column: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
+    for file in
+        [folder.lines("a.jsonl", &lines), folder.columns("a.parquet", vec![("prompt", column)])]
+    {
+        let dataset = Dataset::open(config(vec![file], false)).unwrap();
+        let prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+        let read: Vec<_> = prompts.map(|prompt| text(&prompt.unwrap())).collect();
+        assert_eq!(read, [texts[0], texts[1], texts[2], "hi"]);
+    }
+}
+
+#[test]
 fn missing_columns_have_defaults() {
     let folder = Folder::new();
     let file = folder.lines("a.jsonl", &[json!({"messages": [{"role": "user", "content": "x"}]})]);

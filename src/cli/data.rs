@@ -1,5 +1,6 @@
 //! `rollpacker data`: inspect, validate, convert and generate prompt datasets.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -131,12 +132,12 @@ struct GenerateArgs {
 
 #[derive(Debug, Args)]
 struct WriteArgs {
-    /// Compression of Parquet pages.
-    #[arg(long, value_enum, default_value_t = Codec::Snappy)]
-    compression: Codec,
-    /// Maximum number of rows of a Parquet row group.
-    #[arg(long, default_value_t = WriteOptions::default().row_group_rows)]
-    row_group_rows: usize,
+    /// Compression of Parquet pages [default: snappy].
+    #[arg(long, value_enum)]
+    compression: Option<Codec>,
+    /// Maximum number of rows of a Parquet row group, at least 1 [default: 65536].
+    #[arg(long)]
+    row_group_rows: Option<NonZero<usize>>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -174,11 +175,23 @@ impl Input {
 
 impl WriteArgs {
     fn options(&self) -> WriteOptions {
-        let compression = match self.compression {
+        let default = WriteOptions::default();
+        let compression = self.compression.map_or(default.compression, |codec| match codec {
             Codec::Snappy => Compression::Snappy,
             Codec::Zstd => Compression::Zstd,
-        };
-        WriteOptions { compression, row_group_rows: self.row_group_rows }
+        });
+        let row_group_rows = self.row_group_rows.map_or(default.row_group_rows, NonZero::get);
+        WriteOptions { compression, row_group_rows }
+    }
+
+    /// Checks that no option of Parquet is given for a file of JSON lines.
+    fn check_unused(&self) -> Result<(), DatasetError> {
+        let compression = self.compression.map(|codec| ("--compression", format!("{codec:?}")));
+        let rows = self.row_group_rows.map(|rows| ("--row-group-rows", rows.to_string()));
+        compression.or(rows).map_or(Ok(()), |(key, found)| {
+            let expected = "an output in Parquet with this option";
+            Err(DatasetError::Setting { key, expected, found: found.to_lowercase() })
+        })
     }
 }
 
@@ -254,6 +267,9 @@ fn convert_report(args: &ConvertArgs) -> DataReport {
         };
         let (key, found) = ("--output", args.output.display().to_string());
         return Err(DatasetError::Setting { key, expected, found });
+    }
+    if !parquet {
+        args.writing.check_unused()?;
     }
     let mut config = args.input.config();
     if config.extra_columns.is_empty() {

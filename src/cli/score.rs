@@ -1,6 +1,6 @@
 //! `rollpacker score`: scores the rows of a file with a reward.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::num::NonZero;
@@ -32,7 +32,8 @@ const CONCURRENCY: usize = 1 << 16;
 /// Score the rows of a file with a reward, without training.
 ///
 /// A row has the columns data_source, response, ground_truth, extra_info, prompt and further columns; only the response is required. Exits
-/// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used.
+/// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used, or no row has a
+/// column that an option names.
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
     /// Name of a reward, or a recipe (TOML file) with routes, options and columns.
@@ -265,6 +266,14 @@ impl ColumnArgs {
             group: self.group_key.clone(),
             extra_columns: self.extra_columns.clone().or_else(extra),
             default_data_source: self.default_data_source.clone(),
+            required: self.named(),
         }
+    }
+
+    /// Returns the columns that the command line names, except those whose absence is an error of each row.
+    fn named(&self) -> BTreeSet<String> {
+        let extra = self.extra_columns.iter().flatten().filter(|name| *name != "*");
+        let named = [&self.data_source_key, &self.prompt_key, &self.extra_info_key];
+        named.into_iter().flatten().chain(extra).cloned().collect()
     }
 }

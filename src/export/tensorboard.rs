@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use prost::Message;
-use rollpacker_files::{Inputs, NewFile};
+use rollpacker_files::{FileError, Inputs, NewFile};
 use rollpacker_stages::metrics::Metric;
 
 use super::event::{
@@ -33,7 +33,8 @@ pub(crate) struct EventFile {
 /// # Errors
 /// If the file cannot be written, or would replace an input, such as the event file that the run itself writes.
 pub(crate) fn write(run: &RunRecord, folder: &Path) -> anyhow::Result<EventFile> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let failed = |error| FileError::Io { path: folder.to_owned(), operation: "create", error };
+    fs::create_dir_all(folder).map_err(failed)?;
     let path = folder.join(EVENT_FILE);
     Inputs::of([run.metrics_file(), run_files::events(&run.folder)]).check_output(&path)?;
     let mut events = EventWriter::of(BufWriter::new(NewFile::create(&path)?));

@@ -20,6 +20,18 @@ const FILES: [(&str, &str); 9] = [
 /// The program that installs libtorch. A crate that depends on a checkout uses the libtorch of the checkout.
 const INSTALLER: (&str, &str) = (".cargo/libtorch.py", include_str!("../../.cargo/libtorch.py"));
 
+/// Names that the new crate cannot have: the keywords of Rust, the crates that every crate can name, and the
+/// dependencies of the template.
+#[rustfmt::skip]
+const TAKEN: &[&str] = &[
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn", "else", "enum", "extern",
+    "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override", "priv",
+    "pub", "ref", "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use",
+    "virtual", "where", "while", "yield", "Self",
+    "alloc", "core", "proc_macro", "std", "test",
+    "rollpacker", "serde", "tokio",
+];
+
 /// The source from which the new crate depends on rollpacker.
 enum Source {
     /// The folder of a checkout.
@@ -34,6 +46,10 @@ pub(crate) enum NewCrateError {
         "name `{0}`: expected letters, digits, `-` and `_`, with a letter first, as in the name of a crate"
     )]
     Name(String),
+    #[error(
+        "name `{0}`: expected a name that is no keyword of Rust and no crate of the standard library or of the new crate's dependencies"
+    )]
+    Taken(String),
     /// The path of the new folder exists already.
     #[error("{}: expected a folder that does not exist; choose another name or remove it", .0.display())]
     Exists(PathBuf),
@@ -56,7 +72,7 @@ pub(crate) enum NewCrateError {
 /// URL of a git repository.
 ///
 /// # Errors
-/// If the name is not a valid name of a crate, the folder exists, `rollpacker` is neither a checkout nor a URL, or a file cannot be
+/// If the name is not a valid name of a crate or is taken, the folder exists, `rollpacker` is neither a checkout nor a URL, or a file cannot be
 /// written.
 pub(crate) fn create(
     parent: &Path,
@@ -68,6 +84,9 @@ pub(crate) fn create(
         && letters.all(|one| one.is_ascii_alphanumeric() || one == '-' || one == '_');
     if !is_name {
         return Err(NewCrateError::Name(name.to_owned()));
+    }
+    if TAKEN.contains(&name.replace('-', "_").as_str()) {
+        return Err(NewCrateError::Taken(name.to_owned()));
     }
     let folder = parent.join(name);
     if folder.symlink_metadata().is_ok() {
@@ -167,6 +186,9 @@ mod tests {
             |name, source| create(directory.path(), name, source).unwrap_err().to_string();
         for name in ["", "1a", "../a", "a b", "ä"] {
             assert!(refused(name, HERE).contains("as in the name of a crate"), "{name}");
+        }
+        for name in ["fn", "std", "test", "proc-macro", "rollpacker", "tokio"] {
+            assert!(refused(name, HERE).contains("no keyword of Rust"), "{name}");
         }
         assert!(refused("a", "/nowhere").contains("--rollpacker `/nowhere`"));
         assert!(!directory.path().join("a").exists(), "nothing is left behind");

@@ -336,6 +336,7 @@ fn all_conflicts_are_reported_at_once() {
         "schedule.on_exhausted=fail",
         "pipeline.reward=after_rollout",
         "placement.kind=separate_pools",
+        "rollout.instances=1",
     ];
     let error = read("", &overrides).expect_err("refused").to_string();
     for key in [
@@ -343,7 +344,7 @@ fn all_conflicts_are_reported_at_once() {
         "trainer.stall_timeout",
         "actor.lr_scheduler_type",
         "pipeline.reward",
-        "placement.",
+        "rollout.instances",
     ] {
         assert!(error.contains(&format!("key `{key}")), "{key}: {error}");
     }

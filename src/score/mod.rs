@@ -49,8 +49,8 @@ impl Scoring {
     ///
     /// # Errors
     /// If the file cannot be read or changes while it is read, the first readable row has no column for the response, no column identifies
-    /// the groups of a reward that scores whole groups, a group column is named without such a reward, the task of a reward panics, or a
-    /// line cannot be written.
+    /// the groups of a reward that scores whole groups, a group column is named without such a reward, no row has a
+    /// [required](ScoreColumns::required) column, the task of a reward panics, or a line cannot be written.
     pub async fn run(
         mut self,
         input: &Path,
@@ -64,13 +64,22 @@ impl Scoring {
         let mut summary = ScoreSummary::default();
         let width = self.concurrency.max(1);
         let mut more = true;
+        let mut last_columns = Vec::new();
         // Each pass has three phases. It admits rows until the window is full or the file ends. It waits for at least one task; a group
         // whose last row has just been scored becomes a task. It writes the rows that are next in order. If no task is running although
         // rows still wait for their group, the file has fewer rows than in the first reading, and the run fails instead of waiting forever.
         while more || !window.is_empty() {
             while more && window.has_room(width) {
                 match records.next() {
-                    Some(record) => window.admit(self.task(window.next_row(), record)?),
+                    Some(record) => {
+                        if let Ok(row) = &record
+                            && !self.columns.required.is_empty()
+                        {
+                            self.columns.mark_found(row);
+                            last_columns = row.keys().cloned().collect();
+                        }
+                        window.admit(self.task(window.next_row(), record)?);
+                    }
                     None => more = false,
                 }
             }
@@ -89,6 +98,9 @@ impl Scoring {
                 input.display()
             );
             progress(summary.rows, rows);
+        }
+        if summary.rows > 0 {
+            self.columns.check_found(input, &last_columns)?;
         }
         output.flush().context("cannot write the scores")?;
         summary.seconds = self.clock.now().since(begun).as_secs_f64();

@@ -1,6 +1,9 @@
 //! Converts rows of a file to samples.
 
-use anyhow::Context as _;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
 use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
 use serde_json::{Map, Value};
@@ -28,6 +31,8 @@ pub struct ScoreColumns {
     pub extra_columns: Option<Vec<String>>,
     /// The data source of rows that name none.
     pub default_data_source: String,
+    /// The columns that at least one row must have. Any other named column may be absent from the whole file.
+    pub required: BTreeSet<String>,
 }
 
 const RESPONSE: [&str; 6] =
@@ -84,6 +89,27 @@ impl ScoreColumns {
         Ok(())
     }
 
+    /// Removes the columns of a row from the required ones.
+    pub(super) fn mark_found(&mut self, row: &JsonObject) {
+        self.required.retain(|name| find(row, name).is_none());
+    }
+
+    /// Checks that each required column was in one of the rows of `file`, of which `last` are the columns of the last one.
+    ///
+    /// # Errors
+    /// If a column was in no row.
+    pub(super) fn check_found(&self, file: &Path, last: &[String]) -> anyhow::Result<()> {
+        let missing: Vec<_> = self.required.iter().map(|name| format!("`{name}`")).collect();
+        ensure!(
+            missing.is_empty(),
+            "{}: no row has the column {}, which the command line names; the last row has {}",
+            file.display(),
+            missing.join(", "),
+            last.join(", ")
+        );
+        Ok(())
+    }
+
     /// Determines the group column from a row, unless it is already known.
     ///
     /// # Errors
@@ -109,7 +135,8 @@ impl ScoreColumns {
         let Some(source) = found.filter(|source| !source.is_null()) else {
             return Ok(&self.default_data_source);
         };
-        source.as_str().ok_or_else(|| type_error("data_source", "a text", source))
+        let name = self.data_source.as_deref().unwrap_or("data_source");
+        source.as_str().ok_or_else(|| type_error(name, "a text", source))
     }
 
     fn read(&self, row: &JsonObject) -> Result<Sample, RowError> {
@@ -162,18 +189,19 @@ impl ScoreColumns {
             .filter(|(name, _)| handed(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
+        let name = self.extra_info.as_deref().unwrap_or("extra_info");
         match info {
             None => {}
             Some(Value::Object(info)) => extra.extend(info.clone()),
             Some(Value::String(text)) => {
                 let info: JsonObject = serde_json::from_str(text).map_err(|error| {
                     RowError::input(format_args!(
-                        "column `extra_info`: expected a JSON object: {error}"
+                        "column `{name}`: expected a JSON object: {error}"
                     ))
                 })?;
                 extra.extend(info);
             }
-            Some(other) => return Err(type_error("extra_info", "an object", other)),
+            Some(other) => return Err(type_error(name, "an object", other)),
         }
         Ok(Value::Object(extra).to_string())
     }
@@ -217,10 +245,11 @@ fn response_text(response: &Value) -> Option<String> {
 
 /// Returns a prompt as JSON messages. A text that is not JSON messages becomes one message of the user.
 fn messages(prompt: &Value) -> String {
+    let has_roles = |messages: Vec<JsonObject>| {
+        !messages.is_empty() && messages.iter().all(|message| message.contains_key("role"))
+    };
     match prompt {
-        Value::String(text) if serde_json::from_str::<Vec<JsonObject>>(text).is_ok() => {
-            text.clone()
-        }
+        Value::String(text) if serde_json::from_str(text).is_ok_and(has_roles) => text.clone(),
         Value::String(text) => serde_json::json!([{"role": "user", "content": text}]).to_string(),
         other => other.to_string(),
     }
@@ -329,5 +358,27 @@ mod tests {
         assert!(error(json!({"response": "", "extra_info": 3})).contains("`extra_info`"));
         assert!(error(json!({"response": "", "response_ids": ["a"]})).contains("`response_ids`"));
         assert!(error(json!({"response": "", "data_source": 3})).contains("`data_source`"));
+
+        let named = ScoreColumns {
+            data_source: Some("origin".to_owned()),
+            extra_info: Some("info".to_owned()),
+            ..ScoreColumns::default()
+        };
+        let error = |row| read(named.clone(), row).expect_err("unreadable");
+        assert!(error(json!({"response": "", "origin": 3})).contains("column `origin`"));
+        assert!(error(json!({"response": "", "info": 3})).contains("column `info`"));
+        assert!(error(json!({"response": "", "info": "x"})).contains("column `info`"));
+    }
+
+    #[test]
+    fn a_prompt_that_is_json_without_roles_is_text() {
+        for prompt in ["[]", "[{\"a\": 1}]", "[1]"] {
+            let sample = read(ScoreColumns::default(), json!({"response": "", "prompt": prompt}));
+            let expected = json!([{"role": "user", "content": prompt}]).to_string();
+            assert_eq!(sample.expect("a sample").messages, expected);
+        }
+        let prompt = r#"[{"role":"user","content":"x"}]"#;
+        let sample = read(ScoreColumns::default(), json!({"response": "", "prompt": prompt}));
+        assert_eq!(sample.expect("a sample").messages, prompt);
     }
 }
