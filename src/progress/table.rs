@@ -33,8 +33,8 @@ pub(super) struct StepTable {
 }
 
 impl StepTable {
-    /// Returns the row of a step for a terminal of `width` characters. The header of the table precedes the first row, and is repeated after
-    /// [`ROWS`] rows and when the number of shown columns changes.
+    /// Returns the row of a step for a terminal of `width` characters. The header of the table precedes the first row. It is repeated after
+    /// [`ROWS`] rows, and when the number of shown columns changes.
     pub(super) fn row(
         &mut self,
         width: usize,
