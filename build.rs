@@ -1,5 +1,5 @@
 //! Sets the run-time search path of libtorch in the binary, the tests and the examples, so that they run without `LD_LIBRARY_PATH`. The
-//! folder `../lib` beside that of the binary comes first: that is where the archive of `make dist` has libtorch.
+//! first entry is `../lib`, relative to the folder of the binary: the archive of `make dist` has libtorch there.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -85,7 +85,8 @@ impl Default for App {
 }
 
 impl App {
-    /// Returns the command line with the built-in entries. The reward `code` prints how its sandbox is isolated when it starts.
+    /// Returns the command line with the built-in entries. When the reward `code` starts, it prints on standard error how its sandbox is
+    /// isolated.
     #[must_use]
     pub fn new() -> Self {
         let rewards = builtin_rewards();
@@ -276,7 +277,7 @@ impl App {
     }
 }
 
-/// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
+/// Returns the built-in rewards. When the reward `code` starts, it prints on standard error how its sandbox is isolated.
 fn builtin_rewards() -> Registry {
     let rewards = Registry::builtin();
     #[cfg(feature = "code")]

@@ -46,10 +46,14 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         self.observer.failed(fault);
     }
 
-    /// Adds to the report the metrics of each part that is present: the metrics of [`ProfileMonitor::step`]; `rollout/guest_slowdown`,
-    /// which is [`ColocatedUse::slowdown`], and `rollout/guest_tokens`, the number of tokens that colocated models processed; the metrics
-    /// of the servers; and the placements of the step with the metrics of
-    /// [`StepPlacement`](rollpacker_operators::placement::StepPlacement::metrics).
+    /// Adds the metrics of each field that is present to the report:
+    ///
+    /// - `monitor`: the metrics of [`ProfileMonitor::step`].
+    /// - `colocated_use`: `rollout/guest_slowdown`, which is [`ColocatedUse::slowdown`], and `rollout/guest_tokens`, the number of tokens
+    ///   that colocated models processed.
+    /// - `server_metrics`: the metrics that the function returns.
+    /// - `placement`: the placements of the step, and
+    ///   [their metrics](rollpacker_operators::placement::StepPlacement::metrics).
     fn step(&mut self, mut report: StepReport) {
         // Take the iterations even without a monitor, so that they do not accumulate.
         let live = (self.live)();

@@ -163,7 +163,7 @@ impl RowProgress {
     }
 }
 
-/// Returns the fields of a JSON line: the step, the kind of its round, and those of the metrics `names` that it reports.
+/// Returns the fields of a JSON line: the step, the kind of its round, and its metrics that `names` contains.
 fn json_fields(names: &[&str], step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
     let shown =
         names.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
@@ -179,8 +179,10 @@ fn line(step: u64, round: &str, metrics: &Metrics) -> String {
     format!("step:{step} - round:{round}{}", shown.collect::<String>())
 }
 
-/// Formats a value with up to four decimals, as an integer from 1000, and with four significant digits and an exponent below 0.001 and from
-/// 1e9.
+/// Formats a value. Its absolute value determines the form:
+/// - 0, and from 1000 to 1e9: an integer
+/// - from 0.001 to 1000: up to four decimals
+/// - below 0.001, from 1e9, and not finite: four significant digits and an exponent
 fn short(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude == 0.0 || (1000.0..1e9).contains(&magnitude) => {

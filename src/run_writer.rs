@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(metrics(folder.path()).lines().count(), 1);
     }
 
-    /// Returns the lines without the times of the reports, which are all later than 2020.
+    /// Returns the lines without the times of the reports. Checks that each time is plausible.
     fn timeless(metrics: &str) -> Vec<Value> {
         let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
         let timeless = lines.map(|mut line| {

@@ -248,7 +248,7 @@ fn subscribed() {
     assert!(matches!(error, TelemetryError::Subscriber(_)), "{error}");
 }
 
-/// Runs the test [`child`] with these environment variables, and with no others that matter.
+/// Runs the test [`child`] with these environment variables, and without other variables that affect an export.
 fn spawn(mode: &str, variables: &[(&str, &str)]) {
     let ours = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy().to_uppercase();

@@ -11,8 +11,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use workspace::{ProcessEnd, RECIPE, TestWorkspace, json as read_json};
 
-/// Clears the screen, rings the bell, changes colors with a one-character and a two-character sequence, returns the carriage, and reverses
-/// the text direction.
+/// A text that clears the screen, rings the bell, changes the color, sets the title of the window, returns the carriage and reverses the
+/// text direction. Its control sequences begin with one and with two characters.
 const FOREIGN: &str = "\u{1b}[2J\u{7}\u{9b}31m\u{1b}]0;title\u{7}\rover\u{202e}\u{7f}\n";
 
 fn is_control(c: char) -> bool {

@@ -152,8 +152,8 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
     }
 }
 
-/// Metrics do not depend on the worker that computes them. Times and the metrics of the reduction, which a single worker does not need, are
-/// exceptions.
+/// Asserts that a run with several workers reports the same metrics as a run with one worker, except times and the metrics of the
+/// reduction, which a single worker does not need.
 fn assert_same_metrics(several: &[Value], one: &[Value], run: &str) {
     let comparable = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();

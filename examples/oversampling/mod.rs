@@ -34,7 +34,7 @@ struct OpenRound {
     step: Step,
     /// The number of groups still to be admitted.
     open_groups: usize,
-    /// The responses that have ended, of each launched prompt that is not admitted yet.
+    /// The samples that have ended, by launched prompt that is not admitted yet.
     groups: BTreeMap<PromptId, BTreeSet<u32>>,
 }
 

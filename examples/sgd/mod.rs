@@ -84,7 +84,7 @@ impl Sgd {
         (loss * (-f64::from(response.weight) / tokens)).f_backward()
     }
 
-    /// Moves the weights against the gradient with momentum, clears the gradient, and returns its norm from before.
+    /// Moves the weights against the gradient with momentum, clears the gradient, and returns the L2 norm that the gradient had.
     fn descend(&mut self) -> Result<f64, TchError> {
         let rate = self.context.config.optimizer.learning_rate.at(self.version.0);
         let mut squares = 0.0;

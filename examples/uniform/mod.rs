@@ -46,7 +46,7 @@ impl Uniform {
         Ok(Self { tokens, context, version, ended: VecDeque::new(), waker: None })
     }
 
-    /// Returns the rest of the response `id` after the tokens of `partial`, with these tokens.
+    /// Returns the whole response `id`: the tokens of `partial`, followed by random tokens.
     fn sample(&self, id: SampleId, partial: Partial) -> Completion {
         let Partial { launched, response_ids, logprobs, mut token_versions, .. } = partial;
         let vocabulary = self.context.vocab_size as u64;

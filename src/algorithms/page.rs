@@ -1,5 +1,5 @@
-//! The tables of the page of algorithms, and the test that the page has them: a table for each kind, and a table of the keys that have
-//! other names in other frameworks.
+//! Generates the tables of `docs/algorithms.md`, and tests that the page contains them. There is a table for each kind of algorithm, and
+//! one for the keys that have other names in other frameworks.
 
 use std::fmt::Write;
 

@@ -45,7 +45,7 @@ struct Cli {
     command: Command,
 }
 
-/// The end of the help of a program without libtorch.
+/// The text at the end of `--help` in a program without libtorch.
 #[cfg(not(feature = "torch"))]
 const WITHOUT_TORCH: &str = "This program was built without the feature `torch`: it has no `train`, `sft`, `serve` and `probe`.";
 
@@ -107,7 +107,7 @@ struct UnavailableArgs {
     _arguments: Vec<std::ffi::OsString>,
 }
 
-/// Refuses a command of a feature that the program was built without.
+/// Prints an error that names the missing feature of a command, and returns the exit status [`BAD_INPUT`].
 #[cfg(not(all(feature = "servers", feature = "view")))]
 fn report_missing_feature(command: &str, feature: &str) -> ExitCode {
     bad_input(&anyhow::anyhow!(

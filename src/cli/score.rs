@@ -252,8 +252,8 @@ fn is_standard(path: &Path) -> bool {
 }
 
 impl ColumnArgs {
-    /// Returns the columns that the command line names. If there is a recipe, it names the columns of the data source, of the reference
-    /// answer and of the prompt, and the further columns, unless the command line names them.
+    /// Returns the columns that the command line names. The columns of the data source, of the reference answer and of the prompt, and the
+    /// further columns, default to those of the recipe, if there is one.
     fn or_recipe(&self, recipe: Option<&DatasetConfig>) -> ScoreColumns {
         let columns = recipe.map(|data| data.columns.clone()).unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());

@@ -213,7 +213,7 @@ fn with_flag(error: TorchServingError) -> anyhow::Error {
     }
 }
 
-/// Returns the key in an environment variable without spaces around it, and registers it as a secret to redact.
+/// Reads the API key from an environment variable, removes white space around it, and registers it as a secret to redact.
 ///
 /// # Errors
 /// If the variable is not set, empty or blank.

@@ -73,7 +73,7 @@ pub(crate) struct TrainArgs {
     config_name: Option<String>,
 }
 
-/// The form of messages.
+/// The format of progress, warnings and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// Lines of text.
@@ -197,7 +197,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Returns the kind of the fault that `error` becomes.
+/// Returns the kind of fault with which `error` ends the run.
 pub(super) fn fault_kind(error: &anyhow::Error) -> FaultKind {
     // The engine checks its options when it starts. Processes other than the first open the snapshots when they start.
     if error.is::<RecipeError>() || error.is::<RunSnapshotsError>() {
@@ -282,7 +282,7 @@ impl TrainingReport {
     }
 }
 
-/// Trains and records the run. With a `handle`, this is the first worker of several.
+/// Trains and records the run. With a `handle`, the run has several workers, and the calling thread is the first of this process.
 pub(super) fn train(
     recipe: &Recipe,
     session: Session,

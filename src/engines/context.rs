@@ -33,8 +33,8 @@ pub struct EngineContext {
     /// [`load`](rollpacker_stages::rollout::RolloutEngine::load) names, as tensors by their Hugging Face names. Unused with a trainer that
     /// publishes elsewhere.
     pub weights: WeightStore,
-    /// Tokens of the first training prompts, one prompt after the other, for checks of an engine on text that resembles the text of the
-    /// run: at most [`EXAMPLE_TOKENS`](Self::EXAMPLE_TOKENS). Empty for the torch engine and for validation.
+    /// The tokens of the first training prompts, concatenated, at most [`EXAMPLE_TOKENS`](Self::EXAMPLE_TOKENS). An engine can use them
+    /// to check itself on text that resembles the text of the run. Empty for the torch engine and for validation.
     pub example: Vec<i32>,
     /// The device of this worker's models.
     pub device: Device,

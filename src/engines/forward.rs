@@ -14,11 +14,12 @@ const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5
     def add(a, b):\n    return a + b\n";
 /// The maximum number of tokens of the canary.
 const CANARY_TOKENS: usize = 48;
-/// The minimum number of different tokens of the canary's text, which has 30 different characters.
+/// The minimum number of different tokens in the encoded [`CANARY`], which has 30 different characters.
 const MIN_DISTINCT: usize = 12;
 
-/// Returns the tokens of the canary, which servers and the program both score: at most the smaller of `max` and 48, but at least 2. The
-/// tokens encode a fixed text, or are spread over the vocabulary if the tokenizer gives the text too few tokens or too few different ones.
+/// Returns the tokens of the canary, a short text that servers and the program both score. There are at most `max` and at most 48 tokens,
+/// but at least 2. The tokens encode a fixed text. If the tokenizer encodes it with too few tokens or too few different ones, tokens spread
+/// over the vocabulary are returned instead.
 #[must_use]
 pub fn canary_tokens(tokenizer: &Tokenizer, max: usize) -> Vec<i32> {
     let max = max.min(CANARY_TOKENS);

@@ -65,10 +65,10 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
     Ok(TraceFile { steps: selected.len(), responses, without_rollouts })
 }
 
-/// Returns for each step the time at which its clock showed 0, in seconds since 1970.
+/// Returns the time at which the clock of each step showed 0, in seconds since 1970.
 ///
-/// The clock of a resumed run begins anew, and it begins after the previous step was reported. Within a process, all steps use the first
-/// estimate, because the delay between the end of a step and its report varies.
+/// A resumed run starts a new clock, after its previous step was reported. An estimated start before that report therefore belongs to the
+/// same clock. All steps of one clock share its first estimate, because the delay between the end of a step and its report varies.
 fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ReadError> {
     let mut origins: Vec<f64> = Vec::with_capacity(lines.len());
     let mut previous = f64::NEG_INFINITY;

@@ -7,7 +7,7 @@ use rollpacker_stages::train::Metrics;
 use super::recent::StepWindow;
 use super::rule::{Finding, RULES};
 
-/// The state with which a run is judged after each step.
+/// Judges a run after each step while it trains, and returns the finding of each rule at most once.
 #[derive(Debug, Default)]
 pub(crate) struct FindingMonitor {
     window: StepWindow<Metrics>,
@@ -39,7 +39,7 @@ impl FindingMonitor {
 mod tests {
     use super::*;
 
-    /// Returns the steps with findings, from 1, and the metrics of these, in a run of 60 steps.
+    /// Judges a run of 60 steps. Returns the metric of each finding with the step, from 1, in which it was found.
     fn found(metrics: impl Fn(u32) -> Vec<(&'static str, f64)>) -> Vec<(u32, &'static str)> {
         let mut monitor = FindingMonitor::default();
         let step = |step| {

@@ -2,8 +2,8 @@
 //! and is not killed by the kernel later.
 //!
 //! An [`Estimate`] is a sum of [`MemoryPart`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only
-//! counts memory that is allocated for any responses. Longer responses, fragmentation and the program itself are not counted.
-//! Therefore a run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
+//! counts memory that the run allocates even if all responses are short. Fragmentation, the program itself and GPU memory are not counted.
+//! Therefore a run that fits is never rejected, but an accepted run may still be too large.
 
 mod available;
 #[cfg(all(feature = "torch", feature = "cli"))]

@@ -11,7 +11,7 @@ use super::live::{LivePlacement, LiveRun, TrainerThreads};
 use crate::recipe::choice::option_error;
 use crate::recipe::error::RecipeError;
 
-/// A function that returns a policy in its initial state. Its options are already read.
+/// A function that creates a policy in its initial state. It has already read the options of the policy.
 pub(super) type MakePolicy =
     Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 

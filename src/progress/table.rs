@@ -20,21 +20,21 @@ const COLUMNS: [(&str, &str); 9] = [
 const STEP_WIDTH: usize = 6;
 /// The width of each further column in characters, with the space before it.
 const WIDTH: usize = 9;
-/// The number of rows between two heads.
+/// The number of rows after which the header is repeated.
 const ROWS: usize = 20;
 
 /// The state of a table that is being printed.
 #[derive(Debug, Default)]
 pub(super) struct StepTable {
-    /// The number of rows since the last head.
+    /// The number of rows since the last header.
     rows: usize,
-    /// The number of columns in the last head, without the step.
+    /// The number of columns in the last header, without the step.
     columns: usize,
 }
 
 impl StepTable {
-    /// Returns the row of a step for a terminal of `width` characters. The head of the table precedes the first row, and is repeated after
-    /// [`ROWS`] rows and when the number of shown columns changes.
+    /// Returns the row of a step for a terminal of `width` characters. The header of the table precedes the first row. It is repeated after
+    /// [`ROWS`] rows, and when the number of shown columns changes.
     pub(super) fn row(
         &mut self,
         width: usize,

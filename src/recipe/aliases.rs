@@ -81,7 +81,7 @@ fn is_zero(value: &Value) -> bool {
     value.as_float() == Some(0.0) || value.as_integer() == Some(0)
 }
 
-/// Removes all other names of the setting `key` from a table: its aliases and its own name, without `key` itself. `key` may be an alias.
+/// Removes the entries of a table that write the setting `key` under another name. `key` may itself be an alias.
 pub(super) fn remove_other_names(table: &mut Table, aliases: &[Alias], key: &str) {
     let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
     let of_section = || aliases.iter().filter(|one| one.section == section);

@@ -78,7 +78,7 @@ pub(crate) use table::{from_table, override_key, read_table, split_override};
 pub struct Recipe {
     /// The settings from which the other fields were resolved.
     raw: RawRecipe,
-    /// The size of a step, and the limits of lengths.
+    /// The number of prompts of a step, and the maximum lengths of prompts and responses: the section `[data]`.
     pub data: Data,
     /// The training prompts.
     pub train_data: DatasetConfig,

@@ -184,8 +184,8 @@ pub(crate) fn check_scoring(schedule: &dyn Schedule, scoring: Scoring) -> Result
     Ok(())
 }
 
-/// Removes the keys of the schedule `previous` from a section that now names another schedule or the default, so that overriding the name suffices to
-/// change the schedule. Keys that the new schedule also has are kept.
+/// Removes the keys of the schedule `previous` from a section that now names another schedule or the default. Overriding the name thus
+/// suffices to change the schedule. Keys that the new schedule also has are kept.
 ///
 /// Only the keys of built-in schedules are known here. Any other key belongs to `previous` if that schedule is not built in. Otherwise the
 /// key is a mistake, and stays in the section so that it is reported.

@@ -27,8 +27,8 @@ impl Recipe {
         RawRecipe::default().settings()
     }
 
-    /// Returns a value of the settings that another version has recorded, as this version records it: that version may not have redacted
-    /// the same credentials. Returns the value as it is if this version cannot read it.
+    /// Converts a value that another version recorded among its settings to the form in which this version records it. The versions may
+    /// redact different credentials. Returns the value unchanged if this version cannot read it.
     #[cfg(feature = "torch")]
     #[must_use]
     pub(crate) fn recorded_setting(key: &str, recorded: &str) -> String {
@@ -114,7 +114,7 @@ fn redact_value(value: &mut Value, is_secret: bool) {
     }
 }
 
-/// Replaces the secrets of a command. Leaves a list that is not of texts unchanged, which is no command.
+/// Replaces the secrets in the arguments of a command. A list that contains values other than strings is no command and is left unchanged.
 fn redact_command(arguments: &mut [Value]) {
     let texts: Option<Vec<String>> =
         arguments.iter().map(|argument| argument.as_str().map(str::to_owned)).collect();
@@ -225,8 +225,8 @@ const ENTRIES: [(&str, &[&str]); 5] = [
     ("rollout.engine", &["engine_options", "serve", "server_timeout", "servers"]),
 ];
 
-/// Removes a key if its section exists. With the name of a catalog entry, removes the options of the entry, unless the default is the same
-/// entry.
+/// Removes a key if its section exists. If the key names a catalog entry, also removes the options of the entry, unless the default is the
+/// same entry.
 fn unset(table: &mut Table, path: &[&str], key: &str) {
     let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
     let Some(section) = section else { return };
@@ -255,9 +255,11 @@ pub(crate) fn override_key<T: keys::Sections>(
 /// Applies one override, `section.key=value`, to a table.
 ///
 /// A part of the key in quotes may contain dots and equals signs: `reward.routes."a.b"=math`. The value is parsed as TOML and falls back to
-/// a plain string. `null` unsets the key, and with the name of a catalog entry also the options of the entry. Sections that do not exist are created. Overriding `schedule.name` drops the keys of the previous
-/// schedule that the new schedule does not have. Returns an error if the text is not of this form, or if a part of the key before the last
-/// one is not a table.
+/// a plain string. `null` unsets the key. If the key names a catalog entry, `null` also removes the options of the entry. Sections that do
+/// not exist are created. Overriding `schedule.name` drops the keys of the previous schedule that the new schedule does not have.
+///
+/// # Errors
+/// If the text is not of this form, or if a part of the key before the last part is not a table.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = split_override(text).ok_or_else(wrong)?;

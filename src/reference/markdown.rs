@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::{Key, SectionKeys};
 
-/// Returns the keys of each section as a table, then a list of the options of which only the names are known, and a second table of the
-/// other options that depend on a name.
+/// Returns the text of all sections. A section has a table of its keys, a list of the options of which only the names are known, and a
+/// table of the other options that depend on a name.
 pub(crate) fn markdown(sections: &[SectionKeys]) -> String {
     let mut text = String::new();
     for section in sections {

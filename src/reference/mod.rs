@@ -190,7 +190,7 @@ fn format_default(default: &Value) -> String {
     }
 }
 
-/// Returns verl's key with its first sections. The documentation of keys leaves out `actor_rollout_ref`.
+/// Returns the full name of a verl key. The documentation of keys leaves out the section `actor_rollout_ref`.
 fn full_name(key: &str) -> String {
     let is_short = ["actor.", "rollout."].iter().any(|section| key.starts_with(section));
     if is_short { format!("actor_rollout_ref.{key}") } else { key.to_owned() }

@@ -84,7 +84,7 @@ fn split_peers(text: &str) -> (&str, &str) {
     (text[..at].trim_end(), &text[at + 1..text.len() - 1])
 }
 
-/// Returns the name of a framework's key from `verl: `a`; TRL: `b``.
+/// Returns the name of a framework's key from a list such as ``verl: `a`; TRL: `b` ``.
 fn peer_key(peers: &str, framework: &str) -> Option<String> {
     let (_, after) = peers.split_once(&format!("{framework}: `"))?;
     after.split('`').next().map(str::to_owned)

@@ -1,4 +1,4 @@
-//! The records of a run folder, as they are while it is written.
+//! Reads the records of a run folder, also while the run writes them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

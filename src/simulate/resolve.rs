@@ -1,4 +1,4 @@
-//! Resolution of jobs: looks up names, fills in what is left out, and checks everything on which a run could fail at its start.
+//! Resolves jobs: looks up names, fills in defaults, and checks everything on which a run could fail at its start.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -172,8 +172,8 @@ fn collect(job: &Job) -> rollout::Collect {
     }
 }
 
-/// Returns the batches of prompts of a run without end: epoch after epoch, in the order of the rows. The only token id of a prompt is its
-/// row; its `prompt_length` is that of the length model.
+/// Returns an endless sequence of batches of prompts, epoch after epoch, in the order of the rows. The only token id of a prompt is its
+/// row. The length model determines its `prompt_length`.
 fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Batch> + 'static {
     let rows = job.prompts();
     (0..).step_by(PROMPTS_PER_BATCH).map(move |first| {

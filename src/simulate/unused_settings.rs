@@ -104,8 +104,8 @@ impl RawJob {
     ///
     /// A sweep lays `settings` over the job. If a swept value, such as another schedule or placement, gives a setting of the job no effect,
     /// the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the job
-    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. Each dependency is handled in turn, because
-    /// what is dropped decides what the later checks see.
+    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. The order of the checks matters, because a
+    /// dropped setting affects the checks after it.
     ///
     /// # Errors
     /// If the job names a schedule or a placement that does not exist, or if the placement rejects its options.

@@ -24,7 +24,7 @@ use super::log_filter;
 use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
 
-/// Prefixes of the log targets of the crates that perform an export. To export one of their messages would cause further messages.
+/// Prefixes of the log targets of the crates that perform an export. Exporting one of their messages would cause further messages.
 const EXPORT_TARGETS: [&str; 4] = ["hyper", "opentelemetry", "reqwest", "rustls"];
 
 #[derive(Debug)]

@@ -84,8 +84,8 @@ impl TimelineStep {
     }
 }
 
-/// Returns the interval in which a response was scored. It ends at `scored` and lasts for `took`, or shorter if the response `ended` later
-/// than it would begin. It is empty if `scored` is before `ended`.
+/// Returns the interval in which a response was scored. The interval ends at `scored` and lasts for `took`, but does not begin before
+/// `ended`, the time at which the response ended. It is empty if `scored` is before `ended`.
 #[must_use]
 pub fn scoring(ended: Nanos, scored: Nanos, took: Nanos) -> Interval {
     (scored.since(took).max(ended).min(scored), scored)

@@ -31,7 +31,7 @@ pub(super) async fn events(
 struct Changes {
     runs: Shared,
     ticks: Interval,
-    /// The table that was last sent to the page, as JSON; empty before.
+    /// The table that was last sent to the page, as JSON; empty before the first.
     sent: String,
 }
 

@@ -114,7 +114,7 @@ impl Distributions {
     }
 }
 
-/// Calls `read` with each step. Returns the steps that were read, and the errors of the steps that were not.
+/// Calls `read` with each step. Returns the steps that were read, and the errors of all other steps.
 pub(super) fn read_steps(
     steps: &[u64],
     mut read: impl FnMut(u64) -> Result<(), ReadError>,

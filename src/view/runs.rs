@@ -124,7 +124,7 @@ impl Runs {
     }
 }
 
-/// Locks a value, even if a request panicked while it held the lock: the value is then complete up to its last line.
+/// Locks a value, even if a request panicked while it held the lock. The value then has the lines that were read before the panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

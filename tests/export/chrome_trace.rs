@@ -105,7 +105,7 @@ impl Trace {
         self.assert_is_nested();
     }
 
-    /// Asserts that the slices of a track lie in each other or are disjoint, where an outer slice comes first.
+    /// Asserts that any two slices of a track are nested or disjoint, and that an outer slice comes before its inner slices.
     pub(crate) fn assert_is_nested(&self) {
         let mut tracks = BTreeMap::<_, Vec<&Slice>>::new();
         for slice in &self.slices {

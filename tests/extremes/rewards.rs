@@ -138,7 +138,7 @@ fn accepted(
     is_numeric.then(|| EXTREMES.into_iter().filter(is_accepted).collect())
 }
 
-/// The options of `code`, without starting a sandbox.
+/// A reward that has the options of `code` and starts no sandbox.
 #[derive(serde::Deserialize)]
 struct Sandboxed(CodeConfig);
 

@@ -3,7 +3,7 @@
 use super::ends::{read_until, signal};
 use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
-/// A reward that never returns.
+/// Settings of a run whose reward never returns.
 const STUCK: [&str; 3] = [
     "reward.routes={\"*\"=\"slow\"}",
     "reward.options.slow={kind=\"process\",command=[\"sleep\",\"600\"]}",

@@ -82,7 +82,7 @@ impl State {
     }
 }
 
-/// Returns the response, which is between two marker lines of the prompt.
+/// Returns the verdict on the response in a request, as an answer of the API.
 fn answer(request: &Value) -> Value {
     assert_eq!(request["model"], "judge");
     let prompt = request["messages"][0]["content"].as_str().expect("a text");
@@ -91,6 +91,7 @@ fn answer(request: &Value) -> Value {
     json!({"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": verdict_line}}]})
 }
 
+/// Returns the judged response, which is between the first and the last line of the prompt.
 fn judged_response(prompt: &str) -> &str {
     let inner = prompt.split_once('\n').and_then(|(_, rest)| rest.rsplit_once('\n'));
     inner.expect("a response between two lines").0

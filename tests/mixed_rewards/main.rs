@@ -62,7 +62,7 @@ device = "cpu"
 default_local_dir = "run"
 "#;
 
-/// Returns the rows of a domain. The vocabulary has digits and few other characters, and its output is random.
+/// Returns the rows of a domain. The vocabulary of the model has digits and few other characters, and the output of the model is random.
 fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> {
     (0..count).map(move |row| {
         json!({

@@ -1,5 +1,5 @@
-//! Faults of a server in the middle of a run. In each test, every prompt is trained once, no response is lost, and the metrics report the
-//! fault.
+//! Tests of faults of a server in the middle of a run. In each test, every prompt is trained once, no response is lost, and the metrics
+//! report the fault.
 
 use super::outcome::Outcome;
 use super::proxy::{Fault, Gate, LOAD, MODELS, SCORE, Sent, TOKENS};

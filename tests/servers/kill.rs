@@ -1,4 +1,4 @@
-//! The trainer is killed in the middle of a delivery of weights.
+//! Tests of a trainer that is killed while it delivers weights.
 
 use super::proxy::{Fault, Gate, LOAD};
 use super::server_pair::{STEPS, ServerPair};

@@ -1,5 +1,5 @@
-//! `rollpacker train` with the engines `vllm` and `sglang`. The servers are `rollpacker serve` processes, behind a proxy that injects
-//! faults.
+//! Tests of `rollpacker train` with the engines `vllm` and `sglang`. The servers are `rollpacker serve` processes, behind a proxy that
+//! injects faults.
 //!
 //! The engine alone is tested in `stages/servers`, against a small server of the test.
 #![cfg(all(feature = "servers", feature = "torch"))]

@@ -1,4 +1,4 @@
-//! Recipes with servers that are not there.
+//! Tests of recipes that name servers that do not exist.
 
 use super::workspace::{ProcessEnd, RECIPE, TestWorkspace};
 

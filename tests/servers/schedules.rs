@@ -1,4 +1,4 @@
-//! Training through two servers under each kind of schedule, beside the same recipe with the torch engine in process.
+//! Tests of training through two servers under each kind of schedule, compared with the same recipe with the torch engine in process.
 //!
 //! Responses differ, because servers sample with other random numbers. So does the order in which responses end, by which all schedules but
 //! `sync` choose the prompts of a step. The prompts of the epoch and the sizes of all steps are the same.

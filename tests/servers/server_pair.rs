@@ -97,11 +97,11 @@ impl ServerPair {
     }
 }
 
-/// A running trainer. It is killed with the value.
+/// A running trainer. Dropping the value kills it.
 pub(crate) struct Run(Option<Child>);
 
 impl Run {
-    /// Waits for something that happens while the trainer runs.
+    /// Waits until `is_done` returns `true`. Panics if the trainer ends before.
     pub(crate) fn wait_until(&mut self, is_done: impl Fn() -> bool) {
         wait_until("the trainer got there", || {
             let child = self.0.as_mut().unwrap();

@@ -1,4 +1,4 @@
-//! Servers that report success for a load and keep their weights.
+//! Tests of servers that report success for a load but keep their old weights.
 
 use super::proxy::{Fault, Gate, LOAD, SCORE};
 use super::server_pair::ServerPair;
@@ -9,7 +9,7 @@ const INEFFECTIVE_LOAD: Fault = Fault::Answer {
     body: r#"{"results": [null]}"#,
 };
 
-/// The end of a test after which every load is a lie.
+/// A number of faults that no test uses up.
 const ALWAYS: usize = 1000;
 
 #[test]

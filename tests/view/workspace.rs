@@ -47,7 +47,7 @@ impl TestWorkspace {
         file.expect("open").write_all(text.as_bytes()).expect("written");
     }
 
-    /// Writes a run without an end. Its metrics come last, because they make the folder one of a run.
+    /// Writes the folder of a run that has not ended. The metrics are written last, because a folder with metrics counts as a run.
     pub(crate) fn run(&self, name: &str, steps: u64) {
         let folder = self.path(name);
         fs::create_dir_all(folder.join("rollouts")).expect("made");
@@ -151,7 +151,7 @@ fn write_rollouts(folder: &Path, step: u64) {
     write(&folder.join(format!("rollouts/step_{step:05}.parquet")), &columns);
 }
 
-/// Writes the columns, and those that are left as nulls.
+/// Writes the given columns, and all other columns as nulls.
 fn write(path: &Path, columns: &BTreeMap<&str, ArrayRef>) {
     let own = [
         Field::new("step", DataType::UInt64, false),

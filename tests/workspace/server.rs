@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::{ProcessEnd, TestWorkspace};
 
-/// A server that may not listen yet. It is killed with the value.
+/// A server that may not listen yet. Dropping the value kills it.
 pub(crate) struct StartingServer(Option<Child>);
 
-/// A running server. It is killed with the value.
+/// A running server. Dropping the value kills it.
 pub(crate) struct Server {
     process: StartingServer,
     pub(crate) address: SocketAddr,

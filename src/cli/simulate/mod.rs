@@ -293,7 +293,7 @@ impl SimulateArgs {
     }
 }
 
-/// Adds the option that names a file to an error about the file.
+/// Returns a function that adds the option `flag` to the message of an error about the file that the option names.
 fn with_flag(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
     move |error| anyhow!("{flag} {error}")
 }

@@ -1,4 +1,4 @@
-//! The section `[algorithm.rollout_correction]`.
+//! Tests of the section `[algorithm.rollout_correction]`.
 
 use expect_test::{Expect, expect};
 use rollpacker_stages::train::config::{

@@ -1,4 +1,4 @@
-//! An override as Hydra writes it.
+//! Parses overrides in Hydra's syntax.
 
 use std::collections::BTreeSet;
 

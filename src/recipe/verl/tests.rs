@@ -35,7 +35,7 @@ fn refused(file: &str, overrides: &[&str]) -> String {
     read.expect_err("refused").to_string()
 }
 
-/// A key that only verl has.
+/// An override whose key only verl has.
 const VERL: &str = "actor_rollout_ref.rollout.n=8";
 
 #[test]

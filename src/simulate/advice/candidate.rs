@@ -3,14 +3,15 @@
 use super::super::interval::SpeedupInterval;
 use super::super::summary::Summary;
 
-/// A configuration of a job, considered as the choice.
+/// A configuration of a job, considered as the choice. If a trace only bounds the correlation of the lengths of responses to the same
+/// prompt, the configuration is simulated at both ends of that interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     /// The index among all configurations.
     pub(super) index: usize,
-    /// The summary at the lower end of the correlation, or the only summary.
+    /// The summary at the lower end of the interval of correlations, or the only summary.
     pub(super) summary: &'a Summary,
-    /// The summary at the upper end of the correlation; `None` unless the trace only determines an interval.
+    /// The summary at the upper end of the interval; `None` unless the trace only bounds the correlation.
     pub(super) upper: Option<&'a Summary>,
     /// `true` if this is the plain `sync` of its job, to which all speed-ups are relative. Other configurations may be as fast.
     pub(super) is_sync: bool,

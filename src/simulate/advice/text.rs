@@ -150,7 +150,7 @@ fn changes(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> Option<S
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// States the bounds of a choice, and which errors the intervals include.
+/// States the conditions that a choice must meet, and the errors that the intervals include.
 fn bounds(decision: &Decision<'_>) -> String {
     let seeds = decision.candidates.iter().map(|one| one.summary.seeds).min().unwrap_or(0);
     let spread = match seeds {

@@ -53,7 +53,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     )]
 }
 
-/// Plans the baseline and RolloutPipe.
+/// Plans the jobs of the baseline and of RolloutPipe.
 fn pair(plan: &mut Plan, (cap, training_gpus): (u32, u32)) -> Pair {
     let size = [
         format!("data.max_response_length={cap}"),

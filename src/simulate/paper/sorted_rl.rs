@@ -1,7 +1,7 @@
 //! SortedRL: the bubble ratio of the engine, and tokens per second of rollout; 512 samples on 128 slots, at most 8k tokens.
 //!
 //! The baseline generates four batches of 128 one after the other. SortedRL loads all 512 and harvests four times. Its model and engine are
-//! not stated; one instance of the shipped job represents them. In the experiment, a prompt has the length that it has in the baseline,
+//! not stated; one instance of the shipped job represents them. In the experiment, the response to a prompt is as long as in the baseline,
 //! also when it is generated again. If the last responses of a load must end before the next load begins, more than 5.8 % of 128 slots
 //! remain idle unless all responses have the same length. The paper's on-policy value is therefore out of reach of this simulation.
 

@@ -29,7 +29,7 @@ type Span = (u64, u64);
 struct Log {
     /// The intervals in which the trainer computed, each with its number of devices.
     training: Vec<(Span, u32)>,
-    /// The number of devices of an instance, by the time from which it holds.
+    /// The number of devices of an instance, by the time in nanoseconds from which it applies.
     tensor_parallel: BTreeMap<u64, u32>,
 }
 

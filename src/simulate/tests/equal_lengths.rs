@@ -2,7 +2,7 @@
 
 use super::{job, owned, step_seconds};
 
-/// All prompts have the same length, as have all responses, and all tasks are scored in the same time.
+/// A job in which all prompts have the same length, all responses have the same length, and all tasks are scored in the same time.
 const BASE: &str = r#"
 [cluster]
 gpus = 8
@@ -47,7 +47,7 @@ fn seconds(schedule: &[&str]) -> f64 {
     step_seconds(&job(BASE, &owned(&[schedule, &STAGES].concat())))
 }
 
-/// Returns the time of a step over that of `sync`.
+/// Returns the time of a step divided by the time of a step of `sync`.
 fn ratio(schedule: &[&str]) -> f64 {
     seconds(schedule) / seconds(&["schedule.name=sync"])
 }

@@ -4,7 +4,7 @@ use super::{job, owned};
 use crate::simulate::outcome::RunOutcome;
 use crate::simulate::run;
 
-/// Responses to a prompt have similar lengths, and a tenth of the responses of a round runs at a time.
+/// A job in which the responses to a prompt have similar lengths, and a tenth of the responses of a round runs at a time.
 const BASE: &str = r#"
 [cluster]
 gpus = 2

@@ -316,7 +316,7 @@ fn integers_of_any_length() {
     check(&fenced("def f(n): return 10 ** n + 1"), &truth, (0.0, "failed"));
 }
 
-/// As in LeetCodeDataset.
+/// The form of LeetCodeDataset: the entry point is a method.
 #[test]
 fn the_entry_point_may_be_a_method() {
     let truth = serde_json::json!({

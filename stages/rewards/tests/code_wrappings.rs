@@ -74,7 +74,7 @@ fn fenced(info: &str, code: &str) -> String {
     format!("```{info}\n{code}```\n")
 }
 
-/// Returns the text with `prefix` before each line, trimmed before blank ones.
+/// Returns the text with `prefix` before each line. Before a blank line, the end of the prefix is trimmed.
 fn prefixed(prefix: &str, text: &str) -> String {
     let mut found = String::new();
     for line in text.lines() {

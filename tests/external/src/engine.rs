@@ -11,11 +11,11 @@ use serde::Deserialize;
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixOptions {
-    /// Number of tokens by which a response is longer than that of the sample before it.
+    /// Number of tokens by which a response is longer than the response of the previous sample.
     longer: u32,
 }
 
-/// The engine. Sample `i` of a prompt has the first `(i + 1) * longer` tokens of the prompt.
+/// An engine whose sample `i` of a prompt has the first `(i + 1) * longer` tokens of the prompt.
 pub struct Prefix {
     longer: u32,
     context: EngineContext,

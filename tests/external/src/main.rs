@@ -9,7 +9,7 @@ use rollpacker::App;
 use rollpacker::prelude::*;
 use rollpacker::stages::catalog::NoOptions;
 
-/// The share of digits among the characters of a response.
+/// A reward: the share of digits among the characters of a response.
 struct Digits;
 
 impl Reward for Digits {

@@ -1,9 +1,9 @@
-//! A schedule that trains on the prompts that complete first, and takes the others into the next round.
+//! A schedule that is defined outside of the library.
 
 use rollpacker::operators::schedule::round_policy::*;
 use serde::{Deserialize, Serialize};
 
-/// The options. The command line sets all but `extra` from other sections of the recipe.
+/// The options of [`First`]. The command line sets all but `extra` from other sections of the recipe.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
@@ -14,7 +14,7 @@ pub struct Options {
     extra: usize,
 }
 
-/// The schedule.
+/// A schedule that trains on the prompts that complete first, and takes the others into the next round.
 #[derive(Deserialize, Serialize)]
 pub struct First {
     options: Options,

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// A fault of a call.
 #[derive(Clone)]
 pub(crate) enum Fault {
-    /// From this call on, the server sends no byte any more, also for other calls.
+    /// From this call on, the server sends no more bytes for any call.
     Unresponsive,
     /// The server is killed. If it streams, it sends this many events before.
     Crash(usize),
@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     Answer { status: &'static str, header: &'static str, body: &'static str },
     /// The function changes the body of the answer.
     Body(fn(&str) -> String),
-    /// The function changes the data of an event, of which it also receives the number.
+    /// The function changes the data of each event. It receives the number of the event and its data.
     Events(fn(usize, &str) -> Sent),
     /// The call is forwarded when the gate opens.
     HeldRequest(Gate),

@@ -104,7 +104,7 @@ pub(super) fn respond(
     write!(client, "HTTP/1.1 {status}\r\n{header}{end}\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// Sends the head of an answer in chunks.
+/// Sends the head of an answer whose body follows in chunks.
 pub(super) fn respond_in_chunks(client: &mut TcpStream) -> io::Result<()> {
     let headers = "content-type: text/event-stream\r\nconnection: close";
     write!(client, "HTTP/1.1 200 OK\r\n{headers}\r\ntransfer-encoding: chunked\r\n\r\n")

@@ -27,7 +27,7 @@ pub(crate) const LOAD: &str = "/collective_rpc";
 /// The calls for the name of the model.
 pub(crate) const MODELS: &str = "/v1/models";
 
-/// A server behind a proxy. Both end with the value.
+/// A server behind a proxy. Dropping the value stops both.
 pub(crate) struct Proxy {
     state: Arc<State>,
     listener: Mutex<Option<JoinHandle<()>>>,

@@ -18,9 +18,10 @@ pub(crate) enum KeyMapping {
     NotNegative(&'static str),
     /// Translates to the key with this name. `null` is left out, with the reason as a note.
     NotNull(&'static str, &'static str),
-    /// The inner translation applies if the condition holds, and to `null`. Otherwise the key has no effect in verl and is left out.
+    /// Applies the inner translation if the condition holds or the value is `null`. Otherwise the key has no effect in verl and is left
+    /// out.
     If(Condition, &'static KeyMapping),
-    /// The first translation applies if the condition holds, and the second translation otherwise.
+    /// Applies the first translation if the condition holds, and the second translation otherwise.
     Switch(Condition, &'static KeyMapping, &'static KeyMapping),
     /// The maximum number of tokens of a prompt with its response. The key is ignored if its value is at least the sum of the prompt limit
     /// and the response limit, and rejected otherwise.

@@ -1,4 +1,4 @@
-//! Reward functions of verl, and its penalty for overlong responses.
+//! Tests of the translation of verl's reward functions and of its penalty for overlong responses.
 
 use toml::Table;
 

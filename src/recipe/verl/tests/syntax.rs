@@ -1,4 +1,4 @@
-//! Overrides as Hydra writes them.
+//! Tests of overrides in Hydra's syntax.
 
 use super::{VERL, overrides, refused};
 

@@ -8,7 +8,8 @@ use super::*;
 use crate::test_server::{Reply, Request, Server};
 use crate::{AnyReward, Guard, Registry};
 
-/// A chat model that returns the answer of its script for the seed, the last answer for all further seeds, and records its questions.
+/// A chat model with a script of answers. The seed is the index of the answer; larger seeds get the last answer. Records the messages of
+/// each request.
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,

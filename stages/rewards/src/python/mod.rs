@@ -108,8 +108,8 @@ impl PythonReward {
     /// Loads the file in a process to check it, and blocks the calling thread meanwhile.
     ///
     /// # Errors
-    /// If an option is out of range or the file does not exist. If the interpreter cannot be started, the file cannot be loaded, or the
-    /// function is missing or takes other arguments. If `conversational` is set for a function in verl's form.
+    /// If an option is out of range, the file does not exist, the interpreter cannot be started, the file cannot be loaded, the function is
+    /// missing or takes other arguments, or `conversational` is set for a function in verl's form.
     pub fn new(options: PythonOptions) -> Result<Self, CatalogError> {
         let file = options.file.display();
         check_file(&options.file)?;

@@ -25,8 +25,8 @@ use hierarchy::{Controller, PREFIX, Version, hierarchies};
 
 /// The reserve in bytes for kernel and interpreter: page tables, sockets, pages that a fork copies.
 const SLACK_BYTES: u64 = 32 << 20;
-/// The number of processes that a slot's limit allows in addition to `processes` of the configuration, for the checker and for the run
-/// each.
+/// The number of processes that the limit of a slot allows in addition to `processes` of the configuration, for each of the checker and the
+/// run.
 const EXTRA_PROCESSES: u64 = 2;
 /// The period in microseconds over which processor time is limited. It is the kernel's default for new groups.
 const PERIOD_US: u64 = 100_000;

@@ -49,10 +49,10 @@ impl<'a> Piece<'a> {
 
 /// Returns the program that the pieces make up, or `None` if none of them may be a program.
 ///
-/// The main piece is chosen first. For tests that use names, it is the best piece that defines one of them or, if the prompt has the
-/// beginning of the function, that is its body. For a program to run, it is the best piece that reads its input and does more than define
-/// names. If there is none, the main piece is the best one that may be a program at all. The best piece is the last one of the highest
-/// rank, since a correction follows its draft.
+/// The main piece is chosen first. For tests that use names, it is the best piece that defines one of them. If there is none and the prompt
+/// has the beginning of the function, it is the best piece that is the body of a function. For a program to run, it is the best piece that
+/// reads its input and does more than define names. Otherwise, the main piece is the best one that may be a program at all. The best piece
+/// is the last one of the highest rank, since a correction follows its draft.
 ///
 /// The pieces that define the names that the main piece uses, and the other wanted names, are then added. Nothing is added to the body of a
 /// function.

@@ -1,4 +1,4 @@
-//! Functions that fail, end their process, hang or flood their output.
+//! Tests of functions that fail, end their process, hang or flood their output.
 
 use super::*;
 

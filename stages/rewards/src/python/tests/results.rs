@@ -1,4 +1,4 @@
-//! Results of functions: values that are scores, and values that are not.
+//! Tests of the results of functions: values that are scores, and values that are not.
 
 use super::*;
 

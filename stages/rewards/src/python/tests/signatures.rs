@@ -1,4 +1,4 @@
-//! Signatures of functions, and errors of functions that have none of them.
+//! Tests of the signatures of functions, and of the errors for functions that have none of them.
 
 use rollpacker_stages::testkit::{RewardWorld, check_reward};
 
