@@ -75,8 +75,8 @@ impl Address {
     /// connecting takes at most 10 s.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also if there is no usable key: `api_key_env` is
-    /// no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
+    /// Returns an error if the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also if there is no usable key:
+    /// `api_key_env` is no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,

@@ -42,7 +42,7 @@ pub struct TrainerWorld<'a> {
 /// Returns the first rule that does not hold.
 ///
 /// # Panics
-/// If the world has fewer than two groups.
+/// Panics if the world has fewer than two groups.
 pub fn check_trainer<T: Trainer>(
     mut start: impl FnMut() -> T,
     world: &TrainerWorld<'_>,

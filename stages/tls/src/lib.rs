@@ -18,7 +18,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 /// ```
 ///
 /// # Errors
-/// If the machine has no certificates.
+/// Returns an error if the machine has no certificates.
 pub fn client() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
