@@ -198,7 +198,7 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Returns an error if a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Ends a pause, also one that has not begun yet. The future is ready when all instances have resumed.
+    /// Ends a pause, even one that has not begun yet. The future is ready when all instances have resumed.
     ///
     /// # Errors
     /// Returns an error if the engine has stopped.

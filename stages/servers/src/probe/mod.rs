@@ -59,19 +59,19 @@ pub trait ReferenceModel: PublishedWeights {
     /// tokens before it.
     ///
     /// # Errors
-    /// Returns an error if the forward pass fails, returns the cause.
+    /// Returns the cause if the forward pass fails.
     fn best_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Returns the log-probability, in nats, of every token of the vocabulary as the next token after `tokens`.
     ///
     /// # Errors
-    /// Returns an error if the forward pass fails, returns the cause.
+    /// Returns the cause if the forward pass fails.
     fn next_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Adds normal noise to all weights. The standard deviation is `strength` times the root mean square of the tensor.
     ///
     /// # Errors
-    /// Returns an error if the tensors cannot be changed, returns the cause.
+    /// Returns the cause if the tensors cannot be changed.
     fn perturb(&mut self, strength: f64) -> Result<(), String>;
 }
 
