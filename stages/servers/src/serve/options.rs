@@ -206,7 +206,8 @@ impl TextOptions {
     }
 }
 
-/// Returns `None` if a request does not stream, or else whether its stream ends with an event that has the numbers of tokens.
+/// Returns `None` if a request does not stream. Otherwise returns `Some(true)` if its stream ends with an event that has the numbers of
+/// tokens, and `Some(false)` if not. Returns an error if the request has `stream_options` but does not stream.
 pub(super) fn stream_usage(
     stream: Option<bool>,
     options: Option<StreamOptions>,
