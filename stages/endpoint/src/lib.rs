@@ -74,9 +74,9 @@ impl Address {
     /// environment variable `api_key_env`, if given. The secrets are [registered](Secrets::register). Redirects are not followed, and
     /// connecting takes at most 10 s.
     ///
-    /// # Errors Returns an error if the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also returns an error
-    /// if there is no usable key: `api_key_env` is no valid name of a variable, the variable is not set, or the key cannot be sent in a
-    /// header.
+    /// # Errors
+    /// Returns an error if the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also returns an error if there
+    /// is no usable key: `api_key_env` is no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,

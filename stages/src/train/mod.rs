@@ -320,9 +320,9 @@ pub trait Trainer: Send {
     /// Returns the policies that are published again under their versions: the oldest first, the current policy last. There is at least the
     /// current policy. With staleness, the engines of the next steps may request any of them.
     ///
-    /// # Errors Returns an error if the file cannot be read or belongs to another model or algorithm; the error names the file and the
-    /// tensor. Also returns an error if the trainer does not support loading a state, which is the default. After an error, nothing is
-    /// overwritten.
+    /// # Errors
+    /// Returns an error if the file cannot be read or belongs to another model or algorithm; the error names the file and the tensor. Also
+    /// returns an error if the trainer does not support loading a state, which is the default. After an error, nothing is overwritten.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

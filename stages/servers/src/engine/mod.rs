@@ -76,8 +76,9 @@ impl ServersEngine {
     /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Waits
     /// for the first server to answer, for at most the server timeout. Other servers may join later.
     ///
-    /// # Errors Returns an error if the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights
-    /// cannot be used. Also returns an error if a server lacks what training needs, no server answers in time, or a thread cannot start.
+    /// # Errors
+    /// Returns an error if the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot
+    /// be used. Also returns an error if a server lacks what training needs, no server answers in time, or a thread cannot start.
     pub fn start(
         config: ServersConfig,
         source: Box<dyn WeightSource>,

@@ -139,9 +139,9 @@ impl Options {
 
     /// Returns the sampling options for a prompt.
     ///
-    /// # Errors Returns an error if the prompt is empty, or a token of the prompt or a stop token is outside of the vocabulary. Also
-    /// returns an error if the prompt and its response do not fit into the context, or `min_tokens` exceeds the maximum length of the
-    /// response.
+    /// # Errors
+    /// Returns an error if the prompt is empty, or a token of the prompt or a stop token is outside of the vocabulary. Also returns an
+    /// error if the prompt and its response do not fit into the context, or `min_tokens` exceeds the maximum length of the response.
     pub(super) fn sampling_for_prompt(
         &self,
         prompt: &[i32],

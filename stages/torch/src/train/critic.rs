@@ -49,8 +49,9 @@ impl ValueModel {
     /// Loads a model from the folder of a critic that a trainer saved, or from the folder of a decoder. If the folder has no
     /// `value_head.safetensors`, the initial prediction is 0.
     ///
-    /// # Errors Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, does not consist of
-    /// `weight` and `bias`, or has a tensor whose shape does not match the head.
+    /// # Errors
+    /// Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, does not consist of `weight`
+    /// and `bias`, or has a tensor whose shape does not match the head.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);
