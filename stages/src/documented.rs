@@ -46,7 +46,7 @@ impl Field {
 /// Returns the names of `N` fields.
 ///
 /// # Panics
-/// If the number of fields differs from `N`.
+/// Panics if the number of fields differs from `N`.
 #[must_use]
 pub const fn names<const N: usize>(fields: &[Field]) -> [&'static str; N] {
     assert!(fields.len() == N, "there must be a name for each field");

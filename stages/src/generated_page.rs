@@ -2,7 +2,8 @@
 
 const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
 
-/// Asserts that the page at `path` has these tables, or writes them into it if `UPDATE_EXPECT` is set. `command` runs the test.
+/// Asserts that the page at `path` has these tables, or writes them into it if `UPDATE_EXPECT` is set. `command` is the command that runs
+/// the test, for the message of a failure.
 pub(crate) fn assert_tables(path: &str, tables: &str, command: &str) {
     let page = std::fs::read_to_string(path).expect("the page is there");
     let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));

@@ -255,7 +255,7 @@ fn secret_of<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
     named_value(argument).or(follows.map(|_| argument))
 }
 
-/// Returns what follows the `=` or `:` after the first name of a secret.
+/// Returns the text after the `=` or `:` that follows the first name of a secret; `None` if there is no such text.
 fn named_value(argument: &str) -> Option<&str> {
     // The value of a flag may have several words. A script that begins with an assignment has other words after its value.
     if argument.contains(' ') && !argument.starts_with('-') {
@@ -355,8 +355,9 @@ fn redact_urls(text: &str, redact_query: impl Fn(&str) -> String) -> Cow<'_, str
     kept.into()
 }
 
-/// Returns the length of the user information in a URL, which begins after the scheme; 0 if it has none. What stands before an `@` in a path
-/// is user information if the host would have a port that is not a number, as after a password with `/`, `?` or `#`.
+/// Returns the length of the user information in a URL, which begins after the scheme; 0 if it has none. If the host seems to have a port
+/// that is not a number, as when a password contains `/`, `?` or `#`, everything before the last `@` is user information, even if the `@`
+/// is in the path.
 fn user_information(url: &str) -> usize {
     let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
     let port = authority.rsplit_once(':').filter(|_| !authority.starts_with('['));

@@ -195,13 +195,13 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Pauses the engine. The future is ready when the pause has begun on all instances.
     ///
     /// # Errors
-    /// If a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.
+    /// Returns an error if a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Ends a pause, also one that has not begun yet. The future is ready when all instances have resumed.
+    /// Ends a pause, even one that has not begun yet. The future is ready when all instances have resumed.
     ///
     /// # Errors
-    /// If the engine has stopped.
+    /// Returns an error if the engine has stopped.
     fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Returns `true` while all instances are paused.
@@ -211,14 +211,14 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// instance samples with the new weights.
     ///
     /// # Errors
-    /// If the weights cannot be loaded, in which case the old weights stay in use, or the engine has stopped.
+    /// Returns an error if the weights cannot be loaded, in which case the old weights stay in use, or the engine has stopped.
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Sets the label of the weights, which later tokens carry. The engine does not check the label against the weights. The future is
     /// ready when every instance uses the label.
     ///
     /// # Errors
-    /// If the engine has stopped.
+    /// Returns an error if the engine has stopped.
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Returns the label of the weights: the label that was set last, or the label with which the engine was started.

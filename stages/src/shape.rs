@@ -20,7 +20,7 @@ pub enum Shape {
     Named(&'static str),
     /// One of several names.
     Choice(&'static [&'static str]),
-    /// Several types, in the words of the error for other values.
+    /// Several types, as the error for other values describes them.
     Several(String),
 }
 
@@ -165,7 +165,8 @@ macro_rules! named {
 impl<'de> Deserializer<'de> for Probe<'_> {
     type Error = Error;
 
-    /// A type that accepts several types of values requests any value. It gets a unit, which it rejects with an error that names its types.
+    /// Passes a unit to a type that requests any value. A type that accepts several types of values rejects the unit with an error that
+    /// names these types.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_unit()
     }

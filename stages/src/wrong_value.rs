@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_path_to_error::Segment;
 
-/// Returns a message of serde in the form that recipe errors have: what was expected, without names of Rust types, and then what was found.
-/// Returns the first line of other messages as it is.
+/// Converts an error message of serde to the form of recipe errors: the expected value, without names of Rust types, and then the value
+/// found. Returns the first line of other messages unchanged.
 ///
 /// ```
 /// use rollpacker_stages::wrong_value::reason;
@@ -96,7 +96,7 @@ fn wrong_name(rest: &str) -> Option<String> {
 /// The prefix with which errors of serde name an internally tagged enum.
 pub(crate) const TAGGED_ENUM: &str = "internally tagged enum ";
 
-/// Returns the words of recipes for a type that serde expects.
+/// Returns the name that recipe errors use for a type that serde expects.
 fn describe_type(expected: &str) -> Cow<'_, str> {
     let lists = ["a tuple of size ", "an array of length "];
     if let Some(length) = lists.iter().find_map(|list| expected.strip_prefix(list)) {

@@ -35,7 +35,7 @@ const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 pub struct Address {
     /// The HTTP client, which holds the connections.
     pub client: Client,
-    /// The URL as it was given.
+    /// The URL, with its credentials. Error messages use [`display_url`](Self::display_url) instead.
     pub url: Url,
     /// The API key and the credentials of the URL.
     pub secrets: Secrets,
@@ -61,7 +61,7 @@ pub enum AddressError {
         /// The cause.
         reason: String,
     },
-    /// The name of the environment variable for the API key is invalid, the variable is not set, or its value cannot be sent in a header.
+    /// The name of the environment variable for the API key is invalid, the variable is not set, or its value is not a usable key.
     #[error("{0}")]
     Key(String),
     /// The HTTP client cannot start.
@@ -70,13 +70,16 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates a client of the server at `url`. `limit` sets options of the client, such as timeouts. The API key is the value of the
-    /// environment variable `api_key_env`, if given. The secrets are [registered](Secrets::register). Redirects are not followed, and
-    /// connecting takes at most 10 s.
+    /// Creates an HTTP client of the server at `url`. The function `limit` sets options of the client, such as timeouts. The client does
+    /// not follow redirects, and gives up connecting after 10 s.
+    ///
+    /// The API key is the value of the environment variable `api_key_env`; with `None`, no key is sent. The key and the credentials of the
+    /// URL are [registered](Secrets::register) as secrets.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also if there is no usable key: `api_key_env` is
-    /// no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
+    /// Returns an error if the URL is invalid or has redacted credentials, or the HTTP client cannot start. Also returns an error if there
+    /// is no usable key: `api_key_env` is not a valid name of a variable, or the variable is not set, is empty, is not valid UTF-8, or has
+    /// characters that a header cannot contain.
     pub fn new(
         url: &str,
         api_key_env: Option<&str>,
@@ -149,7 +152,7 @@ fn encoded_user_info(client: &Client, url: &Url) -> String {
     value.unwrap_or_default()
 }
 
-/// Returns an error and its causes in one line.
+/// Returns the messages of an error and of its causes, separated by `: `.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -12,11 +12,11 @@ const GENERATION: &str = "generation_config.json";
 /// A family of decoder-only transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Biases on the query, key and value projections.
+    /// The Qwen2 family, which includes Qwen2.5. It has biases on the query, key and value projections.
     Qwen2,
-    /// RMS norms on every query and key head.
+    /// The Qwen3 family. It has an RMS norm on every query and key head.
     Qwen3,
-    /// No norms on the heads, and by default no biases.
+    /// The Llama family. It has no norms on the heads and, by default, no biases.
     Llama,
 }
 
@@ -261,7 +261,8 @@ pub fn generation_settings(folder: &Path) -> Result<Map<String, Value>, ModelErr
     if path.exists() { Object::read(&path).map(Object::into_map) } else { Ok(Map::new()) }
 }
 
-/// Adds to `generation_config.json` in a folder those of `settings` that the file lacks.
+/// Adds those of the `settings` that `generation_config.json` in a folder lacks. Creates the file if it is missing. Without settings,
+/// nothing is written.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written, or is not a JSON object.

@@ -10,7 +10,7 @@ use super::ModelError;
 /// The maximum size of a configuration, tokenizer or template file, in bytes. Tokenizers of published models have up to 40 MB.
 pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
-/// A JSON object of a file, or an object nested in it.
+/// The JSON object that a file contains, or an object nested in it.
 pub struct Object {
     path: PathBuf,
     prefix: String,

@@ -34,8 +34,11 @@ pub fn is_redundant(config: &ModelConfig, name: &str) -> bool {
         || name.ends_with(".rotary_emb.inv_freq")
 }
 
-/// Returns an error if `missing` or `extra` is not empty. `missing` has the names of the model's tensors that were not found, and `extra`
-/// has the names of tensors that the model does not have. `origin` names the folder or file in the error.
+/// Rejects tensors that are `missing`, which the model has but which were not found, or `extra`, which the model does not have. `origin`
+/// names the folder or file in the error.
+///
+/// # Errors
+/// Returns an error if `missing` or `extra` is not empty. If both have names, the error lists the missing tensors only.
 pub fn refuse_unexpected(
     origin: &str,
     missing: Vec<String>,
@@ -50,7 +53,10 @@ pub fn refuse_unexpected(
     Ok(())
 }
 
-/// Returns an error if the shape `found` of the tensor `name` differs from the shape `expected`. `origin` names the file in the error.
+/// Checks the shape of the tensor `name`. `origin` names the file in the error.
+///
+/// # Errors
+/// Returns an error if the shape `found` differs from the shape `expected`.
 pub fn check_shape(
     origin: &str,
     name: &str,

@@ -55,7 +55,7 @@ pub trait Stored {
     /// Returns an error if a file cannot have values of this type.
     fn dtype(&self) -> io::Result<Dtype>;
 
-    /// Returns the dimensions, outermost first; none for a single number.
+    /// Returns the dimensions, outermost first; empty for a single number.
     fn shape(&self) -> Vec<usize>;
 
     /// Returns the values, little-endian and row-major.
@@ -87,7 +87,7 @@ pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), Mode
     write_tensors(path, tensors).map_err(ModelError::write(path))
 }
 
-/// Writes a file as [`write()`] does.
+/// Writes a file as [`write()`] does, but returns an [`io::Error`], which does not name the file.
 ///
 /// # Errors
 /// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.
@@ -161,7 +161,10 @@ impl TensorFile {
         self.metadata.offset_keys().into_iter().collect()
     }
 
-    /// Returns an error unless the file has exactly the tensors `expected`.
+    /// Checks that the file has exactly the tensors `expected`.
+    ///
+    /// # Errors
+    /// Returns an error if one of these tensors is missing, or the file has any other tensor.
     pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
         let found = self.names();
         let origin = self.path.display().to_string();
@@ -169,7 +172,10 @@ impl TensorFile {
         refuse_unexpected(&origin, without(expected, &found), without(&found, expected))
     }
 
-    /// Returns the header entry of a tensor, or an error if the tensor is missing or has a different type or shape.
+    /// Returns the header entry of the tensor `name`.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is missing or has another type or shape.
     pub fn check(
         &self,
         name: &str,

@@ -20,9 +20,9 @@ pub struct TextStream {
     skip_special: bool,
     /// The tokens of the window.
     ids: Vec<i32>,
-    /// The length, in bytes, of the text of the window that was returned.
+    /// The number of bytes of the window's text that have been returned.
     returned: usize,
-    /// The number of tokens of the window after which its text was complete the last time.
+    /// The number of tokens at the beginning of the window up to which its text was last complete.
     complete: usize,
 }
 
@@ -79,7 +79,7 @@ impl TextStream {
         Ok(new)
     }
 
-    /// Removes the first tokens of the window. The last `left` bytes of its text have not been returned.
+    /// Removes the first `tokens` tokens of the window. `left` is the number of bytes at the end of its text that have not been returned.
     fn shorten(
         &mut self,
         tokenizer: &Tokenizer,

@@ -110,7 +110,7 @@ impl Tokenizer {
             .collect()
     }
 
-    /// Returns the text of token ids, without special tokens if `skip_special` is set. Ids that are not tokens are skipped.
+    /// Returns the text of token ids, without special tokens if `skip_special` is `true`. Ids that are not tokens are skipped.
     ///
     /// # Errors
     /// Returns an error if the tokenizer's decoder fails.
@@ -177,7 +177,7 @@ fn write(path: &Path, text: &str) -> Result<(), ModelError> {
     Ok(rollpacker_files::write(path, text.as_bytes())?)
 }
 
-/// Returns the special tokens and then the characters, with their ids.
+/// Returns the special tokens, followed by the characters of the alphabet, with their ids. Returns an error if a character appears twice.
 fn numbered(origin: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelError> {
     let tokens =
         SPECIAL.iter().map(|&token| token.to_owned()).chain(alphabet.chars().map(String::from));

@@ -23,7 +23,7 @@ fn main() {
     divan::main();
 }
 
-/// Prompts of a step, engine instances, and tensor parallelism.
+/// The sizes of the jobs: the prompts of a step, the engine instances and the tensor parallelism.
 const JOBS: [(u64, u32, u32); 2] = [(128, 32, 2), (65_536, 8192, 2)];
 const SAMPLES: u32 = 8;
 

@@ -52,8 +52,8 @@ impl OptionDocs {
         Self::new::<O>(O::FIELDS)
     }
 
-    /// Returns the documentation of the options of type `O`, which `fields` documents, for types of other crates that do not implement
-    /// `Documented`.
+    /// Returns the documentation of the options of type `O`, whose fields `fields` documents. Use this for types of other crates that do
+    /// not implement [`Documented`].
     #[must_use]
     pub fn new<O: DeserializeOwned + Serialize>(fields: &[Field]) -> Self {
         let defaults = read::<O>(Options::new()).ok().map(serde_json::to_value);

@@ -158,15 +158,16 @@ impl<T> Catalog<T> {
     /// Makes the chosen entry.
     ///
     /// # Errors
-    /// If no entry has this name or alias, an option is invalid or missing, or the entry fails to start.
+    /// Returns an error if no entry has this name or alias, an option is invalid or missing, or the entry fails to start.
     pub fn make(&self, choice: &Choice) -> Result<T, CatalogError> {
         (self.entry(choice)?.make)(choice.options.clone())
     }
 
-    /// Returns the [`type_errors`] of the options. Does not make the entry, because that may start a process. If the entry lists its
-    /// [`options`](Self::options), options that are not in the list are ignored; if there are such options, errors that do not concern a
-    /// single option, such as a missing option, are left out. If no entry has the name or alias, returns only the error about the unknown
-    /// name.
+    /// Returns the [`type_errors`] of the options, without making the entry, because that may start a process.
+    ///
+    /// If the entry lists its [`options`](Self::options), options that are not in the list are ignored. If there are unlisted options,
+    /// errors that do not concern a single option, such as a missing option, are left out, too. If no entry has the name or alias, returns
+    /// only the error about the unknown name.
     #[must_use]
     pub fn type_errors(&self, choice: &Choice) -> Vec<CatalogError> {
         let entry = match self.entry(choice) {

@@ -47,7 +47,7 @@ pub trait BatchReward: Send + Sync + 'static {
     /// Scores samples. Returns one result per sample, in order. If the number of results differs, all samples get a fatal error.
     ///
     /// # Errors
-    /// If the call failed as a whole. The error then applies to all samples of the call.
+    /// Returns an error if the call failed as a whole. The error then applies to all samples of the call.
     fn score(
         &self,
         calls: &[Call],

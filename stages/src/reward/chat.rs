@@ -53,7 +53,7 @@ pub trait Chat: Send + Sync + 'static {
     /// Returns the model's answer to `messages` as text without special tokens.
     ///
     /// # Errors
-    /// If the model gives no answer, or the answer is truncated.
+    /// Returns an error if the model gives no answer, or the answer is truncated.
     fn complete(
         &self,
         messages: &[Message],
@@ -163,6 +163,6 @@ pub trait ChatEngine: Send + Sync + 'static {
     /// Returns the model that the options select. An answer has at most `max_tokens` tokens.
     ///
     /// # Errors
-    /// If an option is invalid, or the model cannot be loaded.
+    /// Returns an error if an option is invalid, or the model cannot be loaded.
     fn open(&self, options: Options, max_tokens: u32) -> Result<SharedChat, CatalogError>;
 }

@@ -127,7 +127,7 @@ impl Context {
         }
     }
 
-    /// Records a value, also if the call returns no score. The metric `reward/<name>` of a step is the mean of all values recorded in the
+    /// Records a value, even if the call returns no score. The metric `reward/<name>` of a step is the mean of all values recorded in the
     /// step.
     pub fn metric(&self, name: &str, value: f64) {
         self.call.metrics().push((name.to_owned(), value));

@@ -28,7 +28,8 @@ where
     from_fn_with(move |sample: &Sample, _: &Context| function(sample))
 }
 
-/// Like [`from_fn`], for a function that also takes the [`Context`], by which it can check for cancellation.
+/// Turns a function of a sample and a [`Context`] into a reward. With the context, the function can check for cancellation. It is called as
+/// the function of [`from_fn`] is.
 pub fn from_fn_with<F>(function: F) -> FromFn<F>
 where
     F: Fn(&Sample, &Context) -> Result<Score, RewardError> + Send + Sync + 'static,

@@ -36,7 +36,7 @@ pub trait GroupReward: Send + Sync + 'static {
     /// Scores the responses of a group. Returns one score per response, in order. Another number of scores is a fatal error.
     ///
     /// # Errors
-    /// If the group could not be scored.
+    /// Returns an error if the group could not be scored.
     fn score(
         &self,
         group: &[Sample],

@@ -36,7 +36,7 @@ impl<R: Reward> Limited<R> {
     /// Limits the calls of a reward.
     ///
     /// # Errors
-    /// If a limit is not a positive, finite number. No call would ever begin. The error has the name of the field.
+    /// Returns an error with the name of the field if a limit is not a positive, finite number.
     pub fn new(reward: R, budgets: Budgets) -> Result<Self, CatalogError> {
         let rates = [
             ("requests_per_minute", budgets.requests_per_minute),

@@ -25,7 +25,8 @@ impl Default for LimitRule {
 }
 
 impl LimitRule {
-    /// Returns `min(max(T_min, slack * T_anchor), T_max)`, or `T_max` without an anchor.
+    /// Returns the limit of a test case whose longest correct execution took `anchor`: `slack * anchor`, but at least `min` and at most
+    /// `max`. Without an anchor, the limit is `max`.
     #[must_use]
     pub fn limit(&self, anchor: Option<Nanos>) -> Nanos {
         let scaled = |anchor: Nanos| Nanos::from_secs_f64(self.slack * anchor.as_secs_f64());

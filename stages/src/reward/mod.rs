@@ -115,7 +115,7 @@ impl Sample {
     /// Returns the fields of `extra_info`; empty if it is `None`.
     ///
     /// # Errors
-    /// If `extra_info` is not a JSON object.
+    /// Returns an error if `extra_info` is not a JSON object.
     pub fn extra(&self) -> Result<serde_json::Map<String, serde_json::Value>, RewardError> {
         let Some(text) = self.extra_info.as_deref() else { return Ok(serde_json::Map::new()) };
         serde_json::from_str(text).map_err(|error| {
@@ -162,7 +162,7 @@ pub trait Reward: Send + Sync + 'static {
     /// Scores one response.
     ///
     /// # Errors
-    /// If the response could not be scored.
+    /// Returns an error if the response could not be scored.
     fn score(
         &self,
         sample: &Sample,

@@ -81,7 +81,7 @@ impl Router {
     /// Scores a response by the reward of its data source. The score is 0 if the data source only has a group reward.
     ///
     /// # Errors
-    /// If there is no route, the reward returns an error, or its score is invalid.
+    /// Returns an error if there is no route, the reward returns an error, or its score is invalid.
     pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
@@ -124,7 +124,7 @@ impl Router {
     /// reward or the group is empty.
     ///
     /// # Errors
-    /// If there is no route, the reward returns an error, or a score is invalid.
+    /// Returns an error if there is no route, the reward returns an error, or a score is invalid.
     pub async fn score_group(
         &self,
         group: &[Sample],

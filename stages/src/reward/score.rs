@@ -64,7 +64,8 @@ impl Score {
     /// Returns the score, if its values are usable for training.
     ///
     /// # Errors
-    /// If the total or a component is not finite, or the magnitude of the total exceeds [`MAX_MAGNITUDE`](Self::MAX_MAGNITUDE).
+    /// Returns an error if the total or a component is not finite, or the magnitude of the total exceeds
+    /// [`MAX_MAGNITUDE`](Self::MAX_MAGNITUDE).
     pub fn finite(self) -> Result<Self, RewardError> {
         let total = self.total();
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));

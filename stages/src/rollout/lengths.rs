@@ -75,7 +75,7 @@ impl Lengths {
     /// Reads a JSON file: a list of steps, each a list of lengths in launch order.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or is not a list of this form, and the errors of [`new`](Self::new).
+    /// Returns an error if the file cannot be read or is not a list of this form. Also returns the errors of [`new`](Self::new).
     pub fn read(path: &Path) -> Result<Self, LengthsError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| LengthsError::Read { path: path.to_owned(), error })?;

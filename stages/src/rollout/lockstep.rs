@@ -29,7 +29,7 @@ pub struct End {
 pub struct Reached {
     /// The responses that have ended since the last call, in no particular order.
     pub ended: Vec<End>,
-    /// A tick before the end of every other response that was requested and not aborted; [`Tick::MAX`] if there is none.
+    /// A tick that precedes the ends of all other responses that were requested and not aborted; [`Tick::MAX`] if there are none.
     ///
     /// The floor may lag: until an instance reports that it dropped an aborted response, this response may still limit the floor. A caller
     /// that expects no response must treat the floor as [`Tick::MAX`].

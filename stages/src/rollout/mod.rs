@@ -158,8 +158,8 @@ pub struct Completion {
     pub started: Nanos,
     /// The time at which the last token was sampled, or at which the response was dropped.
     pub finished: Nanos,
-    /// The number of times the KV cache of the response was dropped and computed again. An engine of servers counts the calls after the
-    /// first.
+    /// The number of times the KV cache of the response was dropped and computed again. An engine that uses inference servers instead
+    /// counts the calls for the response after the first one.
     pub preemptions: u32,
     /// The index of the engine instance at which the response ended, from 0; arbitrary if it was dropped while it had no instance.
     pub instance: u32,

@@ -71,7 +71,7 @@ impl TokenVersions {
     /// Appends `tokens` tokens that the policy `version` sampled.
     ///
     /// # Panics
-    /// If a run would have 2^32 tokens or more.
+    /// Panics if a run would have 2^32 tokens or more.
     pub fn push_run(&mut self, version: PolicyVersion, tokens: usize) {
         let added = u32::try_from(tokens).expect("a response has fewer than 2^32 tokens");
         match self.runs.last_mut() {

@@ -57,7 +57,7 @@ pub struct EngineWorld {
 /// Returns the first rule that does not hold, with the behavior that breaks it.
 ///
 /// # Panics
-/// If the world has no policy or fewer than two prompts.
+/// Panics if the world has no policy or fewer than two prompts.
 pub fn check_engine<E: RolloutEngine + 'static>(
     mut start: impl FnMut() -> E,
     world: &EngineWorld,

@@ -35,7 +35,7 @@ pub struct RewardWorld {
 /// Returns the first rule that does not hold, with the behavior that breaks it.
 ///
 /// # Panics
-/// If the world has no samples.
+/// Panics if the world has no samples.
 pub async fn check_reward(reward: impl Reward, world: &RewardWorld) -> Result<(), Nonconformance> {
     assert!(!world.samples.is_empty(), "a reward is checked with at least one sample");
     let reward = SharedReward::new(reward);

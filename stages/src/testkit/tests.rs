@@ -1,4 +1,4 @@
-//! Each check finds an implementation that breaks its rule, and passes one that keeps it.
+//! Tests that each check rejects an implementation that breaks its rule and accepts one that keeps the rule.
 
 mod engine;
 mod reward;

@@ -27,8 +27,8 @@ pub struct TrainerWorld<'a> {
     pub tolerance: f64,
     /// `true` if the digest of a policy is the digest of its weights. `false` leaves out the checks that compare the weights of updates.
     pub has_digests: bool,
-    /// `true` if the same calls give the same bits. Then the update of a restored trainer is compared to the bit, otherwise within
-    /// `tolerance`, for trainers on devices whose kernels add in no fixed order.
+    /// `true` if the same calls give bit-identical results; the update of a restored trainer must then be bit-identical. `false` allows a
+    /// difference of `tolerance`, for trainers on devices whose kernels add in no fixed order.
     pub is_reproducible: bool,
     /// An empty folder, for the state of the trainer.
     pub folder: &'a Path,
@@ -42,7 +42,7 @@ pub struct TrainerWorld<'a> {
 /// Returns the first rule that does not hold.
 ///
 /// # Panics
-/// If the world has fewer than two groups.
+/// Panics if the world has fewer than two groups.
 pub fn check_trainer<T: Trainer>(
     mut start: impl FnMut() -> T,
     world: &TrainerWorld<'_>,

@@ -171,7 +171,7 @@ pub struct MiniBatches {
 /// The settings of a critic: a decoder with one output, trained on returns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CriticConfig {
-    /// The settings of the critic's optimizer. The default is that of the policy, except for a peak learning rate of 1e-5.
+    /// The settings of the critic's optimizer. The defaults are those of [`OptimizerConfig`], except for a peak learning rate of 1e-5.
     pub optimizer: OptimizerConfig,
     /// Bound on the difference between a prediction and the prediction before the update. Must be positive. Default: 0.5. (verl:
     /// `critic.cliprange_value`)

@@ -24,7 +24,7 @@ const MAX_MAGNITUDE_STEPS: f64 = (1_u64 << 62) as f64;
 /// the longer slice are ignored.
 ///
 /// # Errors
-/// If a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
+/// Returns an error if a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
 pub fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
     let mut outside = false;
     let mut wrapped = 0;
@@ -42,7 +42,7 @@ pub fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> 
 /// Adds sums element by element. Extra elements of the longer slice are ignored.
 ///
 /// # Errors
-/// If a sum leaves the range. The sums are invalid then.
+/// Returns an error if a sum leaves the range. The sums are invalid then.
 pub fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
     let wrapped =
         sums.iter_mut().zip(others).fold(0, |flags, (sum, &other)| flags | add_one(sum, other));

@@ -243,14 +243,14 @@ pub trait Trainer: Send {
     /// Publishes the current weights as `version`, which is 0 at the start of a run.
     ///
     /// # Errors
-    /// If the weights cannot be published.
+    /// Returns an error if the weights cannot be published.
     fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError>;
 
     /// Returns the outputs of the trainer's models for sequences of the current step that have no advantages yet: one per sequence, in
     /// order. The outputs are computed with the models as they were at the start of the step. The default returns empty outputs.
     ///
     /// # Errors
-    /// If the slices of a sequence are inconsistent, a value is not finite or the backend fails. The step is lost then.
+    /// Returns an error if the slices of a sequence are inconsistent, a value is not finite or the backend fails. The step is lost then.
     fn infer(
         &mut self,
         step: Step,
@@ -263,21 +263,21 @@ pub trait Trainer: Send {
     /// Adds the gradient of sequences of the current step.
     ///
     /// # Errors
-    /// If the slices of a sequence are inconsistent, the loss is not finite or the backend fails. The step is lost then.
+    /// Returns an error if the slices of a sequence are inconsistent, the loss is not finite or the backend fails. The step is lost then.
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError>;
 
     /// Applies the optimizer to the accumulated gradient, publishes the new weights with the version `step + 1`, and clears the
     /// accumulation.
     ///
     /// # Errors
-    /// If the gradient is not finite, the weights cannot be published, a replica has accumulated responses since its last partial was
-    /// taken, or the backend fails.
+    /// Returns an error if the gradient is not finite, the weights cannot be published, a replica has accumulated responses since its last
+    /// partial was taken, or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
 
     /// Removes and returns the gradient that was accumulated since the last call. It is empty if nothing was accumulated.
     ///
     /// # Errors
-    /// If the backend fails, or the trainer does not support replicas, which is the default.
+    /// Returns an error if the backend fails, or the trainer does not support replicas, which is the default.
     fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
         let _ = step;
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
@@ -286,8 +286,8 @@ pub trait Trainer: Send {
     /// Sets the sum of the partial gradients of all replicas, including this one. All replicas receive identical bits.
     ///
     /// # Errors
-    /// If the sum does not match this trainer's model and mode, a value leaves the fixed-point range, or the trainer does not support
-    /// replicas, which is the default.
+    /// Returns an error if the sum does not match this trainer's model and mode, a value leaves the fixed-point range, or the trainer does
+    /// not support replicas, which is the default.
     fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
         let _ = (step, sum);
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
@@ -301,14 +301,14 @@ pub trait Trainer: Send {
     /// Writes the weights as a Hugging Face model folder.
     ///
     /// # Errors
-    /// If a file cannot be written, in which case the error names the file, or the trainer has no weights to write.
+    /// Returns an error if a file cannot be written, in which case the error names the file, or the trainer has no weights to write.
     fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
 
     /// Writes the state that later updates depend on, as of the last [`update`](Self::update). The configuration, the initial model, and
     /// gradients accumulated since that update are not included.
     ///
     /// # Errors
-    /// If the file cannot be written, or the trainer does not support saving its state, which is the default.
+    /// Returns an error if the file cannot be written, or the trainer does not support saving its state, which is the default.
     fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "save its state" })
@@ -321,8 +321,8 @@ pub trait Trainer: Send {
     /// current policy. With staleness, the engines of the next steps may request any of them.
     ///
     /// # Errors
-    /// If the file cannot be read or belongs to another model or algorithm; the error names the file and the tensor. Also if the trainer
-    /// does not support loading a state, which is the default. After an error, nothing is overwritten.
+    /// Returns an error if the file cannot be read or belongs to another model or algorithm; the error names the file and the tensor. Also
+    /// returns an error if the trainer does not support loading a state, which is the default. After an error, nothing is overwritten.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

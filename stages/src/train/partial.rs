@@ -117,7 +117,7 @@ impl Numbers {
     /// Adds numbers of the same kind, element by element. An empty vector, `self` or `others`, counts as zeros.
     ///
     /// # Errors
-    /// If the lengths or kinds differ, or a fixed-point sum leaves its range.
+    /// Returns an error if the lengths or kinds differ, or a fixed-point sum leaves its range.
     pub fn add(&mut self, others: Self) -> Result<(), PartialError> {
         if others.is_empty() {
             return Ok(());
@@ -140,7 +140,7 @@ impl Numbers {
     /// Checks that this vector has `expected` elements of the kind of `like`.
     ///
     /// # Errors
-    /// If the number or the kind of the elements differs.
+    /// Returns an error if the number or the kind of the elements differs.
     pub fn check(&self, like: &Self, expected: usize) -> Result<(), PartialError> {
         if std::mem::discriminant(self) != std::mem::discriminant(like) {
             return Err(like.unlike(self));
@@ -154,7 +154,7 @@ impl Numbers {
     /// Appends numbers of the same kind.
     ///
     /// # Errors
-    /// If one of the two is [`Fixed`](Self::Fixed) and the other [`Float`](Self::Float).
+    /// Returns an error if one of the two is [`Fixed`](Self::Fixed) and the other [`Float`](Self::Float).
     pub fn append(&mut self, mut others: Self) -> Result<(), PartialError> {
         match (self, &mut others) {
             (Self::Fixed(numbers), Self::Fixed(others)) => numbers.append(others),
@@ -167,7 +167,7 @@ impl Numbers {
     /// Removes and returns the elements after the first `at`.
     ///
     /// # Panics
-    /// If there are fewer than `at` elements.
+    /// Panics if there are fewer than `at` elements.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         match self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls_platform_verifier::BuilderVerifierExt;
 
-/// Returns the TLS settings of a client, for `use_preconfigured_tls` of reqwest. The crypto provider is ring. The certificates are the
+/// Returns the TLS settings of a client, for `use_preconfigured_tls` of reqwest. The crypto provider is ring. The client trusts the
 /// certificates of the system, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 ///
 /// The provider applies to this client only. The default provider of the process is not changed.
@@ -18,7 +18,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 /// ```
 ///
 /// # Errors
-/// If the machine has no certificates.
+/// Returns an error if the machine has no certificates.
 pub fn client() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =

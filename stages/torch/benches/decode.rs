@@ -35,7 +35,7 @@ use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
-/// The allocator of the program `rollpacker`.
+/// The global allocator, the same as in the program `rollpacker`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -45,7 +45,7 @@ fn medium_deterministic(bencher: Bencher<'_, '_>, rows: u32) {
     decode(bencher, medium(), rows, true);
 }
 
-/// A model with the shape of the built-in task's model.
+/// Returns the configuration of a model as small as that of the built-in task.
 fn small() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,

@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// A model of 3.3 million parameters.
+/// Returns the configuration of a model with 3.3 million parameters.
 fn small_qwen2() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen2,
@@ -96,7 +96,7 @@ fn forward(bencher: Bencher<'_, '_>) {
         .bench_local(|| tch::no_grad(|| decoder.forward_packed(&ids, &lengths).unwrap()));
 }
 
-/// A decode iteration without its attention: `rows` sequences with one token each.
+/// Runs a decode iteration without its attention: `rows` sequences with one token each.
 #[divan::bench(args = [1, 16, 64], sample_count = 50)]
 fn decode_without_attention(bencher: Bencher<'_, '_>, rows: i64) {
     let decoder = decoder(false);

@@ -36,7 +36,7 @@ fn folder() -> &'static Path {
     FOLDER.get().unwrap()
 }
 
-/// A model of 50 million parameters.
+/// Returns the configuration of a model with 50 million parameters.
 fn config() -> ModelConfig {
     ModelConfig {
         family: Family::Llama,

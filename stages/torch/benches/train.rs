@@ -1,5 +1,5 @@
-//! The torch trainer on a step with long-tailed lengths: 128 responses in groups of 8 with log-normal lengths (median 40, sigma 1, at most
-//! 256), prompts of 32 tokens, and a model of 3.3 million parameters. Counted in tokens, prompts included.
+//! Tokens per second of the torch trainer, prompts included, on a step with long-tailed lengths: 128 responses in groups of 8 with
+//! log-normal lengths (median 40, sigma 1, at most 256), prompts of 32 tokens, and a model of 3.3 million parameters.
 //!
 //! The trainer computes on the first CUDA device if there is one, otherwise on the CPU.
 //!
@@ -48,7 +48,7 @@ fn model() -> ModelConfig {
     }
 }
 
-/// A model of 494 million parameters.
+/// Returns the configuration of a model with 494 million parameters.
 fn large_model() -> ModelConfig {
     ModelConfig {
         vocab_size: 151_936,
@@ -71,20 +71,22 @@ fn lengths() -> Vec<usize> {
     tail.sample_iter(&mut random).take(128).map(|length| (length as usize).clamp(1, 256)).collect()
 }
 
-/// A whole step, by the number of threads and of groups per call: groups that arrive one by one, and those that waited for the trainer.
+/// Measures a whole step for a number of threads and a number of groups per call. One group per call corresponds to groups that arrive one
+/// by one, 16 to groups that have waited for the trainer.
 #[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5)]
 fn step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
     measure(bencher, TrainerConfig { threads, ..TrainerConfig::default() }, groups);
 }
 
-/// The same step with an update that does not depend on the order of arrival. Only on a CPU.
+/// Measures the same step with an update that does not depend on the order in which groups arrive. Runs only on a CPU.
 #[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5, ignore = device() != Device::Cpu)]
 fn deterministic_step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
     let config = TrainerConfig { threads, deterministic: true, ..TrainerConfig::default() };
     measure(bencher, config, groups);
 }
 
-/// A step of a model of 494 million parameters whose responses are eight times as long, two groups a call. Only on a CUDA device.
+/// Measures a step of a model with 494 million parameters and responses that are eight times as long, with two groups per call. Runs only
+/// on a CUDA device.
 #[divan::bench(args = [Precision::Float32, Precision::Bfloat16], sample_count = 3, ignore = device() == Device::Cpu)]
 fn large_step(bencher: Bencher<'_, '_>, dtype: Precision) {
     let config = TrainerConfig { dtype, micro_batch_tokens: 16_384, ..TrainerConfig::default() };
@@ -96,7 +98,7 @@ fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig, groups: usize) {
     measure_step(bencher, trainer(config), &lengths(), groups);
 }
 
-/// Measures a step of responses of the given lengths, of which `groups` groups arrive at once.
+/// Measures a step over responses of the given lengths, with `groups` groups per call.
 fn measure_step(
     bencher: Bencher<'_, '_>,
     mut trainer: TorchTrainer,
@@ -126,8 +128,8 @@ fn measure_step(
     });
 }
 
-/// The work that a replica adds to each step besides the transfer: exporting its gradient and importing the sum. Counted in parameters.
-/// Only on a CPU.
+/// Measures a step of one response in which the trainer also exports its gradient and imports the sum, as a replica does. Throughput is in
+/// parameters per second. Runs only on a CPU.
 #[divan::bench(args = [false, true], sample_count = 20, ignore = device() != Device::Cpu)]
 fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
     let mut trainer = trainer(TrainerConfig { deterministic, ..TrainerConfig::default() });

@@ -43,7 +43,7 @@ fn load(model: &str, device: Device) -> Decoder {
     Decoder::load(&folder(model), device).unwrap()
 }
 
-/// A model of several million parameters, whose layers are copied in several pieces.
+/// Returns the configuration of a model with several million parameters, whose layers are copied in several pieces.
 fn wide(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,

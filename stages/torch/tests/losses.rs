@@ -11,7 +11,8 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 const RELATIVE: f64 = 1e-5;
-/// Relative tolerances apply to at least this share of a tensor's largest value: smaller values are differences of float32 numbers.
+/// The minimum magnitude to which the relative tolerance is applied, as a share of the tensor's largest value. Smaller values are
+/// differences of float32 numbers, so their relative errors are larger.
 const FLOOR: f64 = 0.01;
 
 fn fixture() -> Value {
@@ -58,7 +59,7 @@ fn close(what: &str, ours: &[f64], theirs: &[f64]) {
     }
 }
 
-/// Returns the numerator over the denominator, the way in which a trainer aggregates.
+/// Returns the aggregated loss as a trainer computes it: the numerator divided by the denominator.
 fn aggregate(mode: Aggregation, scale: f64, lengths: &[usize], losses: &Tensor) -> Tensor {
     let coefficients: Vec<f32> =
         lengths.iter().flat_map(|n| vec![mode.coefficient(*n, scale) as f32; *n]).collect();
@@ -210,7 +211,7 @@ fn kl_estimators_match_verl() {
     }
 }
 
-/// verl has no numbers for these: an estimator with `+` has its own value and the gradient of `mse`.
+/// An estimator with `+` has its own value and the gradient of `mse`. The fixture has no numbers of verl for these estimators.
 #[test]
 fn straight_through_changes_the_gradient_and_not_the_value() {
     let reference = Tensor::from_slice(&[-1.0f32, -0.5, -3.0]);

@@ -207,7 +207,7 @@ fn only_distances_between_positions_matter() {
     }
 }
 
-/// Reference implementation of causal attention, with which the kernels are compared.
+/// Computes causal attention without fused kernels, as a reference for the kernels.
 fn causal(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, tch::TchError> {
     let (tokens, heads, dim) = q.size3()?;
     let repeats = heads / k.size()[1];

@@ -19,7 +19,7 @@ const BUDGET: u64 = 60 * MEGABYTE;
 const SLACK: u64 = 4 * MEGABYTE;
 const TOKENS: i64 = 128;
 
-/// A model with 17 MB per layer in float32: with 12 layers, about 200 MB.
+/// Returns the configuration of a model with 17 MB per layer in float32: with 12 layers, about 200 MB.
 fn config(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Llama,

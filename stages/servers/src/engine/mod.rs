@@ -77,8 +77,8 @@ impl ServersEngine {
     /// for the first server to answer, for at most the server timeout. Other servers may join later.
     ///
     /// # Errors
-    /// If the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot be used.
-    /// Also if a server lacks what training needs, no server answers in time, or a thread cannot start.
+    /// Returns an error if the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot
+    /// be used. Also returns an error if a server lacks what training needs, no server answers in time, or a thread cannot start.
     pub fn start(
         config: ServersConfig,
         source: Box<dyn WeightSource>,

@@ -83,7 +83,7 @@ fn connect(config: &ServersConfig) -> Result<Vec<Server>, StartError> {
 /// answers.
 ///
 /// # Errors
-/// If a check fails for good, or no server answers within the server timeout.
+/// Returns an error if a check fails with a permanent error, or no server answers within the server timeout.
 async fn identities(
     config: &ServersConfig,
     servers: &[Server],

@@ -39,8 +39,9 @@ impl Endpoint {
     /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is invalid, has redacted credentials or is not `http` or `https`, or the HTTP client cannot start. Also if there is no
-    /// usable key: `api_key_env` is no valid name of a variable, the variable is not set, or the key cannot be sent in a header.
+    /// Returns an error if the URL is invalid, has redacted credentials or is not `http` or `https`, or the HTTP client cannot start. Also
+    /// returns an error if there is no usable key: `api_key_env` is not a valid name of a variable, or the variable is not set, is empty,
+    /// is not valid UTF-8, or has characters that a header cannot contain.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
         let address = Address::new(url, api_key_env, |client| {
             client.tcp_keepalive(Duration::from_secs(30)).tcp_nodelay(true)

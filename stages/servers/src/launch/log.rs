@@ -40,8 +40,8 @@ impl Log {
         Ok(file)
     }
 
-    /// Returns the last `MAX_LINES` lines that the current or last process wrote, indented and without secrets and blank lines; a note if the
-    /// last line is too long. Empty if there are none or the log cannot be read.
+    /// Returns the last `MAX_LINES` lines that the current or last process wrote, indented, without secrets and without blank lines.
+    /// Returns a note instead if the last line is too long to quote, and an empty string if there are no lines or the log cannot be read.
     pub(super) fn last_lines(&self) -> String {
         let text = self.read_tail().unwrap_or_default();
         let text = redact(&text);

@@ -43,9 +43,9 @@ impl Fleet {
     /// is enough; the others may join later.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, the API key cannot be used, no port is free, or a thread cannot start or panics. Also if the
-    /// log of a server cannot be written, a server cannot be started or ends before all are ready, or no server is ready in time. No
-    /// server runs after an error.
+    /// Returns an error if the configuration is out of bounds, the API key cannot be used, no port is free, or a thread cannot start or
+    /// panics. Also returns an error if the log of a server cannot be written, a server cannot be started or ends before all are ready, or
+    /// no server is ready in time. No server runs after an error.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,

@@ -67,7 +67,7 @@ impl LaunchedServer {
     /// all servers. Returns the last error if the server does not answer in time, or else `None`.
     ///
     /// # Errors
-    /// If the process ends during the wait, or its exit status cannot be read.
+    /// Returns an error if the process ends during the wait, or its exit status cannot be read.
     pub(super) async fn wait_until_ready(
         &mut self,
         fleet: &Barrier,

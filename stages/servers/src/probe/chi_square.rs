@@ -81,7 +81,7 @@ mod tests {
         vec![-(tokens as f32).ln(); tokens]
     }
 
-    /// 0.95 and 0.99 quantiles from tables.
+    /// The statistics are the 0.95 and 0.99 quantiles from tables.
     #[test]
     fn p_values_are_those_of_tables() {
         for (statistic, degrees, p) in [(3.841, 1, 0.05), (18.307, 10, 0.05), (15.086, 5, 0.01)] {

@@ -8,7 +8,7 @@ use super::session::ProbeSession;
 use crate::http::ServerError;
 use crate::vllm::protocol::path;
 
-/// The maximum context, in tokens, of a server that is sent a prompt longer than its context.
+/// The largest context, in tokens, for which the check sends a prompt that is longer than the context of the server.
 const MAX_CHECKED_CONTEXT: u64 = 1 << 18;
 
 impl ProbeSession {

@@ -59,19 +59,19 @@ pub trait ReferenceModel: PublishedWeights {
     /// tokens before it.
     ///
     /// # Errors
-    /// If the forward pass fails, returns the cause.
+    /// Returns the cause if the forward pass fails.
     fn best_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Returns the log-probability, in nats, of every token of the vocabulary as the next token after `tokens`.
     ///
     /// # Errors
-    /// If the forward pass fails, returns the cause.
+    /// Returns the cause if the forward pass fails.
     fn next_logprobs(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 
     /// Adds normal noise to all weights. The standard deviation is `strength` times the root mean square of the tensor.
     ///
     /// # Errors
-    /// If the tensors cannot be changed, returns the cause.
+    /// Returns the cause if the tensors cannot be changed.
     fn perturb(&mut self, strength: f64) -> Result<(), String>;
 }
 
@@ -95,8 +95,8 @@ pub enum ProbeError {
 /// Nothing else may use the server during the probe: running requests are aborted, and for some seconds the server has other weights.
 ///
 /// # Errors
-/// If the URL, the API key or the canary is invalid, the HTTP client cannot start, or the server does not answer or is not ready. A failed
-/// check is not an error, but a part of the report.
+/// Returns an error if the URL, the API key or the canary is invalid, the HTTP client cannot start, or the server does not answer or is not
+/// ready. A failed check is not an error, but a part of the report.
 pub async fn probe(
     config: ProbeConfig,
     model: Box<dyn ReferenceModel>,

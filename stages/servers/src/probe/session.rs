@@ -88,7 +88,7 @@ impl ProbeSession {
     /// Runs all checks. If the first call is refused or the server is paused, the remaining checks are not run.
     ///
     /// # Errors
-    /// If the server does not answer, or is not ready.
+    /// Returns an error if the server does not answer, or is not ready.
     pub(super) async fn run(&mut self) -> Result<(), ServerError> {
         match self.client.endpoint().identity(self.client.call_limit()).await {
             Err(error) if error.is_retryable() => return Err(error),

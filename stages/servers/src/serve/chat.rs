@@ -159,7 +159,7 @@ impl ChatMessage {
     /// empty text.
     ///
     /// # Errors
-    /// If the content has another form, or another field of the message has an effect that is not supported.
+    /// Returns an error if the content has another form, or another field of the message has an effect that is not supported.
     fn read(&self) -> Result<Message, ApiError> {
         refuse_unsupported(&self.other)?;
         let part = |part: &Value| {

@@ -24,8 +24,8 @@ use crate::vllm::protocol::{
 
 /// The default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: u32 = 16;
-/// Maximum number of token ids, echoed tokens and log-probabilities of prompts in an answer, which has those of a prompt with each of its
-/// choices.
+/// Maximum number of token ids, echoed tokens and log-probabilities of prompts in an answer. The answer repeats the entries of a prompt for
+/// each of its choices.
 const MAX_PROMPT_ENTRIES: usize = 1 << 22;
 
 /// A call whose options have been checked.
@@ -152,8 +152,8 @@ struct Prompt {
     ids: Arc<[i32]>,
 }
 
-/// Returns an error if the answer would repeat its prompts too often. `repeated` tells which forms of a prompt each of its choices has, in
-/// addition to log-probabilities.
+/// Returns an error if the answer would have more than `MAX_PROMPT_ENTRIES` entries of prompts. `repeated` has a flag for each form in
+/// which choices repeat their prompt besides log-probabilities: as token ids, and as echoed text.
 fn check_entries(
     prompts: &[Prompt],
     options: &Options,

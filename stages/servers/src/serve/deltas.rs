@@ -54,7 +54,7 @@ impl Deltas {
     /// Submits a job. Without `text`, tokens are not decoded, unless stop texts are searched.
     ///
     /// # Errors
-    /// If the job requests log-probabilities of prompts or samples no tokens, or the options are invalid for a prompt.
+    /// Returns an error if the job requests log-probabilities of prompts or samples no tokens, or the options are invalid for a prompt.
     pub(super) fn start(service: &Arc<Service>, job: &Job, text: bool) -> Result<Self, ApiError> {
         let options = job.options.clone();
         if options.prompt_logprobs.is_some() {

@@ -16,7 +16,7 @@ pub(super) trait Chunks: Send + 'static {
     /// The data of an event.
     type Chunk: Serialize;
 
-    /// Returns the event with the index `at` of the events before the first token; `None` after the last one.
+    /// Returns the event with the index `at` among the events that precede the first token; `None` if there is no such event.
     fn begin(&self, _at: u32) -> Option<Self::Chunk> {
         None
     }

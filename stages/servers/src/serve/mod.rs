@@ -121,7 +121,7 @@ impl Service {
     /// Serves until `stop` is ready, and then until all calls have been answered.
     ///
     /// # Errors
-    /// If the listener fails.
+    /// Returns an error if the listener fails.
     pub async fn run(
         self: Arc<Self>,
         listener: TcpListener,

@@ -140,8 +140,8 @@ impl Options {
     /// Returns the sampling options for a prompt.
     ///
     /// # Errors
-    /// If the prompt is empty, or a token of the prompt or a stop token is outside of the vocabulary. Also if the prompt and its response
-    /// do not fit into the context, or `min_tokens` exceeds the maximum length of the response.
+    /// Returns an error if the prompt is empty, or a token of the prompt or a stop token is outside of the vocabulary. Also returns an
+    /// error if the prompt and its response do not fit into the context, or `min_tokens` exceeds the maximum length of the response.
     pub(super) fn sampling_for_prompt(
         &self,
         prompt: &[i32],
@@ -206,7 +206,8 @@ impl TextOptions {
     }
 }
 
-/// Returns `None` if a request does not stream, or else whether its stream ends with an event that has the numbers of tokens.
+/// Returns `None` if a request does not stream. Otherwise returns `Some(true)` if its stream ends with an event that has the numbers of
+/// tokens, and `Some(false)` if not. Returns an error if the request has `stream_options` but does not stream.
 pub(super) fn stream_usage(
     stream: Option<bool>,
     options: Option<StreamOptions>,

@@ -36,7 +36,7 @@ impl Requests {
         self.abort(|_| true)
     }
 
-    /// Aborts the requests of all calls whose ids are `wanted`. Returns the number of these calls.
+    /// Aborts the requests of all calls for whose ids `wanted` returns `true`. Returns the number of these calls.
     pub(super) fn abort(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let running = self.lock();
         let (ids, calls): (Vec<GenerationId>, BTreeSet<Arc<str>>) = running

@@ -20,7 +20,7 @@ impl Spans {
         }
     }
 
-    /// Returns the spans, and leaves none behind.
+    /// Removes and returns the spans.
     pub(super) fn take(&mut self) -> Vec<WeightVersionSpan> {
         std::mem::take(&mut self.0)
     }

@@ -75,7 +75,7 @@ impl WeightRoot {
     /// version.
     ///
     /// # Errors
-    /// If the folder cannot be created or read, or an old folder of a version cannot be removed.
+    /// Returns an error if the folder cannot be created or read, or an old folder of a version cannot be removed.
     pub fn open(root: &Path, model: &Path) -> Result<Self, WeightError> {
         fs::create_dir_all(root).map_err(WeightError::file(root))?;
         for entry in fs::read_dir(root).map_err(WeightError::file(root))? {
@@ -97,7 +97,7 @@ impl WeightRoot {
     /// it is complete and on disk.
     ///
     /// # Errors
-    /// If a file cannot be read or written, or the trainer cannot write its weights.
+    /// Returns an error if a file cannot be read or written, or the trainer cannot write its weights.
     pub fn write(
         &self,
         policy: &Policy,
@@ -151,7 +151,7 @@ impl WeightFolder {
     /// Reads the weights again, and compares their size and checksum with those of the weights that were written.
     ///
     /// # Errors
-    /// If the file cannot be read, or has changed since it was written.
+    /// Returns an error if the file cannot be read, or has changed since it was written.
     pub fn verify(&self) -> Result<(), WeightError> {
         let path = self.path.join(WEIGHTS);
         let found = Checksum::of(&path)?;

@@ -13,7 +13,7 @@ pub trait WeightSource: Send {
     /// Returns a handle to the weights of `policy`. The handle stays valid after the trainer has published later weights.
     ///
     /// # Errors
-    /// If the trainer no longer holds the weights, returns the cause.
+    /// Returns the cause if the trainer no longer holds the weights.
     fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String>;
 }
 
@@ -28,12 +28,12 @@ pub trait PublishedWeights: Send {
     /// other files of the model.
     ///
     /// # Errors
-    /// If the file cannot be written, returns the cause.
+    /// Returns the cause if the file cannot be written.
     fn write(&self, folder: &Path) -> Result<(), String>;
 
     /// Returns the log-probability, in nats at temperature 1, of each of `tokens` after the first, given the tokens before it.
     ///
     /// # Errors
-    /// If the forward pass fails, returns the cause.
+    /// Returns the cause if the forward pass fails.
     fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
 }

@@ -1,4 +1,4 @@
-//! The engine against servers that speak vLLM's protocol over real HTTP, and that fail in every way that servers fail.
+//! Tests of the engine against servers that speak vLLM's protocol over real HTTP, with and without faults.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

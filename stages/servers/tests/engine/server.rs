@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     /// Prompts of the calls to generate, without those of the canary.
     pub(crate) prompts: Vec<Vec<i32>>,
     pub(crate) salts: Vec<String>,
-    /// Running requests, and whether they were aborted.
+    /// The running requests by id; `true` for those that were aborted.
     running: BTreeMap<String, bool>,
     pub(crate) most_running: usize,
     draw: u64,

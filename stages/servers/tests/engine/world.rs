@@ -138,7 +138,7 @@ impl Caller {
     }
 }
 
-/// Waits until a condition holds that nothing reports.
+/// Polls a condition until it holds, for conditions whose change is not reported.
 pub(crate) fn wait_for(condition: impl Fn() -> bool) {
     let (_open, never) = channel::<()>();
     for _ in 0..4000 {

@@ -1,4 +1,4 @@
-//! The server over a scripted engine, by its answers on the wire.
+//! Tests of the server over a scripted engine, which check its answers as they are on the wire.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;

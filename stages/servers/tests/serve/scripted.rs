@@ -27,10 +27,10 @@ pub(crate) struct Scripted {
 #[derive(Default)]
 struct State {
     open: Vec<Open>,
-    /// Responses run only when the test calls `step`.
+    /// `true` if responses run only when the test calls `step`.
     by_hand: bool,
     paused: Option<Pause>,
-    /// Each pause is replaced by a resume before it begins.
+    /// `true` if each pause fails, as if the engine were resumed before the pause begins.
     resumes: bool,
     label: String,
     loaded: Vec<Option<PathBuf>>,
@@ -70,7 +70,7 @@ impl Scripted {
         self.wait(|state| state.open.len() == count);
     }
 
-    /// Waits until this number of aborts has ended a response.
+    /// Waits until `count` requests were aborted while one of their samples had not ended.
     pub(crate) fn wait_for_aborts(&self, count: usize) {
         self.wait(|state| state.aborted.len() == count);
     }

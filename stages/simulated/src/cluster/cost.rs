@@ -69,7 +69,7 @@ impl Cost {
     /// Returns the number of tokens that the KV cache of an instance of `tensor_parallel` devices holds.
     ///
     /// # Errors
-    /// If `tensor_parallel` is 0 or exceeds the devices of a server, or the weights leave no room.
+    /// Returns an error if `tensor_parallel` is 0 or exceeds the devices of a server, or the weights leave no room.
     pub fn kv_capacity(&self, tensor_parallel: u32) -> Result<u64, CostError> {
         let devices_per_server = self.hardware.devices_per_server;
         if !(1..=devices_per_server).contains(&tensor_parallel) {

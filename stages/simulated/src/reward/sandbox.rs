@@ -85,7 +85,8 @@ impl Reward for SimulatedSandbox {
     }
 }
 
-/// Returns the duration in seconds of a run that ends. Its quantile is the quantile that `normal` has in a standard normal distribution.
+/// Returns the duration, in seconds, of a run that ends. `normal` is a standard normal random number, whose quantile is also the quantile
+/// of the duration.
 fn seconds_at(normal: f64) -> f64 {
     let percent = 100.0 * (1.0 - calibration::SANDBOX_HANGS) * normal_cdf(normal);
     let table = &calibration::SANDBOX_SECONDS;

@@ -127,12 +127,12 @@ pub enum SimulatedEngineError {
     Cost(#[from] crate::cluster::CostError),
 }
 
-/// The default of `max_num_seqs` in vLLM.
+/// Returns vLLM's default of `max_num_seqs`.
 fn max_running() -> u32 {
     256
 }
 
-/// A typical polling interval of a router.
+/// Returns a typical polling interval of a router.
 fn report_interval() -> Nanos {
     Nanos(10_000_000)
 }

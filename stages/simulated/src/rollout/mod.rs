@@ -83,8 +83,8 @@ impl SimulatedEngine {
     /// Creates an engine of a model whose responses have the lengths of `lengths`.
     ///
     /// # Errors
-    /// Returns an error if an option is out of bounds or the model does not fit on an instance. Also if the tensor parallelism is 0 or
-    /// exceeds the devices of a server.
+    /// Returns an error if an option is out of bounds or the model does not fit on an instance. Also returns an error if the tensor
+    /// parallelism is 0 or exceeds the devices of a server.
     pub fn new(
         config: SimulatedEngineConfig,
         cost: Cost,

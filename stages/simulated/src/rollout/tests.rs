@@ -413,8 +413,8 @@ proptest! {
     }
 }
 
-/// The only instance has waiting responses that do not fit when two more instances are added. Those that stay are admitted from then on, not
-/// at the last boundary before.
+/// Two instances are added while the only instance has waiting responses that do not fit. The responses that stay there are admitted from
+/// that time on, not at the iteration boundary before it.
 #[test]
 fn a_response_that_is_moved_starts_after_its_move() {
     use Command::{Abort, Generate, Load, Pass, Place};

@@ -1,4 +1,4 @@
-//! Each violation of the contract is an error with a name.
+//! Tests that each violation of the contract is reported as the error of the violated rule.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use super::*;
 use crate::rollout::TokenVersions;
 
-/// An engine that reports what a test wrote down.
+/// An engine that reports the events that a test has prepared.
 struct Scripted(VecDeque<RolloutEvent>);
 
 impl RolloutEngine for Scripted {
@@ -35,7 +35,7 @@ fn versions(of: [u64; 4]) -> TokenVersions {
     of.into_iter().map(PolicyVersion).collect()
 }
 
-/// A response of four tokens. The first two were sampled by policy 2 in an earlier step, the others by policy 3.
+/// Returns a response of four tokens. The first two were sampled by policy 2 in an earlier step, the others by policy 3.
 fn completion() -> Completion {
     Completion {
         id: ID,

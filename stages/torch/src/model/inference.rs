@@ -198,7 +198,7 @@ impl ParameterSource {
         parameter.f_detach()?.f_to_device(self.device)?.f_to_kind(Kind::Float)
     }
 
-    /// Takes the linear map whose outputs are those of the linear maps `names`, one after the other.
+    /// Removes the linear maps `names` and returns one map with their outputs, concatenated in this order.
     fn stacked(&mut self, names: &[&str], bias: bool) -> Result<PackedLinear, TchError> {
         let take = |source: &mut Self, kind: &str| -> Result<Vec<Tensor>, TchError> {
             names.iter().map(|name| source.take(&format!("{name}.{kind}"))).collect()

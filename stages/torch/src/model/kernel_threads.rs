@@ -108,7 +108,8 @@ pub(crate) fn part_count(cost: usize) -> usize {
     max.min(cost / MIN_COST).max(1)
 }
 
-/// Splits `0..units` into up to [`part_count`] ranges, whose lengths differ by at most one. Returns one empty range if `units` is 0.
+/// Splits `0..units`, which cost `cost` multiplications in total, into at most [`part_count`] ranges whose lengths differ by at most one.
+/// Returns one empty range if `units` is 0.
 pub(crate) fn parts(units: usize, cost: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = part_count(cost).min(units).max(1);
     (0..parts).map(move |part| part * units / parts..(part + 1) * units / parts)
@@ -133,8 +134,8 @@ pub(crate) fn balanced_ranges(costs: &[usize]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Splits `floats`, which has `width` numbers for each unit, into the numbers of each of `ranges`. The ranges must be adjacent and begin
-/// with unit 0.
+/// Pairs each of `ranges`, which are ranges of units, with its part of `floats`, which has `width` numbers for each unit. The ranges must
+/// be adjacent and begin with unit 0.
 pub(crate) fn split(
     mut floats: &mut [f32],
     width: usize,

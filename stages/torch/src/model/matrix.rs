@@ -113,14 +113,14 @@ mod tests {
     use super::super::kernel_threads::tests::on_threads;
     use super::*;
 
-    /// Pseudorandom numbers around 0.
+    /// Returns a matrix of pseudorandom numbers around 0.
     fn matrix(rows: i64, columns: i64, seed: i64) -> Tensor {
         let angles =
             Tensor::arange(rows * columns, (Kind::Float, Device::Cpu)) * (seed as f64 + 0.7);
         angles.sin().view([rows, columns])
     }
 
-    /// Packs a matrix; `None` if no kernel of this crate runs here.
+    /// Packs a matrix. Returns `None` if no kernel of this crate runs here.
     fn packed(weight: &Tensor, precision: Precision) -> Option<PackedMatrix> {
         let packed = PackedMatrix::new(&[weight.shallow_clone()], precision).unwrap();
         Some(packed).filter(PackedMatrix::is_on_host)

@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// Work in indivisible pieces, and the limit of each step.
+    /// A workload of indivisible pieces, and the limits of the steps that were run.
     struct Pieces(Vec<usize>, Arc<Mutex<Vec<usize>>>);
 
     impl ColocatedWorkload for Pieces {

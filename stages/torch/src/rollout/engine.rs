@@ -62,8 +62,8 @@ use crate::model::{Decoder, WeightStore};
 /// A rollout engine on libtorch that generates responses on threads of this process.
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
-/// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops the
-/// instances after their current iteration and the commands in their channels.
+/// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops each
+/// instance once it has finished its current iteration and executed the commands in its channel.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
 /// KV cache of the old weights. Their token versions show which policy sampled each token. A

@@ -134,7 +134,7 @@ impl<N: Network> Generator<N> {
         self.scheduler.push(sequence);
     }
 
-    /// Returns the floor: a tick before the end of every sequence. [`Tick::MAX`] if there are no sequences.
+    /// Returns the floor, a tick that precedes the end of every sequence. Returns [`Tick::MAX`] if there are no sequences.
     pub(super) fn floor(&self) -> Tick {
         self.scheduler.floor()
     }

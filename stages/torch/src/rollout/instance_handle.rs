@@ -89,8 +89,8 @@ impl InstanceHandle {
         })
     }
 
-    /// Makes the thread end after its current iteration and the commands in its channel. Commands that the instance has deferred may be
-    /// dropped.
+    /// Makes the thread end once it has finished its current iteration and executed the commands in its channel. Commands that the instance
+    /// has deferred may be dropped.
     pub(super) fn close(&mut self) {
         self.commands = None;
     }

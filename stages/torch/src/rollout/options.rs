@@ -47,9 +47,9 @@ pub struct TorchEngineConfig {
     /// [Replayed](Self::replay) lengths are assigned by [id](Lengths::of). Results are the same only on the same kind of processor with the
     /// same libtorch. Where engines do not [pack weights](super::packs_weights), the number of threads per instance must also be the same.
     ///
-    /// The engine tests the kernels of the machine before it starts, with the logits of 876 tokens if the passes that it tests first are
-    /// invariant. A single row generates at 0.6 to 1.0 of the speed of the default, depending on the model, because it is padded; from 32
-    /// rows on, the difference is within the noise.
+    /// The engine tests the kernels of the machine before it starts. The test computes the logits of 876 tokens, or of more if the kernels
+    /// fail the first part of the test. A single row generates at 0.6 to 1.0 of the speed of the default, depending on the model, because
+    /// it is padded; from 32 rows on, the difference is within the noise.
     pub deterministic: bool,
 }
 

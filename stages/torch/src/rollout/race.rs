@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// A race of responses that were all launched at tick 5, each with one token.
+    /// Returns a race of responses that were all launched at tick 5, each with one token.
     fn race(samples: std::ops::Range<u32>) -> LockstepRace {
         let mut race = LockstepRace::default();
         let launch = Launch { tick: Tick(5), resumed_tokens: 1, ..Launch::default() };

@@ -41,8 +41,8 @@ use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
 
-/// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration and the
-/// commands that were already sent to them; the receivers of responses in flight get a failure.
+/// A model that answers independent requests on threads of this process. Dropping it ends each thread once it has finished its current
+/// iteration and executed the commands that were already sent to it. The receivers of responses in flight get a failure.
 pub struct TorchServing {
     folder: PathBuf,
     limits: ServingLimits,

@@ -1,4 +1,4 @@
-//! Commands of several callers, callers that do not wait, as when a client disconnects, and the end of an engine.
+//! Tests of commands from several callers, of callers that do not wait (as when a client disconnects), and of the end of an engine.
 
 use std::sync::Barrier;
 use std::sync::mpsc::Receiver;

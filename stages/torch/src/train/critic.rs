@@ -51,7 +51,7 @@ impl ValueModel {
     ///
     /// # Errors
     /// Returns the errors of [`Decoder::load`]. Also returns an error if the file of the head cannot be read, does not consist of `weight`
-    /// and `bias`, or has one that cannot be copied to the shape of the head.
+    /// and `bias`, or has a tensor whose shape does not match the head.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);
@@ -166,7 +166,7 @@ impl Critic {
     }
 
     /// Applies the accumulated gradient and clears it. The model does not change if no response carries loss. Returns an error if the loss
-    /// or the gradient is not finite, or an operation fails, and the errors of [`Accumulation::tally`].
+    /// or the gradient is not finite, or an operation fails. Also returns the errors of [`Accumulation::tally`].
     pub(crate) fn update(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;

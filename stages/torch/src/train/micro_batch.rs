@@ -24,9 +24,11 @@ impl<'a> PromptResponse<'a> {
     }
 }
 
-/// Divides pairs of a prompt and a response into micro-batches of at most `budget` fed tokens; a longer pair is a micro-batch of its own.
-/// Returns the indices of the pairs of each micro-batch. There are about `parts(tokens)` micro-batches of about the same number of fed
-/// tokens, or more if the budget requires it, where `tokens` is the number of all fed tokens and counts shared prompts once.
+/// Divides pairs of a prompt and a response into micro-batches of at most `budget` [fed tokens](PromptResponse::fed_tokens); a longer pair
+/// is a micro-batch of its own. Returns the indices of the pairs of each micro-batch.
+///
+/// The number of micro-batches is about `parts(tokens)`, or larger if the budget requires it. `tokens` is the number of fed tokens of all
+/// pairs, in which shared prompts count once. All micro-batches have about the same number of fed tokens.
 ///
 /// Adjacent pairs with the same prompt stay adjacent and share its tokens. If no adjacent pairs have the same prompt, shorter pairs come
 /// first, so that adjacent pairs have equal lengths and share their attention kernels. Pairs without a response are left out.

@@ -289,8 +289,8 @@ mod tests {
 
     use super::*;
 
-    /// The numerator of one response with two tokens, whose importance weights are 0.5 and 8, and its gradient with respect to their
-    /// log-probabilities.
+    /// Returns the numerator of a response with two tokens, whose importance weights are 0.5 and 8, and its gradient with respect to the
+    /// log-probabilities of the tokens.
     fn weighed(loss: &str) -> (f64, Vec<f64>) {
         let rollout_is = RolloutIs {
             level: Level::Token,

@@ -201,7 +201,7 @@ mod tests {
             .collect()
     }
 
-    /// Accumulates the gradient `g` in the leaves, through a loss that has this gradient.
+    /// Adds `gradient` to the gradients of the parameters, by the backward pass of a loss that has this gradient.
     fn pull(parameters: &[(String, Tensor)], gradient: [&[f32]; 2]) {
         for ((_, p), g) in parameters.iter().zip(gradient) {
             p.dot(&Tensor::from_slice(g)).backward();
@@ -216,7 +216,7 @@ mod tests {
             .collect()
     }
 
-    /// Algorithm 2 of the paper for a single number.
+    /// Computes algorithm 2 of the paper for a single number.
     fn oracle(mut x: f64, gradients: &[f64], config: &OptimizerConfig) -> f64 {
         let (mut m, mut v) = (0.0, 0.0);
         let (b1, b2) = config.betas;

@@ -22,10 +22,10 @@ pub(super) fn folder(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(model)
 }
 
-/// A randomly initialized model with the shape of the built-in task's model.
+/// The name of a randomly initialized model with the shape of the built-in task's model.
 pub(super) const BUILT_IN: &str = "built-in";
 
-/// A randomly initialized model of which even single rows are divided among threads.
+/// The name of a randomly initialized model that is so wide that even a single row is divided among threads.
 pub(super) const WIDE: &str = "wide";
 
 pub(super) fn decoder(model: &str) -> Decoder {
@@ -74,7 +74,7 @@ pub(super) fn rounded(decoder: &Decoder) -> Weights {
     Weights::new(decoder.parameters().iter().map(rounded).collect()).unwrap()
 }
 
-/// Returns `true` if the engine computes products and attention of float32 by its own kernels. libtorch computes elsewhere.
+/// Returns `true` if the engine computes products and attention of float32 with its own kernels, and `false` if libtorch computes them.
 pub(super) fn has_kernels() -> bool {
     #[cfg(target_arch = "x86_64")]
     let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");

@@ -11,7 +11,7 @@ use rollpacker_stages::train::config::Precision;
 use super::*;
 use crate::rollout::colocated::{BudgetedWorkload, ColocatedModels, ColocatedUse};
 
-/// An engine that samples from an endless speaker, and the channel of the calls of its waker.
+/// An engine that samples from the model of [`endless_speaker`], and a channel that receives a message for each call of the engine's waker.
 struct Actor {
     engine: TorchEngine,
     woken: Receiver<()>,

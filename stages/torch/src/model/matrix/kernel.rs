@@ -81,7 +81,7 @@ impl Weight for u16 {
     }
 }
 
-/// A range of the outputs, and the part of each row of a block's sums that belongs to these outputs.
+/// A range of outputs, and the sums of these outputs in each row of a block.
 struct OutputShare<'a> {
     outputs: Range<usize>,
     sums: Vec<&'a mut [f32]>,

@@ -9,7 +9,7 @@ use super::*;
 use crate::model::Decoder;
 use crate::model::checkpoint::PIECE_VALUES;
 
-/// A model with about 31 kB per layer, and an embedding that is read in two pieces.
+/// Returns the configuration of a model with about 31 kB per layer and an embedding that is read in two pieces.
 pub(super) fn config(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,

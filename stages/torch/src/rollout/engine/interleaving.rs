@@ -1,5 +1,5 @@
-//! Tests of the engine with instances without threads. A random number generator decides whether the caller or an instance runs next, so
-//! that an instance may be behind by any number of commands.
+//! Tests of the engine whose instances all run on one thread. A random number generator decides whether the caller or an instance runs
+//! next, so that an instance may be behind by any number of commands.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -182,7 +182,7 @@ impl Game {
         panic!("seed {seed}: round {} does not end", self.round);
     }
 
-    /// Publishes a policy and requests responses by it, in most rounds fewer than the three instances of the largest game.
+    /// Publishes a policy and requests responses from it. Most rounds request fewer responses than the largest game has instances (three).
     fn request(&mut self) {
         let policy = self.store.publish(PolicyVersion(self.round), weights(self.round));
         self.engine.load(&policy);

@@ -106,7 +106,7 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// Returns an error if the tensors differ in shape, kind or device.
     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError>;
 
-    /// Returns the factors by which the importance `weights` of tokens multiply the token losses; all `[tokens]`.
+    /// Converts the importance `weights` of tokens to the factors that multiply the token losses. Both are `[tokens]`.
     ///
     /// The default is the weights themselves. A loss that is defined for whole sequences combines the weights of a sequence.
     ///

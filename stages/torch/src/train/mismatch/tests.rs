@@ -92,7 +92,7 @@ fn parts_of_a_step_add_up_to_the_step() {
     }
 }
 
-/// The ratios are 0.779 and 1.133, and 1.649.
+/// The ratios of the tokens are 0.779 and 1.133 in the first response, and 1.649 in the second.
 #[test]
 fn weights_beyond_the_threshold_are_counted_at_its_level() {
     let fractions = |level, threshold| {

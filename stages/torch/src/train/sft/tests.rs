@@ -1,4 +1,4 @@
-//! Tests the order of examples, learning, and errors of supervised fine-tuning.
+//! Tests of supervised fine-tuning: the order of examples, learning, and errors.
 
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
@@ -31,7 +31,7 @@ fn decoder() -> Decoder {
     Decoder::init(config, 3, Device::Cpu).unwrap()
 }
 
-/// The response to `d 10` is `d d+1 EOS` for even `d` and `d EOS` for odd `d`.
+/// Returns ten examples. The response to the prompt `d 10` is `d d+1 EOS` for even `d` and `d EOS` for odd `d`.
 fn examples() -> Vec<Example> {
     let answer = |d: i32| if d % 2 == 0 { vec![d, (d + 1) % 10, EOS] } else { vec![d, EOS] };
     (0..10).map(|d| Example { prompt_ids: vec![d, 10], response_ids: answer(d) }).collect()

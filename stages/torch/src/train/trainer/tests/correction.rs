@@ -4,7 +4,7 @@ use rollpacker_stages::train::config::{Divergence, RejectionUnit, RolloutRs};
 
 use super::*;
 
-/// Rules that reject some of the random responses of [`response`], alone and together.
+/// Returns the set of rules with the index `number`, from 0 to 2. Each set rejects some of the random responses of [`response`].
 fn rules(number: usize) -> Vec<RolloutRs> {
     let of_tokens =
         RolloutRs { unit: RejectionUnit::Token, divergence: Divergence::K1 { min: 0.2, max: 3.0 } };
@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// Two responses to the same prompt. At each token of the second response, the engine's probability is half the trainer's.
+/// Returns two responses to the same prompt. At each token of the second response, the engine's probability is half the trainer's.
 fn pair(trainer: &TorchTrainer) -> [Response; 2] {
     let near = on_policy(trainer, &example(&[2, 3], &[4, 5, 1], 0.5));
     let far = on_policy(trainer, &example(&[2, 3], &[6, 1], -1.0));
@@ -122,7 +122,7 @@ fn pair(trainer: &TorchTrainer) -> [Response; 2] {
     [near, Response { logprobs: logprobs.collect(), weight: 0.5, ..far }]
 }
 
-/// The rule that rejects the second response of [`pair`], or its tokens.
+/// Returns the rule that rejects the second response of [`pair`], or its tokens.
 fn rejecting(unit: RejectionUnit) -> Vec<RolloutRs> {
     vec![RolloutRs { unit, divergence: Divergence::K1 { min: 0.6, max: 1.5 } }]
 }
@@ -191,7 +191,8 @@ fn the_weights_of_a_step_without_a_kept_token_stay() {
     assert_eq!(metrics["rollout_corr/rollout_rs_masked_fraction"], 0.0);
 }
 
-/// The weights of the pair are 1 for three tokens, and 1.5 for the two of the second response, which has weight 0.5 in the loss.
+/// The importance weights of [`pair`] are 1 for the three tokens of the first response and 1.5 for the two tokens of the second. The second
+/// response has weight 0.5 in the loss.
 #[test]
 fn weights_are_divided_by_their_mean() {
     for (level, mean) in [(Level::Token, (3.0 + 0.5 * 3.0) / 4.0), (Level::Sequence, 1.75 / 1.5)] {
@@ -229,7 +230,7 @@ fn weights_cannot_be_divided_by_their_mean_where_that_changes_other_terms() {
     );
 }
 
-/// With the engine's log-probabilities as the old ones, weights are still those of the trainer over the engine.
+/// Importance weights are ratios of the trainer to the engine, even if the engine's log-probabilities are the old log-probabilities.
 #[test]
 fn weights_do_not_depend_on_the_old_log_probabilities() {
     let with = |old_logprobs| TrainerConfig {

@@ -11,7 +11,7 @@ fn several(prompts: usize, epochs: u32) -> TrainerConfig {
     }
 }
 
-/// Three prompts with two responses each.
+/// Returns two responses to each of three prompts.
 fn step() -> Vec<Response> {
     let response = |prompt: u64, sample: u32, tokens: &[i32], advantage| Response {
         id: (prompt, sample),

@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Two replicas with uneven shards and weights.
+/// Returns a step of two replicas with uneven shards and weights.
 fn uneven() -> ReplicaSplit {
     let response = |id, prompt: &[i32], response: &[i32], advantage, weight| Response {
         id,

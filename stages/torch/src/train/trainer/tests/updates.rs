@@ -1,4 +1,4 @@
-//! Updates: their metrics, their effect, what they publish, and what they refuse.
+//! Tests of updates: their metrics, their effect, the policies that they publish, and the inputs that they reject.
 
 use super::*;
 
