@@ -73,8 +73,41 @@ impl Comparer {
         if self.work.spend(1).is_none() {
             return false;
         }
+        if let Some(same) = self.same_assignments(truth, answer) {
+            return same;
+        }
         let (truth, answer) = relation::strip_names(truth, answer);
         truth == answer || self.same_relations(&truth, &answer) || self.same_values(&truth, &answer)
+    }
+
+    /// Compares the values of a truth that names at least two of them, as `p = 3, q = 4` and `(p, q) = (3, 4)` do. An answer with the same
+    /// names may have any order. A tuple or list without names must have the order of the truth, except that a list may have any order if
+    /// the names only differ in their subscripts, as those of several solutions do. Returns `None` for any other truth or answer.
+    fn same_assignments(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
+        let named = relation::assignments(truth)?;
+        if let Some(answers) = relation::assignments(answer) {
+            let value = |name: &str| Some(answers.iter().find(|(other, _)| *other == name)?.1);
+            let values: Option<Vec<&Expr>> = named.iter().map(|(name, _)| value(name)).collect();
+            let values = values.filter(|values| values.len() == answers.len())?;
+            return Some(
+                named.iter().zip(values).all(|((_, truth), value)| self.same_answers(truth, value)),
+            );
+        }
+        let (values, is_tuple) = match answer {
+            Expr::Tuple(values) => (values, true),
+            Expr::List(values) | Expr::Set(values) => (values, false),
+            _ => return None,
+        };
+        if values.iter().any(|value| matches!(value, Expr::Relation(_))) {
+            return None;
+        }
+        let stem = |name: &str| name.split(['_', '\'']).next().unwrap_or_default().to_owned();
+        let siblings = named.windows(2).all(|pair| stem(pair[0].0) == stem(pair[1].0));
+        let truths: Vec<Expr> = named.into_iter().map(|(_, value)| value.clone()).collect();
+        Some(match is_tuple || !siblings {
+            true => !matches!(answer, Expr::Set(_)) && self.same_ordered(&truths, values),
+            false => self.same_unordered(&truths, values),
+        })
     }
 
     // Compares relations in three ways. Two relations may be the same as written. Otherwise, inequalities are compared by the sets of their

@@ -234,8 +234,30 @@ fn parse_text(text: &str, percent: bool) -> Answer {
         readings =
             readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
-    let text = text.chars().filter(|character| !character.is_whitespace()).collect();
-    Answer { readings, text, ..Answer::default() }
+    Answer { readings, text: without_blanks(text), ..Answer::default() }
+}
+
+/// Removes the blanks that are not needed to tell words and numbers apart, as in `a + b`. All others become a single blank, as in `1 2`,
+/// `1 1/2`, `1, 234` and `no solution`.
+fn without_blanks(text: &str) -> String {
+    let mut bare = String::with_capacity(text.len());
+    for part in text.split_whitespace() {
+        let (before, after) = (bare.chars().next_back(), part.chars().next());
+        let apart = before.zip(after).is_some_and(|(before, after)| {
+            let is_point = |c: char| c == '.' || c == ',';
+            let joined = |c: char| c.is_alphanumeric() || is_point(c);
+            joined(before)
+                && joined(after)
+                && (!(is_point(before) || is_point(after))
+                    || before.is_numeric()
+                    || after.is_numeric())
+        });
+        if apart {
+            bare.push(' ');
+        }
+        bare.push_str(part);
+    }
+    bare
 }
 
 /// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product. Returns `None` for any other

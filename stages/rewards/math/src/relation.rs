@@ -64,6 +64,39 @@ fn first_and_last(relation: &Relation) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
+/// Returns the names and the values of a list of equations such as `p = 3, q = 4`, or of an equation of tuples such as `(p, q) = (3, 4)`.
+/// Returns `None` if there are fewer than two names, if they are not all different, or for any other expression.
+pub(super) fn assignments(expr: &Expr) -> Option<Vec<(&str, &Expr)>> {
+    let assigned = |name, value| match name {
+        &Expr::Symbol(ref name) if !name.is_empty() => Some((name.as_str(), value)),
+        _ => None,
+    };
+    let found: Vec<(&str, &Expr)> = match expr {
+        Expr::List(items) => items
+            .iter()
+            .map(|item| match item {
+                Expr::Relation(relation) if relation.is_equation() => {
+                    assigned(&relation.first, relation.last_side())
+                }
+                _ => None,
+            })
+            .collect::<Option<_>>()?,
+        Expr::Relation(relation) if relation.is_equation() => {
+            match (&relation.first, relation.last_side()) {
+                (Expr::Tuple(names), Expr::Tuple(values)) if names.len() == values.len() => names
+                    .iter()
+                    .zip(values)
+                    .map(|(name, value)| assigned(name, value))
+                    .collect::<Option<_>>()?,
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let names: std::collections::BTreeSet<&str> = found.iter().map(|(name, _)| *name).collect();
+    (found.len() > 1 && names.len() == found.len()).then_some(found)
+}
+
 /// Returns `true` if both expressions are lists of equations and have the same left-hand sides, in any order.
 pub(super) fn same_names(truth: &Expr, answer: &Expr) -> bool {
     let (truth, answer) = (names(truth), names(answer));

@@ -315,3 +315,25 @@ fn left_hand_sides_that_name_a_value() {
         true,
     );
 }
+
+#[test]
+fn numbers_side_by_side_and_products() {
+    check(
+        &[
+            ("1 2", "$1 2$"),
+            ("1 2 3", r"\boxed{1\ 2\ 3}"),
+            ("5 feet 3 inches", r"\boxed{5\text{ feet }3\text{ inches}}"),
+            ("1 1/2", r"$1\frac{1}{2}$"),
+            ("1 1/2", "Answer: 3/2"),
+            ("1234", "$1 234$"),
+            ("72", "$2^3 3^2$"),
+            ("6", r"$2 \cdot 3$"),
+            ("6", "$2(3)$"),
+            ("6x", "$2x \\cdot 3$"),
+            ("3/2", r"$\frac12 3$"),
+            ("a + b", "$a+b$"),
+            ("no solution", r"\boxed{\text{no  solution}}"),
+        ],
+        true,
+    );
+}
