@@ -43,13 +43,18 @@ pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
 }
 
 /// Returns the answer with its variables renamed to the variables of the truth, in order of appearance. If the answer and the truth have
-/// different numbers of variables, the answer is returned unchanged.
+/// different numbers of variables, or one of them has text, the answer is returned unchanged.
 fn renamed(truth: &Expr, answer: &Expr) -> Expr {
     let (to, from) = (truth.symbols(), answer.symbols());
-    if to.len() != from.len() {
+    if to.len() != from.len() || to.iter().chain(&from).any(|name| is_text(name)) {
         return answer.clone();
     }
     rename(answer, &from, &to)
+}
+
+/// Returns `true` if the name of a symbol is a word or several words, not the name of a variable.
+fn is_text(name: &str) -> bool {
+    !name.contains(['\\', '_']) && name.chars().filter(|c| c.is_alphabetic()).count() > 1
 }
 
 fn rename(expr: &Expr, from: &[&str], to: &[&str]) -> Expr {
@@ -131,9 +136,19 @@ impl Comparer {
         if !answers.is_empty() {
             let variables = truth.symbols() == answer.symbols()
                 && set::unknown_values(truth) == set::unknown_values(answer);
-            return variables && set::same(self, &inequalities[0], &answers[0]);
+            return variables
+                && set::same(self, self.meaning(&inequalities), self.meaning(&answers));
         }
         set::is_set(answer) && inequalities.iter().any(|truth| set::same(self, truth, answer))
+    }
+
+    /// Returns the more likely of the [meanings](relation::inequalities) of inequalities, of which there must be one. If the union is all
+    /// real numbers, as for `x > 1, x < 2`, the intersection is meant.
+    fn meaning<'a>(&self, meanings: &'a [Expr]) -> &'a Expr {
+        match meanings {
+            [union, intersection] if set::same(self, union, &Expr::Domain('R')) => intersection,
+            _ => &meanings[0],
+        }
     }
 
     // The kind of collection of the truth decides whether order matters. A tuple keeps its order, a list of answers does not, and in strict

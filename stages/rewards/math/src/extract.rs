@@ -230,11 +230,30 @@ fn parse_text(text: &str, percent: bool) -> Answer {
         readings.push(Expr::Symbol(letter.to_string()));
         readings.extend(parse(choice, true));
     }
+    if is_word(text) {
+        readings.push(Expr::Symbol(text.to_owned()));
+    }
     if percent {
         readings =
             readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
     Answer { readings, text: without_blanks(text), ..Answer::default() }
+}
+
+/// Returns `true` if a text is a word, such as `Yes` or `paris`, rather than a product of variables: it has a vowel, its letters are not in
+/// alphabetical order as those of `abcd` are, and only its first letter or all letters may be capital. Of words with fewer than four
+/// letters, only some common answers count.
+fn is_word(text: &str) -> bool {
+    const SHORT: [&str; 10] = ["no", "yes", "odd", "one", "two", "six", "ten", "all", "any", "red"];
+    let lower = text.to_ascii_lowercase();
+    if !text.bytes().all(|c| c.is_ascii_alphabetic()) || text.len() > 40 {
+        return false;
+    }
+    let rest_is_lower = text.bytes().skip(1).all(|c| c.is_ascii_lowercase());
+    let is_upper = text.bytes().all(|c| c.is_ascii_uppercase());
+    let is_ordered = lower.as_bytes().is_sorted();
+    let is_long = lower.len() > 3 && lower.contains(['a', 'e', 'i', 'o', 'u', 'y']) && !is_ordered;
+    (rest_is_lower || is_upper) && (is_long || SHORT.contains(&lower.as_str()))
 }
 
 /// Removes the blanks that are not needed to tell words and numbers apart, as in `a + b`. All others become a single blank, as in `1 2`,

@@ -9,6 +9,11 @@ pub(super) use numeral::value;
 /// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
+/// The private character that stands for the word `and` between answers.
+pub(super) const AND: char = '\u{e000}';
+/// The private character that stands for the word `or` between answers.
+pub(super) const OR: char = '\u{e001}';
+
 /// Narrow and non-breaking spaces, which are often between thousands. Each is replaced by a blank wherever it occurs in the text.
 const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 
@@ -242,7 +247,8 @@ impl Lexer {
         let after_number = matches!(self.tokens.last(), Some(Token::Number(_)));
         let lower = word.to_ascii_lowercase();
         let token = match lower.as_str() {
-            "and" | "or" => Token::Char(','),
+            "and" => Token::Char(AND),
+            "or" => Token::Char(OR),
             "percent" | "percentage" | "pct" => Token::Char('%'),
             "infinity" | "inf" | "infty" | "oo" => Token::Command("infty".to_owned()),
             _ if FUNCTIONS.contains(&word.as_str()) => Token::Command(word),
@@ -343,7 +349,9 @@ impl Lexer {
         let lower = trimmed.to_lowercase();
         let token = match lower.as_str() {
             "" => return,
-            "and" | "or" | ",and" | ", and" | ", or" | ",or" | "," => Token::Char(','),
+            "and" | ",and" | ", and" => Token::Char(AND),
+            "or" | ", or" | ",or" => Token::Char(OR),
+            "," => Token::Char(','),
             "percent" | "percentage" | "pct" | "%" => Token::Char('%'),
             _ if FUNCTIONS.contains(&trimmed) || command == "operatorname" => {
                 Token::Command(trimmed.to_owned())

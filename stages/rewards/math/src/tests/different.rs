@@ -275,3 +275,31 @@ fn numbers_side_by_side() {
         false,
     );
 }
+
+#[test]
+fn brackets_ratios_and_conjunctions() {
+    check(
+        &[
+            ("$]1,2[$", "$[1,2]$"),
+            ("$(1,2)$", "$]1,2]$"),
+            ("$5$", "$]5[$"),
+            ("$12$", "$]12[$"),
+            ("$3:4:5$", "$3:5:4$"),
+            ("$3:4:5$", r"$\frac{3}{20}$"),
+            ("$1/2:1/3$", r"$\frac16$"),
+            (r"$1 < x \le 2$", r"\boxed{x > 1 \text{ or } x \le 2}"),
+            ("x<1 or x>3", r"\boxed{x<1 \text{ and } x>3}"),
+            (r"x<1 and x>3", r"\boxed{x<1 \text{ or } x>3}"),
+            ("$x>1$", r"\boxed{x>1 \text{ and } x>3}"),
+            ("$x>3$", r"\boxed{x>1 \text{ or } x>3}"),
+            ("Yes", r"\boxed{no}"),
+            ("$p ∧ q$", "$p ∨ q$"),
+            ("Paris", "Answer: London"),
+            ("ABC", r"\boxed{abc}"),
+        ],
+        false,
+    );
+    let lax = super::super::Verifier { strict: false, ..super::super::Verifier::default() };
+    assert!(!lax.is_correct(r"\boxed{\text{odd}}", r"\text{even}"));
+    assert!(!lax.is_correct("Answer: London", "Paris"));
+}
