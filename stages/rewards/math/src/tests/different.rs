@@ -303,3 +303,38 @@ fn brackets_ratios_and_conjunctions() {
     assert!(!lax.is_correct(r"\boxed{\text{odd}}", r"\text{even}"));
     assert!(!lax.is_correct("Answer: London", "Paris"));
 }
+
+#[test]
+fn units() {
+    check(
+        &[
+            ("5 cm", r"\boxed{5 km}"),
+            ("5 cm", "Answer: 5 km"),
+            (r"$5\text{ cm}$", r"$5\text{ m}$"),
+            (r"$5\text{ m}$", r"\boxed{5\ \mathrm{kg}}"),
+            ("5 hours", r"\boxed{5\text{ minutes}}"),
+            (r"\$5", "Answer: 5 cents"),
+            ("5 miles north", "Answer: 5 km south"),
+        ],
+        false,
+    );
+    check(
+        &[
+            ("5 cm", r"\boxed{5}"),
+            ("5", r"\boxed{5\text{ cm}}"),
+            ("5 cm", r"\boxed{5\text{ centimetres}}"),
+            (r"$12\text{ cm}^2$", r"\boxed{12 \text{ square centimeters}}"),
+            (r"$5\text{ m}$", "Answer: 5 meters"),
+            ("5 hours", r"\boxed{5\text{ h}}"),
+            (r"\$5", "Answer: 5 dollars"),
+            ("5 dollars", r"\boxed{\$5}"),
+            ("60 mph", "Answer: 60 miles per hour"),
+            (r"$60\text{ km/h}$", r"\boxed{60\text{ kilometers per hour}}"),
+            ("$5m$", r"\boxed{5 \cdot m}"),
+            ("$3s + 2m$", r"\boxed{2m + 3s}"),
+            ("5 students", r"\boxed{5\text{ people}}"),
+            (r"5 feet", r"\boxed{5\text{ ft}}"),
+        ],
+        true,
+    );
+}
