@@ -25,6 +25,7 @@ pub(crate) struct Messages {
 
 const MESSAGES: &str = "at least one message with role and content";
 const CONTENT: &str = "a role and a content in every message";
+const NO_CALLS: &str = "messages without `tool_calls`, which are not supported";
 const PROMPT: &str = "messages, JSON of messages, or text";
 
 impl Messages {
@@ -134,13 +135,13 @@ impl MessagesBuilder {
     ///
     /// # Errors
     ///
-    /// If the value is none of these, or is a text that [`push_text`](Self::push_text) rejects.
+    /// If the value is none of these, has a message with `tool_calls`, or is a text that [`push_text`](Self::push_text) rejects.
     pub(crate) fn push(&mut self, value: &Value) -> Result<(), RowDefect> {
         match value {
             Value::Null => self.end(false, 0),
             Value::String(text) => return self.push_text(text),
             Value::Array(messages) if messages.iter().all(is_message) => {
-                self.push_messages(messages)
+                return self.push_messages(messages);
             }
             _ => return self.refuse(PROMPT, describe(value)),
         }
@@ -148,7 +149,8 @@ impl MessagesBuilder {
     }
 
     /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message, also an empty array or one of
-    /// objects without a role and a content. In a column named `messages`, any other text is rejected and adds an empty row.
+    /// objects without a role and a content. In a column named `messages`, any other text is rejected and adds an empty row. So are
+    /// messages with `tool_calls` in any column.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
@@ -160,7 +162,7 @@ impl MessagesBuilder {
                 if messages.iter().all(is_message)
                     && (is_json_column || messages.iter().any(has_message_field)) =>
             {
-                self.push_messages(&messages);
+                return self.push_messages(&messages);
             }
             other if is_json_column => {
                 let found = other.err().unwrap_or_else(|| "an array of other values".to_owned());
@@ -187,7 +189,11 @@ impl MessagesBuilder {
         }
     }
 
-    fn push_messages(&mut self, messages: &[Value]) {
+    fn push_messages(&mut self, messages: &[Value]) -> Result<(), RowDefect> {
+        // A message has a role and a content only. Without its calls, the text for the model would be another one.
+        if let Some(calls) = messages.iter().find_map(tool_calls) {
+            return self.refuse(NO_CALLS, describe(calls));
+        }
         for message in messages {
             self.append(
                 Some(message["role"].as_str().unwrap_or_default()),
@@ -195,6 +201,7 @@ impl MessagesBuilder {
             );
         }
         self.end(true, messages.len());
+        Ok(())
     }
 
     fn append(&mut self, role: Option<&str>, content: Option<&str>) {
@@ -213,6 +220,12 @@ impl MessagesBuilder {
     }
 }
 
+/// Returns the calls of tools in a message; `None` if it has none.
+fn tool_calls(message: &Value) -> Option<&Value> {
+    let calls = message.get("tool_calls").filter(|calls| !calls.is_null())?;
+    calls.as_array().is_none_or(|calls| !calls.is_empty()).then_some(calls)
+}
+
 /// Returns `true` for an object whose role and content, if present, are text or null. Nulls are reported later.
 fn is_message(value: &Value) -> bool {
     let text = |key: &str| value.get(key).is_none_or(|field| field.is_string() || field.is_null());
@@ -229,5 +242,33 @@ pub(crate) fn describe(value: &Value) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn messages_with_tool_calls_are_refused() {
+        let with =
+            |calls: Value| json!([{"role": "assistant", "content": "", "tool_calls": calls}]);
+        for column in ["prompt", "messages"] {
+            let mut builder = MessagesBuilder::new(column.into());
+            let call = json!([{"function": {"name": "add"}}]);
+            for pushed in
+                [builder.push(&with(call.clone())), builder.push_text(&with(call).to_string())]
+            {
+                let error = format!("{:?}", pushed.expect_err("has a call"));
+                assert!(error.contains("without `tool_calls`"), "{error}");
+            }
+            for none in [Value::Null, json!([])] {
+                builder.push(&with(none)).expect("no call");
+            }
+            let messages = builder.finish();
+            assert_eq!((0..4).map(|row| messages.row(row).len()).collect::<Vec<_>>(), [0, 0, 1, 1]);
+        }
     }
 }

@@ -61,6 +61,21 @@ pub trait Chat: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, RewardError>> + Send;
 }
 
+/// The beginning of the reason of [`cut_off`].
+const CUT_OFF: &str = "the judge's answer was cut off after";
+
+/// Returns the error of an answer that reached its maximum length. The same question with the same sampling would be cut off again.
+#[must_use]
+pub fn cut_off(tokens: impl std::fmt::Display) -> RewardError {
+    RewardError::fatal(format_args!("{CUT_OFF} {tokens} tokens"))
+}
+
+/// Returns `true` for an error of [`cut_off`].
+#[must_use]
+pub fn is_cut_off(error: &RewardError) -> bool {
+    error.reason.starts_with(CUT_OFF)
+}
+
 /// The sampling parameters of a judge's answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JudgeSampling {

@@ -32,6 +32,10 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 /// A letter by itself, or as the label of the text that follows.
 static LABEL: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z])(?:$|[)\]}.:,])"));
 
+/// A letter, a number of at most two digits or a Roman numeral by itself, or as the label of the text that follows. `2.5` is no label.
+static ANY_LABEL: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"^([A-Za-z]|[0-9]{1,2}|[ivxIVX]{1,4})(?:$|[)\]}]|[.:,](?:$|[^0-9]))"));
+
 /// A label in a style command at the start of a text, with the space that follows: `\textbf{(B)}\ `, `\text{B.}`. A closing bracket, a
 /// period or a colon must follow the letter.
 static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
@@ -39,6 +43,10 @@ static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
         r"^{STYLES}\{{\s*[(\[]?([A-Za-z])[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"
     ))
 });
+
+/// The contents of a style command at the start of a text, if they end as a label does: `\textbf{(2)}\ 5`.
+static STYLED: LazyLock<Regex> =
+    LazyLock::new(|| regex(&format!(r"^{STYLES}\{{([^{{}}]*[)\].:]\s*)\}}")));
 
 const MAX_WRAPPERS: usize = 8;
 
@@ -53,6 +61,27 @@ pub fn letter(text: &str) -> Option<char> {
     found
         .map(|letter| letter.to_ascii_uppercase())
         .or_else(|| labelled(bare).map(|(letter, _)| letter))
+}
+
+/// Returns the label that is the whole text or is at its beginning, as written: a letter, a number of at most two digits, or a Roman numeral
+/// up to 39: `2`, `(2)`, `2. Paris`, `\text{(iv)}`. Returns `None` for any other text.
+///
+/// ```
+/// use rollpacker_math::choice::label;
+///
+/// assert_eq!(label(r"\textbf{(ii)}").as_deref(), Some("ii"));
+/// assert_eq!(label("2.5"), None);
+/// ```
+#[must_use]
+pub fn label(text: &str) -> Option<String> {
+    let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
+    let bare = unwrapped(&text);
+    let label = |text: &str| Some(ANY_LABEL.captures(text)?[1].to_owned());
+    let styled = || {
+        let group = STYLED.captures(bare)?;
+        label(group[1].trim_matches(['(', '[', ')', ']', '.', ':', ' ']))
+    };
+    label(bare).or_else(|| label(bare.strip_prefix(['(', '['])?)).or_else(styled)
 }
 
 /// Returns the letter, in upper case, that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`. Returns `None` if
@@ -157,6 +186,32 @@ mod tests {
         assert_eq!(labelled(r"\textbf{(c) } \frac12"), Some(('C', r"\frac12")));
         for text in [r"\textbf{(C)}", r"\text{C}5", r"(C) 5", r"\text{(CD)} 5"] {
             assert_eq!(labelled(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_label_may_be_a_number() {
+        for (text, expected) in [
+            ("2", "2"),
+            ("(2)", "2"),
+            ("2.", "2"),
+            ("2) Paris", "2"),
+            ("2. Paris", "2"),
+            (r"\text{(2)}", "2"),
+            (r"\textbf{(2)}\ 5", "2"),
+            ("10", "10"),
+            ("(iv)", "iv"),
+            (r"$\text{(II)}$", "II"),
+            ("Option 3", "3"),
+            ("**4**", "4"),
+            ("b", "b"),
+        ] {
+            assert_eq!(label(text).as_deref(), Some(expected), "{text:?}");
+        }
+        for text in
+            ["2.5", "2,5", "2:30", "123", "2 apples", "-2", "2/3", "2x", "vivid", "", "Paris"]
+        {
+            assert_eq!(label(text), None, "{text:?}");
         }
     }
 

@@ -43,13 +43,18 @@ pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
 }
 
 /// Returns the answer with its variables renamed to the variables of the truth, in order of appearance. If the answer and the truth have
-/// different numbers of variables, the answer is returned unchanged.
+/// different numbers of variables, or one of them has text, the answer is returned unchanged.
 fn renamed(truth: &Expr, answer: &Expr) -> Expr {
     let (to, from) = (truth.symbols(), answer.symbols());
-    if to.len() != from.len() {
+    if to.len() != from.len() || to.iter().chain(&from).any(|name| is_text(name)) {
         return answer.clone();
     }
     rename(answer, &from, &to)
+}
+
+/// Returns `true` if the name of a symbol is a word or several words, not the name of a variable.
+fn is_text(name: &str) -> bool {
+    !name.contains(['\\', '_']) && name.chars().filter(|c| c.is_alphabetic()).count() > 1
 }
 
 fn rename(expr: &Expr, from: &[&str], to: &[&str]) -> Expr {
@@ -73,8 +78,41 @@ impl Comparer {
         if self.work.spend(1).is_none() {
             return false;
         }
+        if let Some(same) = self.same_assignments(truth, answer) {
+            return same;
+        }
         let (truth, answer) = relation::strip_names(truth, answer);
         truth == answer || self.same_relations(&truth, &answer) || self.same_values(&truth, &answer)
+    }
+
+    /// Compares the values of a truth that names at least two of them, as `p = 3, q = 4` and `(p, q) = (3, 4)` do. An answer with the same
+    /// names may have any order. A tuple or list without names must have the order of the truth, except that a list may have any order if
+    /// the names only differ in their subscripts, as those of several solutions do. Returns `None` for any other truth or answer.
+    fn same_assignments(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
+        let named = relation::assignments(truth)?;
+        if let Some(answers) = relation::assignments(answer) {
+            let value = |name: &str| Some(answers.iter().find(|(other, _)| *other == name)?.1);
+            let values: Option<Vec<&Expr>> = named.iter().map(|(name, _)| value(name)).collect();
+            let values = values.filter(|values| values.len() == answers.len())?;
+            return Some(
+                named.iter().zip(values).all(|((_, truth), value)| self.same_answers(truth, value)),
+            );
+        }
+        let (values, is_tuple) = match answer {
+            Expr::Tuple(values) => (values, true),
+            Expr::List(values) | Expr::Set(values) => (values, false),
+            _ => return None,
+        };
+        if values.iter().any(|value| matches!(value, Expr::Relation(_))) {
+            return None;
+        }
+        let stem = |name: &str| name.split(['_', '\'']).next().unwrap_or_default().to_owned();
+        let siblings = named.windows(2).all(|pair| stem(pair[0].0) == stem(pair[1].0));
+        let truths: Vec<Expr> = named.into_iter().map(|(_, value)| value.clone()).collect();
+        Some(match is_tuple || !siblings {
+            true => !matches!(answer, Expr::Set(_)) && self.same_ordered(&truths, values),
+            false => self.same_unordered(&truths, values),
+        })
     }
 
     // Compares relations in three ways. Two relations may be the same as written. Otherwise, inequalities are compared by the sets of their
@@ -98,9 +136,19 @@ impl Comparer {
         if !answers.is_empty() {
             let variables = truth.symbols() == answer.symbols()
                 && set::unknown_values(truth) == set::unknown_values(answer);
-            return variables && set::same(self, &inequalities[0], &answers[0]);
+            return variables
+                && set::same(self, self.meaning(&inequalities), self.meaning(&answers));
         }
         set::is_set(answer) && inequalities.iter().any(|truth| set::same(self, truth, answer))
+    }
+
+    /// Returns the more likely of the [meanings](relation::inequalities) of inequalities, of which there must be one. If the union is all
+    /// real numbers, as for `x > 1, x < 2`, the intersection is meant.
+    fn meaning<'a>(&self, meanings: &'a [Expr]) -> &'a Expr {
+        match meanings {
+            [union, intersection] if set::same(self, union, &Expr::Domain('R')) => intersection,
+            _ => &meanings[0],
+        }
     }
 
     // The kind of collection of the truth decides whether order matters. A tuple keeps its order, a list of answers does not, and in strict

@@ -11,12 +11,14 @@ mod environment;
 mod marker;
 mod plain;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::definition::definition;
 use super::expr::{Comparison, Expr, Relation};
 use super::parse::parse;
-use super::relation;
+use super::{relation, units};
 use crate::choice;
 
 use boxes::Boxes;
@@ -80,9 +82,16 @@ pub(super) struct Answer {
     pub(super) unnamed: Vec<Expr>,
     /// The answer as written, without blanks.
     pub(super) text: String,
+    /// The names of the units of the answer.
+    pub(super) units: BTreeSet<&'static str>,
 }
 
 impl Answer {
+    /// Returns `true` if both answers have units and none in common, as `5 cm` and `5 km`.
+    pub(super) fn differs_in_units(&self, other: &Self) -> bool {
+        !self.units.is_empty() && !other.units.is_empty() && self.units.is_disjoint(&other.units)
+    }
+
     /// Returns the possible meanings for a comparison with `truth`. The meanings without left-hand sides are included unless the truth has
     /// the same left-hand sides as the answer.
     pub(super) fn readings_for(&self, truth: &Expr) -> impl Iterator<Item = &Expr> {
@@ -211,7 +220,7 @@ fn with_left_sides(boxes: &Boxes, bare: Answer) -> Answer {
     let readings = boxes.equations().map(|equations| parse_text(&equations, false).readings);
     match readings {
         Some(readings) if !readings.is_empty() => {
-            Answer { readings, unnamed: bare.readings, text: bare.text }
+            Answer { readings, unnamed: bare.readings, ..bare }
         }
         _ => bare,
     }
@@ -230,12 +239,54 @@ fn parse_text(text: &str, percent: bool) -> Answer {
         readings.push(Expr::Symbol(letter.to_string()));
         readings.extend(parse(choice, true));
     }
+    if is_word(text) {
+        readings.push(Expr::Symbol(text.to_owned()));
+    }
     if percent {
         readings =
             readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
-    let text = text.chars().filter(|character| !character.is_whitespace()).collect();
-    Answer { readings, text, ..Answer::default() }
+    let units = units::distinct(text);
+    Answer { readings, text: without_blanks(text), units, ..Answer::default() }
+}
+
+/// Returns `true` if a text is a word, such as `Yes` or `paris`, rather than a product of variables: it has a vowel, its letters are not in
+/// alphabetical order as those of `abcd` are, and only its first letter or all letters may be capital. Of words with fewer than four
+/// letters, only some common answers count.
+fn is_word(text: &str) -> bool {
+    const SHORT: [&str; 10] = ["no", "yes", "odd", "one", "two", "six", "ten", "all", "any", "red"];
+    let lower = text.to_ascii_lowercase();
+    if !text.bytes().all(|c| c.is_ascii_alphabetic()) || text.len() > 40 {
+        return false;
+    }
+    let rest_is_lower = text.bytes().skip(1).all(|c| c.is_ascii_lowercase());
+    let is_upper = text.bytes().all(|c| c.is_ascii_uppercase());
+    let is_ordered = lower.as_bytes().is_sorted();
+    let is_long = lower.len() > 3 && lower.contains(['a', 'e', 'i', 'o', 'u', 'y']) && !is_ordered;
+    (rest_is_lower || is_upper) && (is_long || SHORT.contains(&lower.as_str()))
+}
+
+/// Removes the blanks that are not needed to tell words and numbers apart, as in `a + b`. All others become a single blank, as in `1 2`,
+/// `1 1/2`, `1, 234` and `no solution`.
+fn without_blanks(text: &str) -> String {
+    let mut bare = String::with_capacity(text.len());
+    for part in text.split_whitespace() {
+        let (before, after) = (bare.chars().next_back(), part.chars().next());
+        let apart = before.zip(after).is_some_and(|(before, after)| {
+            let is_point = |c: char| c == '.' || c == ',';
+            let joined = |c: char| c.is_alphanumeric() || is_point(c);
+            joined(before)
+                && joined(after)
+                && (!(is_point(before) || is_point(after))
+                    || before.is_numeric()
+                    || after.is_numeric())
+        });
+        if apart {
+            bare.push(' ');
+        }
+        bare.push_str(part);
+    }
+    bare
 }
 
 /// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product. Returns `None` for any other
@@ -271,12 +322,14 @@ fn last_side(text: &str) -> Option<&str> {
 fn combine(mut answers: Vec<Answer>) -> Answer {
     if answers.len() > 1 && answers.iter().all(|answer| !answer.readings.is_empty()) {
         let text = answers.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>().join(",");
+        let units = answers.iter().flat_map(|answer| &answer.units).copied().collect();
         let items = answers.into_iter().filter_map(|answer| answer.readings.into_iter().next());
         let flat = items.flat_map(|item| match item {
             Expr::List(items) | Expr::Set(items) => items,
             other => vec![other],
         });
-        return Answer { readings: vec![Expr::List(flat.collect())], text, ..Answer::default() };
+        let readings = vec![Expr::List(flat.collect())];
+        return Answer { readings, text, units, ..Answer::default() };
     }
     if answers.is_empty() { Answer::default() } else { answers.swap_remove(0) }
 }

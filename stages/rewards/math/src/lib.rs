@@ -68,7 +68,7 @@ pub use self::extract::boxes::contents as boxed;
 /// The answer is the one that a marker announces: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, `A: ...` or "the final
 /// answer is". Of several markers with the same priority, the last one wins. Without a marker, the answer is the last formula or number.
 /// Answers are compared by value: numbers, fractions, percentages, sets, intervals, tuples, matrices, equations, inequalities and
-/// expressions with variables. Units are ignored.
+/// expressions with variables. Units are ignored, unless both answers have units and have none in common, as `5 cm` and `5 km`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Verifier {
@@ -126,6 +126,9 @@ impl Verifier {
             relation_for_set: self.relation_for_set,
         };
         self.truths(truth).iter().any(|truth| {
+            if truth.differs_in_units(&answer) {
+                return false;
+            }
             let same = !truth.text.is_empty() && truth.text == answer.text;
             let is_answered = |truth: &Expr| {
                 answer.readings_for(truth).any(|answer| equal::equal(truth, answer, rules))

@@ -1,7 +1,7 @@
 //! The parser of answers: from tokens to a syntax tree.
 //!
-//! The grammar is `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`, `sum := product (± product)*`,
-//! `product := unary (* unary)*`, `unary := -? factor+`. A product without an operator binds more tightly than a division. Text after a
+//! The grammar is `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`, `sum := ratio (± ratio)*`,
+//! `ratio := product (: product)*`, `product := unary (* unary)*`, `unary := -? factor+`. A product without an operator binds more tightly than a division. Text after a
 //! value is its unit and is ignored.
 
 mod atom;
@@ -13,9 +13,9 @@ mod group;
 mod operator;
 
 use super::expr::{Comparison, Expr, Function, SetOperation};
-use super::token::{self, Token};
+use super::token::{self, AND, OR, Token};
 
-use finish::{exact, expand, joined};
+use finish::{conditions, exact, expand, joined};
 
 /// The maximum nesting depth of an answer, which bounds the stack.
 const MAX_DEPTH: usize = 48;
@@ -180,18 +180,29 @@ impl Parser {
         Some(items)
     }
 
-    /// Parses relations separated by commas. Repeated commas, ellipses and periods between the relations are skipped.
+    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped.
+    /// Inequalities with `and`, or with `or`, become one item.
     fn items(&mut self) -> Option<Vec<Expr>> {
-        while self.accept(',') {}
+        let (mut and, mut or) = (false, false);
+        while self.accept(',') || self.accept(AND) || self.accept(OR) {}
         let mut items = vec![self.relation()?];
         loop {
             let before = self.at;
-            while self.accept(',') || self.skip_words() || self.accept('.') {}
-            if self.ends() || self.is(';') {
-                return Some(items);
+            loop {
+                if self.accept(AND) {
+                    and = true;
+                } else if self.accept(OR) {
+                    or = true;
+                } else if !(self.accept(',') || self.skip_words() || self.accept('.')) {
+                    break;
+                }
             }
-            if before == self.at {
-                return Some(items);
+            if self.ends() || self.is(';') || before == self.at {
+                return Some(match (and, or) {
+                    (true, false) => conditions(AND, items),
+                    (false, true) => conditions(OR, items),
+                    _ => items,
+                });
             }
             items.push(self.relation()?);
         }
@@ -293,20 +304,39 @@ impl Parser {
 
     fn sum(&mut self) -> Option<Expr> {
         self.nested(|parser| {
-            let mut terms = vec![parser.product()?];
+            let mut terms = vec![parser.ratio()?];
             loop {
                 let next = if parser.accept('+') {
-                    parser.product()?
+                    parser.ratio()?
                 } else if parser.accept('-') {
-                    parser.product()?.negate()
+                    parser.ratio()?.negate()
                 } else if parser.accept_command("pm") {
-                    Expr::product(vec![Expr::Sign(true), parser.product()?])
+                    Expr::product(vec![Expr::Sign(true), parser.ratio()?])
                 } else if parser.accept_command("mp") {
-                    Expr::product(vec![Expr::Sign(false), parser.product()?])
+                    Expr::product(vec![Expr::Sign(false), parser.ratio()?])
                 } else {
                     return Some(Expr::sum(terms));
                 };
                 terms.push(next);
+            }
+        })
+    }
+
+    /// Parses products separated by colons. The ratio of two values is their quotient. The ratio of several values is an unknown function
+    /// of the quotients by the first value, so that `3 : 4 : 5` equals `6 : 8 : 10`.
+    fn ratio(&mut self) -> Option<Expr> {
+        let first = self.product()?;
+        let mut quotients = Vec::new();
+        while self.colon_divides && self.accept(':') {
+            let next = self.product()?;
+            quotients.push((first.clone(), next));
+        }
+        Some(match quotients.len() {
+            0 => first,
+            1 => quotients.pop().map(|(first, next)| first.over(next))?,
+            _ => {
+                let quotients = quotients.into_iter().map(|(first, next)| next.over(first));
+                Expr::apply(Function::Named("ratio".to_owned()), quotients.collect())
             }
         })
     }
@@ -316,10 +346,7 @@ impl Parser {
         loop {
             if self.accept('*') || self.accept_command("cdot") || self.accept_command("times") {
                 left = Expr::product(vec![left, self.unary()?]);
-            } else if self.accept('/')
-                || (self.colon_divides && self.accept(':'))
-                || self.accept_command("div")
-                || self.accept_command("over")
+            } else if self.accept('/') || self.accept_command("div") || self.accept_command("over")
             {
                 left = left.over(self.unary()?);
             } else if self.accept_command("mod") || self.accept_command("bmod") {

@@ -3,9 +3,10 @@
 use num_traits::Signed;
 
 use super::equal::Comparer;
-use super::expr::{Comparison, Expr, Relation, SetOperation};
+use super::expr::{Comparison, Expr, Function, Relation, SetOperation};
 use super::normal::normal;
 use super::number;
+use super::token::{AND, OR};
 
 /// Half the number of points at which solutions are searched. The outermost points are at about ±220,000.
 const GRID: i32 = 1300;
@@ -62,6 +63,39 @@ fn last_side(expr: &Expr) -> &Expr {
 fn first_and_last(relation: &Relation) -> Expr {
     let rest = relation.rest.last().cloned().into_iter().collect();
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
+}
+
+/// Returns the names and the values of a list of equations such as `p = 3, q = 4`, or of an equation of tuples such as `(p, q) = (3, 4)`.
+/// Returns `None` if there are fewer than two names, if they are not all different, or for any other expression.
+pub(super) fn assignments(expr: &Expr) -> Option<Vec<(&str, &Expr)>> {
+    let assigned = |name, value| match name {
+        &Expr::Symbol(ref name) if !name.is_empty() => Some((name.as_str(), value)),
+        _ => None,
+    };
+    let found: Vec<(&str, &Expr)> = match expr {
+        Expr::List(items) => items
+            .iter()
+            .map(|item| match item {
+                Expr::Relation(relation) if relation.is_equation() => {
+                    assigned(&relation.first, relation.last_side())
+                }
+                _ => None,
+            })
+            .collect::<Option<_>>()?,
+        Expr::Relation(relation) if relation.is_equation() => {
+            match (&relation.first, relation.last_side()) {
+                (Expr::Tuple(names), Expr::Tuple(values)) if names.len() == values.len() => names
+                    .iter()
+                    .zip(values)
+                    .map(|(name, value)| assigned(name, value))
+                    .collect::<Option<_>>()?,
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let names: std::collections::BTreeSet<&str> = found.iter().map(|(name, _)| *name).collect();
+    (found.len() > 1 && names.len() == found.len()).then_some(found)
 }
 
 /// Returns `true` if both expressions are lists of equations and have the same left-hand sides, in any order.
@@ -146,7 +180,20 @@ fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison
     }
 }
 
-/// Returns the possible meanings of inequalities as sets. One inequality means its solutions. A list of up to 16 inequalities has two
+/// Returns the set operation that corresponds to `and` or `or`, and the inequalities that this word joins. Returns `None` for any other
+/// expression.
+pub(super) fn conjunction(expr: &Expr) -> Option<(SetOperation, &[Expr])> {
+    let Expr::Apply(Function::Named(name), parts) = expr else { return None };
+    let mut word = name.chars();
+    match (word.next()?, word.next()) {
+        (AND, None) => Some((SetOperation::Intersection, parts)),
+        (OR, None) => Some((SetOperation::Union, parts)),
+        _ => None,
+    }
+}
+
+/// Returns the possible meanings of inequalities as sets. One inequality means its solutions, and inequalities with `and` or `or` mean the
+/// intersection or the union of their solutions. A list of up to 16 inequalities has two
 /// meanings: the union of their solutions, and the intersection. Returns an empty list for any other expression.
 pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
     let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !is_equation(expr) && !relation.rest.is_empty());
@@ -158,7 +205,12 @@ pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
                 .into()
         }
         other if bounds(other) => vec![solutions(other)],
-        _ => Vec::new(),
+        other => match conjunction(other) {
+            Some((operation, parts)) if parts.len() <= 16 => {
+                vec![Expr::Join(operation, parts.iter().map(solutions).collect())]
+            }
+            _ => Vec::new(),
+        },
     }
 }
 

@@ -256,7 +256,7 @@ fn satisfied(condition: &Expr, x: f64) -> bool {
 /// Returns the values of unknown functions, such as `f(x)`, each of which counts as a variable.
 pub(super) fn unknown_values(expr: &Expr) -> Vec<&Expr> {
     match expr {
-        Expr::Apply(Function::Named(_), _) => vec![expr],
+        Expr::Apply(Function::Named(_), _) if relation::conjunction(expr).is_none() => vec![expr],
         other => other.children().into_iter().flat_map(unknown_values).collect(),
     }
 }

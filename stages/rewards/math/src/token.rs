@@ -9,6 +9,11 @@ pub(super) use numeral::value;
 /// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
+/// The private character that stands for the word `and` between answers.
+pub(super) const AND: char = '\u{e000}';
+/// The private character that stands for the word `or` between answers.
+pub(super) const OR: char = '\u{e001}';
+
 /// Narrow and non-breaking spaces, which are often between thousands. Each is replaced by a blank wherever it occurs in the text.
 const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 
@@ -37,11 +42,47 @@ pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
         return None;
     }
     let plain = !text.contains('\\');
-    let mut lexer = Lexer { characters, at: 0, thousands, plain, tokens: Vec::new() };
+    let grouping = if thousands { grouping_commas(&characters) } else { Vec::new() };
+    let mut lexer = Lexer { characters, at: 0, grouping, plain, thousands, tokens: Vec::new() };
     while lexer.at < lexer.characters.len() {
         lexer.step();
     }
     Some(lexer.tokens)
+}
+
+/// Returns the positions of the commas that may separate groups of three digits, in ascending order.
+///
+/// A comma in `(1,234)`, `[1,234]` or `\{1,234\}` separates two elements. It may separate groups if the elements of the same brackets are
+/// separated by semicolons or by commas with a blank, as in `(1,234, 5,678)`.
+fn grouping_commas(characters: &[char]) -> Vec<usize> {
+    // The commas of each open bracket, and whether its elements are separated in another way.
+    let mut open: Vec<(Vec<usize>, bool)> = vec![(Vec::new(), true)];
+    let mut found = Vec::new();
+    for (at, character) in characters.iter().enumerate() {
+        let escaped = at > 0 && characters[at - 1] == '\\';
+        match character {
+            // Delimiters of LaTeX formulas.
+            '(' | '[' | ')' | ']' if escaped => {}
+            '(' | '[' => open.push((Vec::new(), false)),
+            '{' if escaped => open.push((Vec::new(), false)),
+            // Braces without a backslash only group.
+            '{' => open.push((Vec::new(), true)),
+            ')' | ']' | '}' if open.len() > 1 => {
+                found.extend(
+                    open.pop().filter(|(_, grouped)| *grouped).into_iter().flat_map(|all| all.0),
+                );
+            }
+            ';' => open.last_mut().into_iter().for_each(|(_, grouped)| *grouped = true),
+            ',' if characters.get(at + 1).is_some_and(|next| next.is_whitespace()) => {
+                open.last_mut().into_iter().for_each(|(_, grouped)| *grouped = true);
+            }
+            ',' => open.last_mut().into_iter().for_each(|(commas, _)| commas.push(at)),
+            _ => {}
+        }
+    }
+    found.extend(open.into_iter().filter(|(_, grouped)| *grouped).flat_map(|all| all.0));
+    found.sort_unstable();
+    found
 }
 
 /// Replaces doubled backslashes before commands by single backslashes, unless the text contains an environment with rows, such as a matrix.
@@ -102,6 +143,8 @@ struct Lexer {
     at: usize,
     /// `true` if commas may separate groups of three digits.
     thousands: bool,
+    /// The positions of the commas that may do so; see [`grouping_commas`].
+    grouping: Vec<usize>,
     /// `true` if the text has no backslash. In such a text, `e` after a number begins an exponent.
     plain: bool,
     tokens: Vec<Token>,
@@ -204,7 +247,8 @@ impl Lexer {
         let after_number = matches!(self.tokens.last(), Some(Token::Number(_)));
         let lower = word.to_ascii_lowercase();
         let token = match lower.as_str() {
-            "and" | "or" => Token::Char(','),
+            "and" => Token::Char(AND),
+            "or" => Token::Char(OR),
             "percent" | "percentage" | "pct" => Token::Char('%'),
             "infinity" | "inf" | "infty" | "oo" => Token::Command("infty".to_owned()),
             _ if FUNCTIONS.contains(&word.as_str()) => Token::Command(word),
@@ -305,7 +349,9 @@ impl Lexer {
         let lower = trimmed.to_lowercase();
         let token = match lower.as_str() {
             "" => return,
-            "and" | "or" | ",and" | ", and" | ", or" | ",or" | "," => Token::Char(','),
+            "and" | ",and" | ", and" => Token::Char(AND),
+            "or" | ", or" | ",or" => Token::Char(OR),
+            "," => Token::Char(','),
             "percent" | "percentage" | "pct" | "%" => Token::Char('%'),
             _ if FUNCTIONS.contains(&trimmed) || command == "operatorname" => {
                 Token::Command(trimmed.to_owned())

@@ -21,14 +21,14 @@ pub use votes::Votes;
 use rollpacker_stages::catalog::{About, CatalogError, OptionDocs, Options, read, take};
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, names};
-use rollpacker_stages::reward::chat::Message;
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling, SharedChat};
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, SharedChat, is_cut_off};
 use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Score};
 
 /// A reward that a language model assigns.
 ///
 /// The verdict is parsed from the model's answer, at the position that the [form](VerdictForm) prescribes and nowhere else. If an answer
-/// has no verdict, the question is sent once more; a second answer without a verdict is an error, never a score of 0.
+/// has no verdict or is cut off, the question is sent once more, with another seed and a temperature of at least 0.5, so that the model can
+/// give another answer. A second answer without a verdict is an error, never a score of 0.
 pub struct Judge {
     chat: SharedChat,
     template: Template,
@@ -81,6 +81,8 @@ impl Default for Judgement {
 
 /// The maximum number of verdicts per response.
 const MAX_VOTES: u32 = 1024;
+/// The minimum temperature of a repeated question. A greedy model would give the same answer for any seed.
+const MIN_RETRY_TEMPERATURE: f64 = 0.5;
 
 impl Judgement {
     const KEYS: [&str; 8] = names(Self::FIELDS);
@@ -184,8 +186,9 @@ impl Judge {
 
     /// Asks for one verdict and returns it. `seed` distinguishes the verdicts of a response; it is less than `votes`.
     ///
-    /// If the first answer has no verdict, the question is sent once more with the seed `seed + votes`, which no other verdict of this
-    /// response uses. Its cost is spent first: [`Reward::cost`] covers one question per verdict.
+    /// If the first answer has no verdict or is cut off, the question is sent once more with the seed `seed + votes`, which no other verdict
+    /// of this response uses, and at least [`MIN_RETRY_TEMPERATURE`]. Its cost is spent first: [`Reward::cost`] covers one question per
+    /// verdict.
     async fn vote(
         &self,
         messages: &[Message],
@@ -193,25 +196,26 @@ impl Judge {
         context: &Context,
     ) -> Result<Verdict, RewardError> {
         let Judgement { verdict, votes, temperature, max_tokens, .. } = &self.judgement;
+        let retry_temperature = temperature.max(MIN_RETRY_TEMPERATURE);
         let mut unreadable = None;
-        for seed in [seed, seed + votes] {
+        for (seed, temperature) in [(seed, *temperature), (seed + votes, retry_temperature)] {
             if unreadable.is_some() {
                 context.spend(self.question_cost(messages)).await;
             }
-            let sampling = JudgeSampling {
-                temperature: *temperature,
-                max_tokens: *max_tokens,
-                seed: u64::from(seed),
+            let sampling =
+                JudgeSampling { temperature, max_tokens: *max_tokens, seed: u64::from(seed) };
+            let read = match self.chat.complete(messages, &sampling).await {
+                Ok(answer) => verdict.read(&answer).map_err(|error| error.to_string()),
+                Err(error) if is_cut_off(&error) => Err(error.reason),
+                Err(error) => return Err(error),
             };
-            let answer = self.chat.complete(messages, &sampling).await?;
-            let read = verdict.read(&answer);
             context.metric("judge_unreadable", f64::from(read.is_err()));
             match read {
                 Ok(verdict) => return Ok(verdict),
-                Err(error) => unreadable = Some(error),
+                Err(reason) => unreadable = Some(reason),
             }
         }
-        let unreadable = unreadable.map(|error| error.to_string()).unwrap_or_default();
+        let unreadable = unreadable.unwrap_or_default();
         Err(RewardError::fatal(format_args!(
             "two answers without a readable verdict: {unreadable}"
         )))

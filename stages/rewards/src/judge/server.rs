@@ -3,13 +3,15 @@
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::documented;
 use rollpacker_stages::reward::RewardError;
-use rollpacker_stages::reward::chat::Message;
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, cut_off};
 use rollpacker_stages::secret::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::endpoint::Endpoint;
+
+/// The names of the id of a request: that of SGLang, and that of vLLM. Servers refuse or confuse requests with the same id.
+const REQUEST_IDS: [&str; 2] = ["rid", "request_id"];
 
 /// A model behind a server with OpenAI's chat completions API.
 pub struct ChatServer {
@@ -32,7 +34,7 @@ documented! {
         #[serde(default)]
         pub api_key_env: Option<String>,
         /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null`
-        /// removes an entry. Default: none.
+        /// removes an entry. `rid` and `request_id` are refused, since each request needs an id of its own. Default: none.
         #[serde(default)]
         pub extra_body: Map<String, Value>,
     }
@@ -42,8 +44,17 @@ impl ChatServer {
     /// Creates a client for a model.
     ///
     /// # Errors
-    /// If the URL is invalid or has redacted credentials, the key is missing, or the HTTP client cannot start.
+    /// If the URL is invalid or has redacted credentials, `extra_body` sets the id of a request, the key is missing, or the HTTP client
+    /// cannot start.
     pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
+        if let Some((key, found)) =
+            REQUEST_IDS.iter().find_map(|key| options.extra_body.get_key_value(*key))
+            && !found.is_null()
+        {
+            let key = format!("extra_body.{key}");
+            let expected = "no such entry, since each request needs an id of its own";
+            return Err(CatalogError::out_of_range(&key, expected, found));
+        }
         let (base, query) = match options.base_url.split_once('?') {
             Some((base, query)) => (base, format!("?{query}")),
             None => (options.base_url.as_str(), String::new()),
@@ -84,13 +95,7 @@ impl Chat for ChatServer {
         let answer = self.endpoint.post(&self.body(messages, sampling)).await?;
         let choice = &answer["choices"][0];
         if choice["finish_reason"] == "length" {
-            let max = sampling.max_tokens;
-            let reason = format_args!("the judge's answer was cut off after {max} tokens");
-            // A greedy answer would be truncated again.
-            return Err(match sampling.temperature {
-                0.0 => RewardError::fatal(reason),
-                _ => RewardError::retryable(reason),
-            });
+            return Err(cut_off(sampling.max_tokens));
         }
         let content = choice["message"]["content"].as_str();
         content.map(str::to_owned).ok_or_else(|| {

@@ -1,8 +1,9 @@
 //! Templates of the prompts for a judge.
 
 use std::borrow::Cow;
+use std::io;
 
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, context};
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::{RewardError, Sample};
 use serde_json::Value;
@@ -26,6 +27,8 @@ use crate::field::{content, messages};
 /// The policy is trained on the judge's verdicts, so its response must be treated as hostile. It is written between two lines with a code
 /// that depends on every character of the response; the policy therefore cannot predict the code and close the fence. A blank is inserted
 /// into the control tokens of common chat templates (`<|im_end|>`, `</s>`, ...) in the response.
+///
+/// Rendering fails if a template takes more than a million instructions, or writes more than 16 MiB.
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
@@ -58,6 +61,11 @@ Judge whether the response answers the question, correctly and completely.
 {% endif %}
 Give your reasons in a few sentences, then {{ verdict }}";
 
+/// The maximum number of instructions of a template, which take about 0.1 s. The default prompt takes some dozen.
+const FUEL: u64 = 1_000_000;
+/// The maximum length of a prompt in bytes.
+const MAX_BYTES: usize = 16 << 20;
+
 const SYSTEM: &str = "system";
 const PROMPT: &str = "prompt";
 
@@ -70,6 +78,7 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(FUEL));
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         for (name, source) in [(SYSTEM, system), (PROMPT, prompt)] {
@@ -84,7 +93,7 @@ impl Template {
     ///
     /// # Errors
     /// If the messages or extra fields of the sample cannot be parsed, or a template fails, for example because it uses an undefined
-    /// variable.
+    /// variable or exceeds a limit.
     pub fn render(
         &self,
         sample: &Sample,
@@ -102,14 +111,48 @@ impl Template {
             verdict, messages, extra, fence,
         };
         let text = |name| {
-            let text = self.environment.get_template(name).and_then(|it| it.render(&variables));
-            text.map_err(|error| {
-                RewardError::fatal(format_args!("the judge's template `{name}`: {error}"))
-            })
+            let failed = |reason: &dyn std::fmt::Display| {
+                RewardError::fatal(format_args!("the judge's template `{name}`: {reason}"))
+            };
+            let mut text = LimitedText::default();
+            let template = self.environment.get_template(name).map_err(|error| failed(&error))?;
+            let rendered = template.render_captured_to(&variables, &mut text);
+            if text.is_exceeded {
+                let reason = format!("expected a prompt of at most {MAX_BYTES} bytes, found more");
+                return Err(failed(&reason));
+            }
+            rendered.map_err(|error| match error.kind() {
+                ErrorKind::OutOfFuel => failed(&format!(
+                    "expected at most {FUEL} instructions, found more; shorten its loops"
+                )),
+                _ => failed(&error),
+            })?;
+            Ok(String::from_utf8(text.bytes).expect("invariant: a template writes UTF-8"))
         };
         let system = text(SYSTEM)?;
         let system = (!system.is_empty()).then(|| message("system", system));
         Ok(system.into_iter().chain([message("user", text(PROMPT)?)]).collect())
+    }
+}
+
+/// A text of at most [`MAX_BYTES`]. Writing more fails.
+#[derive(Default)]
+struct LimitedText {
+    bytes: Vec<u8>,
+    is_exceeded: bool,
+}
+
+impl io::Write for LimitedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_BYTES {
+            self.is_exceeded = true;
+            return Err(io::Error::other("the prompt is too long"));
+        }
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -207,6 +250,25 @@ mod tests {
         let error = template.render(&sample("x"), "x", "").expect_err("undefined");
         assert!(error.reason.contains("template `prompt`"), "{error}");
         assert_eq!(Template::new("{% if %}", "").expect_err("no Jinja").0, "system");
+    }
+
+    #[test]
+    fn templates_are_bounded() {
+        let error = |prompt: &str| {
+            let template = Template::new("", prompt).expect("Jinja");
+            let found = template.render(&sample("x"), &"x".repeat(5000), "").expect_err("too much");
+            found.reason
+        };
+        let loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+        assert_eq!(
+            error(loops),
+            "the judge's template `prompt`: expected at most 1000000 instructions, found more; shorten its loops"
+        );
+        assert_eq!(
+            error("{% for a in range(9999) %}{{ response }}{% endfor %}"),
+            "the judge's template `prompt`: expected a prompt of at most 16777216 bytes, found more"
+        );
+        assert!(error("{{ response * 1000000 * 1000 }}").contains("template `prompt`"));
     }
 
     #[test]

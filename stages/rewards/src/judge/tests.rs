@@ -2,6 +2,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollpacker_stages::reward::ErrorKind;
+use rollpacker_stages::reward::chat::cut_off;
 use serde_json::{Value, json};
 
 use super::*;
@@ -14,6 +15,7 @@ use crate::{AnyReward, Guard, Registry};
 struct Scripted {
     answers: Vec<&'static str>,
     requests: Arc<Mutex<Vec<Vec<Message>>>>,
+    samplings: Arc<Mutex<Vec<JudgeSampling>>>,
 }
 
 impl Chat for Scripted {
@@ -23,15 +25,19 @@ impl Chat for Scripted {
         sampling: &JudgeSampling,
     ) -> Result<String, RewardError> {
         self.requests.lock().expect("no panic").push(messages.to_vec());
+        self.samplings.lock().expect("no panic").push(*sampling);
         let seed = usize::try_from(sampling.seed).expect("small");
         let answer = self.answers.get(seed).or(self.answers.last()).expect("has answers");
-        Ok((*answer).to_owned())
+        match *answer {
+            "(cut off)" => Err(cut_off(sampling.max_tokens)),
+            answer => Ok(answer.to_owned()),
+        }
     }
 }
 
 impl Scripted {
     fn new(answers: &[&'static str]) -> Self {
-        Self { answers: answers.to_vec(), requests: Arc::default() }
+        Self { answers: answers.to_vec(), requests: Arc::default(), samplings: Arc::default() }
     }
 }
 
@@ -130,6 +136,22 @@ async fn an_unreadable_verdict_is_retried_once_and_never_scores_0() {
 }
 
 #[tokio::test]
+async fn a_repeated_question_may_have_another_answer() {
+    for (first, temperature, repeated) in
+        [("Well...", 0.0, 0.5), ("(cut off)", 0.0, 0.5), ("(cut off)", 0.9, 0.9)]
+    {
+        let chat = Scripted::new(&[first, "Verdict: YES"]);
+        let judgement = Judgement { temperature, ..Judgement::default() };
+        let found = score(&judge(&chat, judgement), "4").await.expect("the second is readable");
+        assert_eq!(found.value, 1.0);
+        let samplings = chat.samplings.lock().expect("no panic");
+        let samplings: Vec<_> =
+            samplings.iter().map(|sampling| (sampling.temperature, sampling.seed)).collect();
+        assert_eq!(samplings, [(temperature, 0), (repeated, 1)]);
+    }
+}
+
+#[tokio::test]
 async fn votes_are_sampled_separately_and_counted() {
     let chat = Scripted::new(&["Verdict: YES", "Verdict: NO", "Verdict: YES"]);
     let judgement = Judgement { votes: 3, temperature: 0.7, ..Judgement::default() };
@@ -180,6 +202,11 @@ fn options_are_checked() {
     assert!(with("prompt", json!("{% if %}")).starts_with("`prompt`: "));
     assert!(with("promt", json!("")).contains("unknown field `promt`"));
     assert!(error(json!({"base_url": "http://x"})).contains("missing field `model`"));
+    let expected =
+        "`extra_body.rid`: expected no such entry, since each request needs an id of its own";
+    assert!(with("extra_body", json!({"top_p": 1, "rid": "a"})).starts_with(expected));
+    let expected = "`extra_body.request_id`: expected no such entry";
+    assert!(with("extra_body", json!({"request_id": "a"})).starts_with(expected));
     let names = serde_json::to_value(Judgement::default()).expect("JSON");
     assert!(names.as_object().expect("an object").keys().eq(Judgement::KEYS));
 }
@@ -207,7 +234,12 @@ async fn a_truncated_answer_is_not_a_verdict() {
     .await;
     let options = json!({"verdict": {"form": "score", "min": 1, "max": 10}, "max_tokens": 5});
     let error = score(&made(&server.url, options), "x").await.expect_err("cut off");
-    assert_eq!(error.reason, "the judge's answer was cut off after 5 tokens");
+    assert_eq!(
+        error.reason,
+        "two answers without a readable verdict: the judge's answer was cut off after 5 tokens"
+    );
+    let requests = server.requests();
+    assert_eq!((requests.len(), requests[1].body["temperature"].as_f64()), (2, Some(0.5)));
     let server = Server::start(|_, _| Reply::json(&json!({"object": "error"}))).await;
     let error = score(&made(&server.url, json!({})), "x").await.expect_err("no answer");
     assert!(

@@ -1,5 +1,6 @@
 //! Verdicts: the instruction to the judge, and the parsing of its answer.
 
+use rollpacker_stages::secret::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -64,7 +65,7 @@ pub struct Verdict {
 pub struct Unreadable {
     /// A description of the expected verdict and its position.
     pub expected: String,
-    /// The first 200 characters of the text at this position.
+    /// The first 200 characters of the text at this position, without secrets.
     pub found: String,
 }
 
@@ -170,7 +171,7 @@ impl VerdictForm {
                 format!("a JSON object whose `{field}` is a number from {min} to {max}")
             }
         };
-        Unreadable { expected, found: found.chars().take(200).collect() }
+        Unreadable { expected, found: quote(found, 200) }
     }
 }
 
@@ -268,6 +269,15 @@ mod tests {
         let error = score().read("Well.\nVerdict: 9").expect_err("out of range");
         let expected = "expected a last line `Verdict: <number from 1 to 5>`, found `Verdict: 9`";
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_secret_at_the_cut_is_replaced() {
+        let secret = "sk-0123456789abcdefghij";
+        rollpacker_stages::secret::register(secret);
+        let answer = format!("{}{secret}", "x".repeat(190));
+        let error = score().read(&answer).expect_err("no verdict");
+        assert!(!error.found.contains("sk-0"), "{error}");
     }
 
     #[test]

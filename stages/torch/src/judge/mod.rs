@@ -26,8 +26,7 @@ use std::thread::JoinHandle;
 use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, PromptEncoder, Tokenizer};
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::RewardError;
-use rollpacker_stages::reward::chat::Message;
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, cut_off};
 use rollpacker_stages::rollout::sampling::{RandomStream, Sampling};
 use rollpacker_stages::rollout::{FinishReason, Waker};
 use sha2::{Digest, Sha256};
@@ -188,10 +187,7 @@ impl JudgeModel {
     fn decode_answer(&self, answer: JudgeAnswer) -> Result<String, RewardError> {
         let JudgeAnswer { ids, reason } = answer;
         if reason != FinishReason::Stop {
-            let max = ids.len();
-            // A retry would be cut off again: the same question has the same answer.
-            let reason = format_args!("the judge's answer was cut off after {max} tokens");
-            return Err(RewardError::fatal(reason));
+            return Err(cut_off(ids.len()));
         }
         self.encoder.tokenizer.decode(&ids, true).map_err(|error| self.fatal_error(error))
     }

@@ -12,7 +12,8 @@ impl Parser {
         match self.peek() {
             Some(Token::Number(_)) => true,
             Some(Token::Char(character)) => match character {
-                '(' | '[' | '{' => true,
+                '[' => !self.closes_interval(),
+                '(' | '{' => true,
                 '|' => self.bars == 0,
                 other => other.is_alphabetic(),
             },
@@ -58,7 +59,7 @@ impl Parser {
 
     fn character(&mut self, character: char) -> Option<Expr> {
         match character {
-            '(' | '[' | '{' => self.group(character),
+            '(' | '[' | '{' | ']' => self.group(character),
             '|' => self.absolute("|"),
             'e' if !self.is('_') => Some(Expr::Constant(Constant::E)),
             'i' if !self.is('_') => Some(Expr::Constant(Constant::I)),

@@ -1,7 +1,7 @@
 //! Environments between `\begin` and `\end`: matrices, cases and aligned equations.
 
 use super::super::expr::Expr;
-use super::super::token::Token;
+use super::super::token::{AND, OR, Token};
 use super::{Parser, group};
 
 /// The maximum number of rows of an environment, and of columns of a matrix.
@@ -40,7 +40,13 @@ impl Parser {
             }
             if self.accept_command("\\") || self.accept_command("hline") {
                 rows.push(Vec::new());
-            } else if self.accept('&') || self.accept(',') || self.accept(';') || self.accept('.') {
+            } else if self.accept('&')
+                || self.accept(',')
+                || self.accept(';')
+                || self.accept('.')
+                || self.accept(AND)
+                || self.accept(OR)
+            {
                 // The next cell follows.
             } else if matches!(self.peek(), Some(Token::Text(_)))
                 && rows.last().is_some_and(|r| !r.is_empty())

@@ -5,10 +5,26 @@ use super::super::number::{Rational, integer};
 use super::super::token::Token;
 use super::{Parser, number};
 
+/// The name of the unknown function of numbers that stand side by side.
+const SIDE_BY_SIDE: &str = "side by side";
+
+/// Joins a number and the number after it, without an operator between them.
+fn side_by_side(number: Expr, next: Expr) -> Expr {
+    let mut numbers = match number {
+        Expr::Apply(Function::Named(name), numbers) if name == SIDE_BY_SIDE => numbers,
+        number => vec![number],
+    };
+    numbers.push(next);
+    Expr::apply(Function::Named(SIDE_BY_SIDE.to_owned()), numbers)
+}
+
 impl Parser {
     /// Parses adjacent factors and their suffixes: a percent sign, a unit, a period at the end.
+    ///
+    /// Numbers side by side, as in `1 2` and `5 ft 3 in`, are no product. They become an unknown function of the numbers.
     pub(super) fn factors(&mut self) -> Option<Expr> {
-        let mut factors = vec![self.mixed()?];
+        let (first, mut bare) = self.factor()?;
+        let mut factors = vec![first];
         loop {
             match self.peek() {
                 Some(Token::Text(_) | Token::Unit) => self.unit(),
@@ -17,10 +33,36 @@ impl Parser {
                     factors.push(Expr::rational(Rational::new(1.into(), 100.into())));
                 }
                 Some(Token::Char('.')) if self.at + 1 == self.tokens.len() => self.at += 1,
-                _ if self.starts_factor() => factors.push(self.mixed()?),
+                _ if self.starts_factor() => {
+                    let beside = if bare && self.starts_number() { factors.pop() } else { None };
+                    let factor;
+                    (factor, bare) = self.factor()?;
+                    factors.push(match beside {
+                        Some(number) => side_by_side(number, factor),
+                        None => factor,
+                    });
+                    bare |= matches!(factors.last(), Some(Expr::Apply(Function::Named(name), _)) if name == SIDE_BY_SIDE);
+                }
                 _ => return Some(Expr::product(factors)),
             }
         }
+    }
+
+    /// Parses a factor. Returns `true` with it if it is a number as written, without a power or another suffix.
+    fn factor(&mut self) -> Option<(Expr, bool)> {
+        let begin = self.at;
+        let factor = self.mixed()?;
+        let written = &self.tokens[begin..self.at];
+        let bare = matches!(written.first(), Some(Token::Number(_)))
+            && matches!(factor, Expr::Number(_))
+            && !written.contains(&Token::Char('^'));
+        Some((factor, bare))
+    }
+
+    /// Returns `true` if a number follows, also within braces.
+    fn starts_number(&self) -> bool {
+        let mut rest = self.tokens.iter().skip(self.at);
+        matches!(rest.find(|token| **token != Token::Char('{')), Some(Token::Number(_)))
     }
 
     /// Skips a unit, its power, and the slash before a further unit.

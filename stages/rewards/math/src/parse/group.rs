@@ -49,10 +49,26 @@ impl Parser {
         }
         let items = self.bracketed(0, Self::bracket_items)?;
         let close = match self.take()? {
-            Token::Char(close @ (')' | ']')) => close,
+            Token::Char(close @ (')' | ']' | '[')) => close,
             _ => return None,
         };
+        if open == ']' || close == '[' {
+            return turned(items, open == '[', close == ']');
+        }
         bracketed(items, open == '[', close == ']')
+    }
+
+    /// Returns `true` if a `[` is the end of an interval such as `[1, 2[`, because no value follows it.
+    pub(super) fn closes_interval(&self) -> bool {
+        match self.tokens.get(self.at + 1) {
+            None => true,
+            Some(Token::Char(next)) => ",;.)]}".contains(*next),
+            Some(Token::Command(name)) => {
+                ["cup", "cap", "setminus", "backslash", "}", "rbrace", "\\"]
+                    .contains(&name.as_str())
+            }
+            Some(_) => false,
+        }
     }
 
     /// Parses the rest of `\{...\}`: elements, or elements with a condition.
@@ -88,6 +104,13 @@ impl Parser {
         let items = self.bracketed(0, Self::bracket_items)?;
         self.accept_command("rangle").then_some(Expr::Tuple(items))
     }
+}
+
+/// Returns the interval within brackets of which at least one is turned outward, as in `]1, 2]`. Such an end is open. Returns `None` unless
+/// there are two values.
+fn turned(items: Vec<Expr>, low_closed: bool, high_closed: bool) -> Option<Expr> {
+    let [low, high] = <[Expr; 2]>::try_from(items).ok()?;
+    Some(Expr::Interval(Box::new(Interval { low, high, low_closed, high_closed })))
 }
 
 /// Interprets bracketed values: a single value is itself, two values are an interval unless both brackets are round, and anything else is a

@@ -164,3 +164,177 @@ fn names_and_choices() {
         false,
     );
 }
+
+#[test]
+fn commas_within_brackets() {
+    check(
+        &[
+            ("1234", "$(1,234)$"),
+            ("1234", r"\boxed{\left(1,234\right)}"),
+            ("1234", "$[1,234]$"),
+            ("1234", r"$\{1,234\}$"),
+            ("1234", "Answer: (1,234)"),
+            ("$(1,234)$", "1234"),
+            ("$(1,234,567)$", "1234567"),
+            ("$(1,234,567)$", "$(1234, 567)$"),
+            (r"$\{1,234\}$", r"$\{1234\}$"),
+            ("$[1,234]$", "1234"),
+            ("$-1234$", "$(-1,234)$"),
+        ],
+        false,
+    );
+    check(
+        &[
+            ("$(1,234)$", "$(1, 234)$"),
+            ("$[1,234]$", "$[1, 234]$"),
+            (r"$\{1,234\}$", r"$\{234, 1\}$"),
+            ("$(1234, 5678)$", "$(1,234, 5,678)$"),
+            ("$(1234, 5)$", "$(1,234; 5)$"),
+            ("1234", r"\boxed{1,234}"),
+            ("1234", r"\(1,234\)"),
+            (r"$\frac{1234}{5}$", r"$\frac{1,234}{5}$"),
+            ("1234", r"$\text{1,234}$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn named_values_in_another_order() {
+    check(
+        &[
+            ("p=3,q=4", "$(4,3)$"),
+            ("p=3,q=4", "$4,3$"),
+            ("p=3, q=4", "Answer: 4 and 3"),
+            ("p=3, q=4", "$(4;3)$"),
+            ("p=3,q=4", r"$\{3,4\}$"),
+            ("p=3,q=4", r"$\{4,3\}$"),
+            ("p=3,q=4", "$(q,p)=(3,4)$"),
+            ("$(p,q)=(3,4)$", "$q=3,p=4$"),
+            ("$(p,q)=(3,4)$", "$(q,p)=(3,4)$"),
+            ("$(p,q)=(3,4)$", "$(4,3)$"),
+            ("$(p,q)=(3,4)$", r"\{3,4\}"),
+            ("$(x,y,z)=(1,2,3)$", "$(1,3,2)$"),
+            ("$x=1, y=2, z=3$", "$3, 2, 1$"),
+            ("$x_1=3, x_2=4$", "$(4,3)$"),
+            ("$a=1, b=2$", "$c=1, d=2$"),
+            ("$a=1, b=2$", "$1$"),
+            ("$a=1, b=2$", "$1, 2, 3$"),
+        ],
+        false,
+    );
+    check(
+        &[
+            ("p=3,q=4", "$(3,4)$"),
+            ("p=3,q=4", "$3,4$"),
+            ("p=3,q=4", "Answer: 3 and 4"),
+            ("p=3,q=4", "$q=4,p=3$"),
+            ("p=3,q=4", "$(p,q)=(3,4)$"),
+            ("p=3,q=4", "$(q,p)=(4,3)$"),
+            ("$(p,q)=(3,4)$", "$p=3,q=4$"),
+            ("$(p,q)=(3,4)$", "$q=4,p=3$"),
+            ("$(p,q)=(3,4)$", "$(q,p)=(4,3)$"),
+            ("$(p,q)=(3,4)$", "$(3,4)$"),
+            ("$x_1=3, x_2=4$", "$4,3$"),
+            ("$x=3, x=4$", r"$\{4,3\}$"),
+            ("$x=3$ or $x=4$", "$4,3$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn numbers_side_by_side() {
+    check(
+        &[
+            ("12", "$1 2$"),
+            ("12", r"\boxed{1 2}"),
+            ("12", "Answer: 1 2"),
+            ("12", r"\boxed{1\ 2}"),
+            ("12", r"\boxed{1{2}}"),
+            ("2", r"\boxed{1 2}"),
+            ("6", "$2 3$"),
+            ("6", "$2{3}$"),
+            ("6", r"$2\,3$"),
+            ("24", "$2 3 4$"),
+            ("1.5", "$1. 5$"),
+            ("1.2", r"\boxed{1 .2}"),
+            ("12.5", "$1 2.5$"),
+            ("1234", "$12 34$"),
+            ("1234", "Answer: 1, 234"),
+            ("(1, 23)", "$(1, 2 3)$"),
+            (r"\frac{12}{5}", r"\boxed{\frac{1 2}{5}}"),
+            (r"\sqrt{12}", r"\boxed{\sqrt{1 2}}"),
+            ("x^{12}", r"\boxed{x^{1 2}}"),
+            ("11/2", "$1 1/2$"),
+            ("1 1/2", "$11/2$"),
+            ("15", "$5$ feet $3$ inches"),
+            ("15", "Answer: 5 feet 3 inches"),
+            ("15", r"\boxed{5\text{ feet }3\text{ inches}}"),
+        ],
+        false,
+    );
+}
+
+#[test]
+fn brackets_ratios_and_conjunctions() {
+    check(
+        &[
+            ("$]1,2[$", "$[1,2]$"),
+            ("$(1,2)$", "$]1,2]$"),
+            ("$5$", "$]5[$"),
+            ("$12$", "$]12[$"),
+            ("$3:4:5$", "$3:5:4$"),
+            ("$3:4:5$", r"$\frac{3}{20}$"),
+            ("$1/2:1/3$", r"$\frac16$"),
+            (r"$1 < x \le 2$", r"\boxed{x > 1 \text{ or } x \le 2}"),
+            ("x<1 or x>3", r"\boxed{x<1 \text{ and } x>3}"),
+            (r"x<1 and x>3", r"\boxed{x<1 \text{ or } x>3}"),
+            ("$x>1$", r"\boxed{x>1 \text{ and } x>3}"),
+            ("$x>3$", r"\boxed{x>1 \text{ or } x>3}"),
+            ("Yes", r"\boxed{no}"),
+            ("$p ∧ q$", "$p ∨ q$"),
+            ("Paris", "Answer: London"),
+            ("ABC", r"\boxed{abc}"),
+        ],
+        false,
+    );
+    let lax = super::super::Verifier { strict: false, ..super::super::Verifier::default() };
+    assert!(!lax.is_correct(r"\boxed{\text{odd}}", r"\text{even}"));
+    assert!(!lax.is_correct("Answer: London", "Paris"));
+}
+
+#[test]
+fn units() {
+    check(
+        &[
+            ("5 cm", r"\boxed{5 km}"),
+            ("5 cm", "Answer: 5 km"),
+            (r"$5\text{ cm}$", r"$5\text{ m}$"),
+            (r"$5\text{ m}$", r"\boxed{5\ \mathrm{kg}}"),
+            ("5 hours", r"\boxed{5\text{ minutes}}"),
+            (r"\$5", "Answer: 5 cents"),
+            ("5 miles north", "Answer: 5 km south"),
+        ],
+        false,
+    );
+    check(
+        &[
+            ("5 cm", r"\boxed{5}"),
+            ("5", r"\boxed{5\text{ cm}}"),
+            ("5 cm", r"\boxed{5\text{ centimetres}}"),
+            (r"$12\text{ cm}^2$", r"\boxed{12 \text{ square centimeters}}"),
+            (r"$5\text{ m}$", "Answer: 5 meters"),
+            ("5 hours", r"\boxed{5\text{ h}}"),
+            (r"\$5", "Answer: 5 dollars"),
+            ("5 dollars", r"\boxed{\$5}"),
+            ("60 mph", "Answer: 60 miles per hour"),
+            (r"$60\text{ km/h}$", r"\boxed{60\text{ kilometers per hour}}"),
+            ("$5m$", r"\boxed{5 \cdot m}"),
+            ("$3s + 2m$", r"\boxed{2m + 3s}"),
+            ("5 students", r"\boxed{5\text{ people}}"),
+            (r"5 feet", r"\boxed{5\text{ ft}}"),
+        ],
+        true,
+    );
+}

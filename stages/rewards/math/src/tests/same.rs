@@ -315,3 +315,87 @@ fn left_hand_sides_that_name_a_value() {
         true,
     );
 }
+
+#[test]
+fn numbers_side_by_side_and_products() {
+    check(
+        &[
+            ("1 2", "$1 2$"),
+            ("1 2 3", r"\boxed{1\ 2\ 3}"),
+            ("5 feet 3 inches", r"\boxed{5\text{ feet }3\text{ inches}}"),
+            ("1 1/2", r"$1\frac{1}{2}$"),
+            ("1 1/2", "Answer: 3/2"),
+            ("1234", "$1 234$"),
+            ("72", "$2^3 3^2$"),
+            ("6", r"$2 \cdot 3$"),
+            ("6", "$2(3)$"),
+            ("6x", "$2x \\cdot 3$"),
+            ("3/2", r"$\frac12 3$"),
+            ("a + b", "$a+b$"),
+            ("no solution", r"\boxed{\text{no  solution}}"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn words_in_any_case() {
+    check(
+        &[
+            ("Paris", "Answer: paris"),
+            ("Yes", r"\boxed{yes}"),
+            ("no", r"\boxed{No}"),
+            ("TRUE", r"\boxed{True}"),
+            (r"\text{Even}", r"\boxed{even}"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn intervals_with_turned_brackets() {
+    check(
+        &[
+            ("$[1,2[$", "$[1,2)$"),
+            ("$]1,2[$", "$(1,2)$"),
+            ("$(1,2)$", r"$\left]1;2\right[$"),
+            (r"$]-\infty, 3]$", r"$(-\infty, 3]$"),
+            (r"$(-\infty,1) \cup (2,\infty)$", r"$]-\infty,1[\, \cup\, ]2,\infty[$"),
+            ("$x < 1$", r"$]-\infty,1[$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn ratios() {
+    check(
+        &[
+            ("$3:4:5$", "$6:8:10$"),
+            ("$3:4$", r"$\frac34$"),
+            (r"$\frac12:\frac13$", "$3:2$"),
+            ("$1/2:1/3$", "$3:2$"),
+            ("$x:y:z$", "$2x:2y:2z$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn inequalities_with_and_or_or() {
+    check(
+        &[
+            ("$1 < x \\le 2$", r"$x > 1$ and $x \le 2$"),
+            ("$1 < x \\le 2$", r"\boxed{x > 1, x \le 2}"),
+            ("$1 < x \\le 2$", r"\boxed{2 \ge x \text{ and } 1 < x}"),
+            (r"x>1 and x<=2", r"$1<x\le2$"),
+            (r"x<1 or x>3", r"\boxed{x>3 \text{ or } 1>x}"),
+            (r"$x<1, x>3$", r"\boxed{x>3 \text{ or } x<1}"),
+            (r"x<1 or x>3", r"$(-\infty,1)\cup(3,\infty)$"),
+            (r"$|x| \ge 3$", r"\boxed{x \le -3 \text{ or } x \ge 3}"),
+            (r"$|x| < 3$", r"\boxed{x > -3 \text{ and } x < 3}"),
+            ("$x<3, y>2$", "$2<y$ and $3>x$"),
+        ],
+        true,
+    );
+}

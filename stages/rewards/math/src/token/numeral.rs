@@ -111,7 +111,7 @@ impl Lexer {
             && self.three_digits(5);
         let mut separators = vec![" "];
         separators.extend(SPACES);
-        separators.extend(self.thousands.then_some(","));
+        separators.extend(self.grouping.binary_search(&self.at).is_ok().then_some(","));
         separators.extend(twice.then_some("."));
         separators.into_iter().find(|separator| self.starts_with(separator))
     }
