@@ -25,7 +25,7 @@ pub(crate) struct Messages {
 
 const MESSAGES: &str = "at least one message with role and content";
 const CONTENT: &str = "a role and a content in every message";
-const NO_CALLS: &str = "messages without `tool_calls`, which are not supported";
+pub(crate) const NO_CALLS: &str = "messages without `tool_calls`, which are not supported";
 const PROMPT: &str = "messages, JSON of messages, or text";
 
 impl Messages {

@@ -9,6 +9,7 @@ use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
 use arrow_array::{
     Array, ArrayRef, Int64Array, LargeStringArray, ListArray, StringArray, StructArray,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -36,6 +37,29 @@ fn chats(rows: Vec<Chat<'_>>) -> ArrayRef {
         builder.append(row.is_some());
     }
     Arc::new(builder.finish())
+}
+
+/// Returns chats of one message each, with names of called tools; `None` is a null list.
+fn chats_with_calls(rows: &[Option<&[&str]>]) -> ArrayRef {
+    let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
+    let fields: Fields = [
+        ("role", DataType::Utf8),
+        ("content", DataType::Utf8),
+        ("tool_calls", DataType::List(item)),
+    ]
+    .map(|(name, data_type)| Field::new(name, data_type, true))
+    .into_iter()
+    .collect();
+    let texts = |text: &str| Arc::new(StringArray::from(vec![text; rows.len()])) as ArrayRef;
+    let mut calls = ListBuilder::new(StringBuilder::new());
+    for row in rows {
+        calls.append_option(row.map(|names| names.iter().map(|&name| Some(name))));
+    }
+    let columns = vec![texts("user"), texts("hi"), Arc::new(calls.finish())];
+    let messages = StructArray::new(fields, columns, None);
+    let item = Arc::new(Field::new_list_field(messages.data_type().clone(), true));
+    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|_| 1));
+    Arc::new(ListArray::new(item, offsets, Arc::new(messages), None))
 }
 
 fn user(content: &str) -> Chat<'_> {
@@ -228,6 +252,14 @@ fn rows_that_cannot_be_used() {
         file("role.parquet", Some(vec![(None, Some("x"))])),
         expect![
             "role.parquet: row 1: column `prompt`: expected a role and a content in every message, found no role"
+        ],
+    );
+    let called: [Option<&[&str]>; 3] = [None, Some(&[]), Some(&["add"])];
+    check(
+        &folder,
+        folder.columns("calls.parquet", vec![("prompt", chats_with_calls(&called))]),
+        expect![
+            "calls.parquet: row 2: column `prompt`: expected messages without `tool_calls`, which are not supported, found calls of tools"
         ],
     );
     let lines = [

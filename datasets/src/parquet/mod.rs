@@ -22,7 +22,7 @@ use ::parquet::arrow::arrow_reader::{
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, ListArray, RecordBatch, StringArray};
 use arrow_select::nullif::nullif;
 
 use crate::chunk::{Chunk, Chunks};
@@ -31,7 +31,7 @@ use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
 use crate::error::DatasetError;
 use crate::json::{ExtraColumns, JsonColumn};
-use crate::messages::{Messages, text_messages};
+use crate::messages::{Messages, NO_CALLS, text_messages};
 use crate::parquet::schema::{check_types, projection, type_description};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
@@ -303,7 +303,23 @@ fn messages(batch: &RecordBatch, path: &ColumnPath) -> (Messages, Vec<(u32, RowD
         roles: Some(field("role")),
         contents: field("content"),
     };
-    (messages, Vec::new())
+    let defect = || RowDefect::value(&path.name, NO_CALLS, "calls of tools".to_owned());
+    let bad = tool_calls(list).map(|row| (index_u32(row), defect())).collect();
+    (messages, bad)
+}
+
+/// Returns the rows with a message that has calls of tools.
+fn tool_calls(list: &ListArray) -> impl Iterator<Item = usize> {
+    let calls = child(list.values(), "tool_calls");
+    let has_calls = move |message| {
+        calls.as_ref().is_some_and(|calls| {
+            let is_empty = |lists: &ListArray| lists.value_length(message) == 0;
+            !calls.is_null(message) && !calls.as_list_opt().is_some_and(is_empty)
+        })
+    };
+    let offsets = list.offsets();
+    (0..list.len())
+        .filter(move |&row| (offsets[row] as usize..offsets[row + 1] as usize).any(&has_calls))
 }
 
 fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Segment> {

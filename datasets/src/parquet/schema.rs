@@ -123,12 +123,13 @@ impl FileLayout for SchemaRef {
     }
 }
 
-/// Returns a mask of the leaf columns that `plan` uses. Of the prompt's messages, it selects only `role` and `content`.
+/// Returns a mask of the leaf columns that `plan` uses. Of the prompt's messages, it selects only `role`, `content` and `tool_calls`.
 pub(super) fn projection(schema: &SchemaDescriptor, plan: &ColumnRoles) -> ProjectionMask {
     let used = |leaf: &[String]| {
         let prompt = leaf.starts_with(&plan.prompt.parts)
             && (leaf.len() == plan.prompt.parts.len()
-                || leaf.last().is_some_and(|name| name == "role" || name == "content"));
+                || leaf.last().is_some_and(|name| name == "role" || name == "content")
+                || leaf.iter().any(|name| name == "tool_calls"));
         let part = plan.parts().skip(1).any(|(_, path)| leaf.starts_with(&path.parts));
         prompt || part || plan.extra.contains(&leaf[0])
     };
