@@ -5,9 +5,8 @@
 //! point into the slab that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you
 //! keep.
 //!
-//! No public precedent for a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays are
-//! views, so routing row by row would build a batch per row. [`crate::route`] therefore gathers the rows of each receiver into one batch.
-//! It does not copy [shared lists](crate::shared_list).
+//! Other systems on timely route rows. Rows of Arrow arrays are views, so routing row by row would build a batch per row. [`crate::route`]
+//! therefore gathers the rows of each receiver into one batch. It does not copy [shared lists](crate::shared_list).
 //!
 //! A batch without rows carries no information: timely drops containers whose record count is 0. The frontier, never a marker, signals that
 //! no more rows follow at a step.

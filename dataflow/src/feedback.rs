@@ -44,9 +44,9 @@ pub fn policies<'scope>(
     policies_from(scope, staleness, Step(0), vec![initial])
 }
 
-/// Like [`policies`], for a run that begins with the step `first`. `made` holds the initial policy or the policies of completed steps, as
-/// many as `first` and later steps still sample with, the latest last. The first `staleness + 1` steps sample with the last `staleness + 1`
-/// policies of `made`, one each, in order. If `made` holds fewer policies, the first steps share its first policy.
+/// Opens a feedback edge as [`policies`] does, for a run that begins with the step `first`. `made` holds the initial policy, or the
+/// policies of completed steps that `first` and later steps still sample with, the latest last. The first `staleness + 1` steps sample with
+/// the last `staleness + 1` policies of `made`, one each, in order. If `made` holds fewer policies, the first steps share its first policy.
 ///
 /// # Panics
 /// If `made` is empty, or `staleness` is above [`MAX_STALENESS`].

@@ -24,7 +24,7 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
     run_watched(None, build)
 }
 
-/// Like [`run`], under an optional watchdog.
+/// Builds and runs a graph as [`run`] does, under an optional watchdog.
 ///
 /// # Errors
 /// If a fault is raised, or the watchdog ends the run.
@@ -44,7 +44,8 @@ pub fn run_watched<R>(
     )
 }
 
-/// Like [`run`], in virtual time: whenever no work is left at the current time, `clock` advances to its earliest alarm.
+/// Builds and runs a graph as [`run`] does, in virtual time: whenever no work is left at the current time, `clock` advances to its earliest
+/// alarm.
 ///
 /// The graph may wait for nothing but `clock`: no thread and no tokio runtime.
 ///

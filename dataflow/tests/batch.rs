@@ -53,7 +53,7 @@ fn column(field: &Field, rows: usize) -> BoxedStrategy<ArrayRef> {
     }
 }
 
-/// Texts that fit into a view, that are copied into common memory, and that have memory of their own.
+/// Generates texts that fit into a view, that are copied into common memory, and that have memory of their own.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![".{0,12}", ".{20,30}", Just("x".repeat(2000))]
 }

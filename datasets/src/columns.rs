@@ -32,7 +32,7 @@ pub(crate) struct ColumnRoles {
     pub(crate) domain: Option<ColumnPath>,
     /// The root columns that are returned in addition to `extra_info`.
     pub(crate) extra: Vec<String>,
-    /// `true` if all columns that no role uses are returned, also those of JSONL that only later rows have.
+    /// `true` if all columns that no role uses are returned, including columns of JSONL files that only rows after the first 64 have.
     pub(crate) all_extra: bool,
     pub(crate) default_data_source: Arc<str>,
 }
@@ -43,7 +43,7 @@ pub(crate) trait FileLayout {
     fn kind<S: AsRef<str>>(&self, parts: &[S]) -> Option<ColumnKind>;
 }
 
-/// Stands for all columns that no role uses.
+/// The name that stands for all columns that no role uses.
 const ALL: &str = "*";
 
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];

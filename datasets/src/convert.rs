@@ -17,7 +17,7 @@ use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
 
-/// An output format.
+/// The format of a converted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {

@@ -232,7 +232,8 @@ pub(crate) fn head_description(head: &[u8]) -> String {
     unsupported_format(head).map_or_else(|| quoted(head), str::to_owned)
 }
 
-/// Returns what a file or line that begins with these bytes is, if it is in a well-known format that is not supported.
+/// Returns a description of the content of a file or line that begins with these bytes, if it has a well-known format that is not
+/// supported.
 pub(crate) fn unsupported_format(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 7] = [
         (b"\x1f\x8b", "gzip data: decompress the file"),

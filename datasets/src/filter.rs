@@ -29,7 +29,8 @@ pub struct LengthFilter<M> {
     measure: M,
     excluded: FilterStats,
     epoch: FilteredEpoch,
-    /// The first prompt of an epoch that began with [`DatasetError::AllFiltered`] for the previous one, and the position before it.
+    /// The first prompt of an epoch, with the position before it, if [`DatasetError::AllFiltered`] was returned for the previous epoch
+    /// instead of this prompt.
     next: Option<(Prompt, Cursor)>,
 }
 

@@ -24,7 +24,8 @@ pub struct DefectLocation {
     pub file: PathBuf,
     /// The row of the file, from 0; `None` if the whole file is affected.
     pub row: Option<u64>,
-    /// The found value, columns, location of the first occurrence, or error of the reader, by the kind of the defect.
+    /// The finding, which depends on the kind of the defect: the value, the columns of the file, the location of the first occurrence, or
+    /// the error of the reader.
     pub found: String,
 }
 

@@ -1,4 +1,4 @@
-//! Reading: order, cursors, windows, columns.
+//! Tests of reading: the order of rows, cursors, windows and columns.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 mod made;

@@ -1,4 +1,5 @@
-//! The overhead of the dataflow: steps of 128 x 8 responses and more through the whole graph, with stages that do nothing.
+//! Measures the overhead of the dataflow: steps of 128 prompts with 8 responses, and larger ones, run through the whole graph with stages
+//! that do nothing.
 //!
 //! Divan reports the throughput in responses; its reciprocal is the cost of one response.
 

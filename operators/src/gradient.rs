@@ -19,8 +19,8 @@ const NAME: &str = "gradient";
 
 /// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
-    /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated. Without data after
-    /// [`reduce`](crate::ReduceExt::reduce) on several workers.
+    /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated. On several workers, the stream has no rows after
+    /// [`reduce`](crate::ReduceExt::reduce).
     pub accumulated: BatchStream<'scope>,
     /// The streams that the next operators pass on.
     pub streams: StepStreams<'scope>,

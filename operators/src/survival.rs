@@ -208,13 +208,13 @@ struct CurveStep {
 }
 
 impl Curve {
-    /// Like [`Survival::survival`], in O(log d).
+    /// Returns the same value as [`Survival::survival`], in O(log d).
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
         self.before(tokens).map_or(1.0, |fall| fall.survival)
     }
 
-    /// Like [`Survival::mean_residual`], in O(log d).
+    /// Returns the same value as [`Survival::mean_residual`], in O(log d).
     #[must_use]
     pub fn mean_residual(&self, tokens: u32) -> Option<f64> {
         let survival = self.survival(tokens);
@@ -222,7 +222,7 @@ impl Curve {
             .then(|| (self.area - self.area_to(tokens)) / survival)
     }
 
-    /// Like [`Survival::mean`], in O(1).
+    /// Returns the same value as [`Survival::mean`], in O(1).
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         self.last.map(|_| self.area)

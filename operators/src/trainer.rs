@@ -189,7 +189,7 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
-    /// Runs the trainer's models on `groups`. The reply has one output per response, in the order of the rows. It is an error if the
+    /// Runs the trainer's models on `groups`. The reply has one output per response, in the order of the rows. The reply is an error if the
     /// trainer fails or an output that is `needed` is missing. Calls `wake` when the reply is ready.
     pub(crate) fn infer(
         &self,

@@ -1,5 +1,5 @@
-//! Length bias on a known distribution: the whole graph runs over an engine whose lengths are drawn from it, and the ledger measures the
-//! bias. Scores depend on lengths, so the group-relative gradient is biased as well, by a known amount.
+//! Measures the length bias on a known distribution: the whole graph runs with an engine that draws its lengths from the distribution, and
+//! the ledger measures the bias. Scores depend on lengths, so the group-relative gradient is biased as well, by a known amount.
 
 mod support;
 
@@ -17,8 +17,8 @@ use support::{Run, ShortestFirst};
 /// The length of the longest response, in tokens.
 const CAP: u32 = 640;
 
-/// Draws a length from two modes, at a thirty-second of the lengths in the RollPacker paper. Most responses are short, by a factor of the
-/// prompt; some are long, often for hard prompts and rarely for easy ones.
+/// Draws a length from a mixture of two modes, at 1/32 of the lengths in the RollPacker paper. Both modes are scaled by a factor of the
+/// prompt. The long mode is frequent for hard prompts and rare for easy ones.
 fn length(id: SampleId) -> u32 {
     let prompt = [id.prompt.0, 1];
     let (scale, hard) = (normal(&prompt), uniform(&[id.prompt.0, 2]).powi(4) * 0.9);
@@ -61,7 +61,8 @@ fn true_mean() -> f64 {
     sum / (PROMPTS * 50) as f64
 }
 
-/// Returns 0 or 1; 1 is the more likely, the longer a response is. All responses of equal length have the same score.
+/// Returns a score of 0 or 1. The probability of 1 increases with the length of the response. All responses of equal length have the same
+/// score.
 fn score(tokens: u32) -> f64 {
     let likely = 1.0 / (1.0 + (3.2 - f64::from(tokens).ln()).exp());
     f64::from(u8::from(uniform(&[tokens.into(), 9]) < likely))

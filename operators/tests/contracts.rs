@@ -184,7 +184,7 @@ fn an_estimator_with_too_few_or_infinite_advantages_is_a_fault() {
 
 #[test]
 fn an_estimator_with_a_wrong_number_of_token_advantages_or_returns_is_a_fault() {
-    /// Returns one advantage per response, instead of one per token, or no returns.
+    /// An estimator that returns no advantages instead of one per token or, if `is_complete` is `true`, no returns.
     struct Short {
         is_complete: bool,
     }

@@ -63,7 +63,7 @@ impl<R: Send> Cancel for SharedFuture<R> {
 }
 
 impl<R> Future for Cancellable<R> {
-    /// `None` if the future was cancelled.
+    /// The result of the future; `None` if it was cancelled.
     type Output = Option<R>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R>> {

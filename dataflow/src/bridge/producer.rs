@@ -84,8 +84,8 @@ where
 /// Streams the batches of an iterator, all at step 0, on the worker's own thread. Sends as many rows as `budget` allows, and continues
 /// whenever rows are released. The output ends when the iterator ends or the budget is closed.
 ///
-/// Use it for runs in virtual time, where a producer thread would be a race condition. The second stream carries errors and is always
-/// empty.
+/// Use it for runs in virtual time, where the run would depend on the timing of a producer thread. The second stream carries errors and is
+/// always empty.
 pub fn produce_inline<'scope>(
     scope: Scope<'scope, Step>,
     name: &'static str,

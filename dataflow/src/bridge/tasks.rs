@@ -20,7 +20,7 @@ use super::panicked::Panicked;
 pub enum Executor {
     /// The futures run on the threads of this tokio runtime.
     Tokio(Handle),
-    /// The worker's own thread. Futures may wait for virtual time only.
+    /// The futures run on the worker's own thread. They may wait for virtual time only.
     Inline,
 }
 

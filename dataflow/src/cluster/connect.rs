@@ -309,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// Tries `count` addresses within `limit`, of which only the last one answers. Returns whether it answered, and the time that passed.
+    /// Tries `count` addresses within `limit`; only the last address answers. Returns whether it answered, and the time that passed.
     fn try_unresponsive(count: u16, limit: Duration) -> (bool, Duration) {
         let addresses: Vec<SocketAddr> =
             (1..=count).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();

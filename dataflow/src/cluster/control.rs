@@ -129,7 +129,7 @@ fn describe_loss(error: &std::io::Error) -> String {
 }
 
 thread_local! {
-    /// `None` for a thread whose panics are reported as usual.
+    /// The role of this thread; `None` if its panics are reported as usual.
     static THREAD_ROLE: RefCell<Option<ThreadRole>> = const { RefCell::new(None) };
 }
 

@@ -24,7 +24,7 @@ impl Hosts {
     /// Parses the text of a hostfile; `path` is its name in error messages.
     ///
     /// # Errors
-    /// See [`read`](Self::read).
+    /// If a line is not an address, an address occurs twice, or the text lists no address.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ClusterError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
         let mut hosts: Vec<String> = Vec::new();

@@ -61,13 +61,13 @@ pub(super) fn write(stream: &mut TcpStream, message: &impl Serialize) -> io::Res
     stream.write_all(&line)
 }
 
-/// Reads one line and not a byte more: timely's data may follow.
+/// Reads one line as a message. Reads no byte after the line, because timely's data may follow.
 pub(super) fn read<M: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<M> {
     read_line(stream, |_| Ok(()))
 }
 
-/// Like [`read`], but the whole line must arrive within `timeout`. On success, the read timeout of the stream is removed; after an error,
-/// the stream may still have one.
+/// Reads one line as [`read`] does; the whole line must arrive within `timeout`. On success, the read timeout of the stream is removed;
+/// after an error, the stream may still have one.
 ///
 /// # Errors
 /// If the line does not arrive in time ([`ErrorKind::TimedOut`] or [`ErrorKind::WouldBlock`]), exceeds 1 MiB or is not a valid message, or

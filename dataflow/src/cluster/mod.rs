@@ -60,7 +60,8 @@ impl Cluster {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
     }
 
-    /// Like [`with_threads`](Self::with_threads), but encodes every batch between two workers as between processes. For tests.
+    /// Creates a cluster as [`with_threads`](Self::with_threads) does, whose workers encode every batch for another worker as they would
+    /// for another process. For tests.
     #[must_use]
     pub fn with_serialized_batches(threads: usize) -> Self {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: true } }

@@ -174,7 +174,7 @@ impl RunState {
         self.wait(at_most)
     }
 
-    /// Like [`wait_for_heartbeat`](Self::wait_for_heartbeat), but waits at most `at_most`.
+    /// Waits as [`wait_for_heartbeat`](Self::wait_for_heartbeat) does, but at most `at_most`.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Option<Fault>> {
         let due =
             |state: &mut LockedState| !state.closed && (state.reported || state.fault.is_none());

@@ -10,7 +10,7 @@ pub enum FaultKind {
     BadInput,
     /// A service that the run needs was unavailable for too long. The run can be resumed when the service is available.
     Unavailable,
-    /// Something else failed. A kind that the receiver does not know counts as a failure.
+    /// Any other failure. A kind that the receiver does not know counts as a failure.
     #[default]
     #[serde(other)]
     Failure,

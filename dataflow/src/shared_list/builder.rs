@@ -14,7 +14,7 @@ use super::ITEM;
 /// less than tracking their buffers.
 const MIN_OWN_BUFFER: usize = 1 << 10;
 
-/// Builds a column of shared lists.
+/// A builder of a column of shared lists.
 #[derive(Debug)]
 pub struct SharedListBuilder<T: ArrowPrimitiveType> {
     buffers: RowBuffers<T::Native>,

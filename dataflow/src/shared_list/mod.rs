@@ -233,7 +233,7 @@ mod tests {
         (0..rows.num_rows()).map(|row| (lists.get(row).to_vec(), texts.value(row).into())).collect()
     }
 
-    /// Lengths around the limits of views (3 items) and of sharing (256 items).
+    /// Generates lengths around the limits of views (3 items) and of sharing (256 items).
     fn length() -> impl Strategy<Value = usize> {
         prop_oneof![0_usize..6, 250_usize..260, 1000_usize..1010]
     }

@@ -97,7 +97,7 @@ impl Cadence {
         self.holds_states
     }
 
-    /// Registers an operator that holds its state.
+    /// Registers the function that wakes an operator which holds its state.
     pub(crate) fn wake_by(&self, wake: Wake) {
         self.lock().wakes.0.push(wake);
     }

@@ -12,7 +12,7 @@ use crate::step::Step;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// Ends the run, because its further progress could not be resumed. The default.
+    /// Ends the run, because after a crash no progress since the last snapshot could be resumed. The default.
     #[default]
     Fail,
     /// Warns and retries at the end of the next step or, if workers run in several processes, at the next step of the cadence. The run

@@ -75,7 +75,7 @@ impl RestoredSnapshot {
         if parts.is_empty() { Err(self.no_part(operator)) } else { Ok(parts) }
     }
 
-    /// Like [`parts`](Self::parts), for parts that were written as rows.
+    /// Returns the rows in the parts of an operator, each batch with the worker that wrote it. The parts must have been written as rows.
     ///
     /// # Errors
     /// If [`parts`](Self::parts) fails, or a part is not an Arrow IPC file.

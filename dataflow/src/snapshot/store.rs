@@ -195,8 +195,8 @@ impl SnapshotStore {
         self.find(|_| true)
     }
 
-    /// Like [`latest`](Self::latest), for snapshots of `step` only. If there is no such snapshot and [`SearchResult::damage`] would be
-    /// empty, it gets one entry that lists the steps of all snapshots.
+    /// Returns the newest intact snapshot of `step`, as [`latest`](Self::latest) does for all steps. If there is no such snapshot and
+    /// [`SearchResult::damage`] would be empty, it gets one entry that lists the steps of all snapshots.
     ///
     /// # Errors
     /// If the folder cannot be read.

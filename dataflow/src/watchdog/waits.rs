@@ -106,7 +106,7 @@ impl WaitHandle {
         self.begin_with(awaited, || Cow::Borrowed(what));
     }
 
-    /// Like [`begin`](Self::begin), with a description that is built only if a watchdog runs.
+    /// Records a wait as [`begin`](Self::begin) does, with a description that is built only if a watchdog runs.
     pub fn begin_with<N: Into<Cow<'static, str>>>(
         &self,
         awaited: impl Into<WaitKey>,
@@ -117,7 +117,7 @@ impl WaitHandle {
         }
     }
 
-    /// Like [`begin_with`](Self::begin_with); the wait ends when the returned guard is dropped.
+    /// Records a wait as [`begin_with`](Self::begin_with) does; the wait ends when the returned guard is dropped.
     #[must_use]
     pub fn hold<N: Into<Cow<'static, str>>>(
         &self,

@@ -77,7 +77,7 @@ impl NewFile {
         self.finish_open().map(drop)
     }
 
-    /// Like [`finish`](Self::finish), but returns the open file, positioned after its content.
+    /// Finishes the file as [`finish`](Self::finish) does. Returns the open file, positioned after its content.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Reading of files that must be regular. Opening a pipe blocks until somebody writes to it, and a device may never end.
+//! Reading of files that must be regular. Opening a pipe blocks until another process opens it for writing, and reading a device may never
+//! end.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Error, ErrorKind, Read};
@@ -9,7 +10,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// If the file cannot be opened, or the path leads to something else, such as a pipe.
+/// If the file cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     match kind(fs::metadata(path)?.file_type()) {
         Some(found) => Err(invalid(format!("expected a regular file, found {found}"))),

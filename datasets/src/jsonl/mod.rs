@@ -1,8 +1,8 @@
 //! JSONL files of prompts, with the columns that [`PromptColumns`](crate::PromptColumns) describes. The messages of a prompt are a list,
 //! JSON text, or plain text.
 //!
-//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64
-//! rows determine the columns of a file. A role that has no column in them is assigned in each later row that has a column for it.
+//! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64 rows
+//! determine the columns of a file. If these rows have no column for a role, each later row is searched for one.
 
 mod integers;
 mod lines;

@@ -1,8 +1,9 @@
 //! Traces: recorded response lengths of a run, from this program or another.
 //!
-//! A trace is read from a file or a folder of files, in Parquet (our own `rollouts/`, TRL's completions), JSON lines (verl's rollout dumps)
-//! or CSV (the Azure request traces). Lengths come from a numeric column, otherwise from a list column of token ids, otherwise from text
-//! whose tokens the caller counts. Text without a tokenizer is rejected, because neither words nor characters are tokens.
+//! A trace is read from a file or a folder of files, in Parquet (the `rollouts/` of this program, TRL's completions), JSON lines (verl's
+//! rollout dumps) or CSV (the Azure request traces). Lengths come from a numeric column, otherwise from a list column of token ids,
+//! otherwise from text whose tokens the caller counts. Text without a tokenizer is rejected, because neither words nor characters are
+//! tokens.
 
 mod csv;
 mod jsonl;
@@ -36,9 +37,9 @@ pub struct Trace {
 /// A recorded response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRow {
-    /// The number of the prompt, if recorded. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different.
-    /// A key that is a non-negative whole number is kept. Other keys get the smallest unused numbers, in the order of their first
-    /// occurrence.
+    /// The number of the prompt; `None` if no prompt key is recorded. Keys are compared as text, so the number 1 and the text `1` are
+    /// equal, and `01` is different. A key that is a non-negative whole number is kept. Other keys get the smallest unused numbers, in the
+    /// order of their first occurrence.
     pub prompt: Option<u64>,
     /// The index of the response among the responses to the prompt; `None` if it is not recorded or not a whole number.
     pub sample: Option<u32>,
@@ -200,7 +201,7 @@ struct TraceReader<'a> {
     named: Vec<(usize, usize)>,
     /// The rows of paused responses.
     paused: BTreeSet<usize>,
-    /// The rows of ended responses all of whose tokens were sampled before.
+    /// The rows of ended responses whose tokens were all sampled in earlier steps.
     returned: BTreeSet<usize>,
     rows: Vec<TraceRow>,
     columns: Option<TraceColumnNames>,

@@ -41,8 +41,8 @@ pub(super) struct TraceColumns {
     pub(super) finish_reason: Option<usize>,
 }
 
-/// Names of columns with response lengths in tokens, compared without case and underscores: the names that we, verl, request traces and
-/// servers use.
+/// Names of columns with response lengths in tokens, compared without case and underscores: the names that this program, verl, request
+/// traces and servers use.
 const NUMBERS: [&str; 14] = [
     "responselength",
     "responselen",
@@ -68,7 +68,7 @@ const TEXTS: [&str; 5] = ["completion", "output", "response", "responsetext", "g
 const PROMPTS: [&str; 7] =
     ["promptid", "uid", "promptuid", "groupid", "promptindex", "prompt", "input"];
 
-/// Names of columns with prompt lengths in tokens: the names that we, verl, request traces and servers use.
+/// Names of columns with prompt lengths in tokens: the names that this program, verl, request traces and servers use.
 const PROMPT_NUMBERS: [&str; 11] = [
     "promptlength",
     "promptlen",

@@ -69,7 +69,7 @@ impl Folder {
         self.grouped(name, columns, 100)
     }
 
-    /// Like [`columns`](Self::columns), with row groups of the given length.
+    /// Writes a Parquet file as [`columns`](Self::columns) does, with row groups of the given length.
     pub(crate) fn grouped(
         &self,
         name: &str,

@@ -116,8 +116,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Sets the number of initial steps whose lengths, pairs and dataset rows the ledger does not count. Default: 0. Deferred prompts are
-    /// counted from the first step on.
+    /// Sets the number of initial steps that the ledger leaves out of its facts about response lengths, pairs of responses and dataset
+    /// rows. Default: 0. Deferred prompts are counted from the first step on.
     pub fn warmup_steps(mut self, warmup_steps: u64) -> Self {
         self.settings.warmup_steps = warmup_steps;
         self
@@ -202,8 +202,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Decides races between responses by tokens instead of time if `true`, so that every run launches, admits and trains on the same
-    /// responses. Default: `false`. The trainer must be deterministic. The run ends with an error if the engine cannot race in
+    /// Sets whether races between responses are decided by tokens instead of time. If `true`, every run launches, admits and trains on the
+    /// same responses. Default: `false`. The trainer must be deterministic. The run ends with an error if the engine cannot race in
     /// [lockstep](rollpacker_stages::rollout::lockstep).
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
@@ -242,7 +242,7 @@ impl PipelineBuilder {
     ///
     /// # Errors
     /// If the trainer cannot publish its weights, the default thread of the rewards cannot be started, the staleness is above
-    /// [`MAX_STALENESS`], or a run in virtual time has a validator.
+    /// [`MAX_STALENESS`], or a run in virtual time has a validator with an interval above 0.
     pub fn build(self) -> Result<Pipeline, Fault> {
         let Self { stages, settings, start, rewards } = self;
         if settings.staleness > MAX_STALENESS {

@@ -1,7 +1,7 @@
 //! The RL step as one dataflow graph over stages that are passed by value: a [`Pipeline`].
 //!
-//! The types of stages and observer are erased, so that the graph is compiled once, in this crate, which the release profile optimizes for
-//! hot loops.
+//! Stages and observer are trait objects. The graph is therefore compiled once, in this crate, which the release profile optimizes for hot
+//! loops.
 
 mod builder;
 

@@ -2,8 +2,8 @@
 
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// The score minus the mean score of the group, times the number of responses in the step divided by the number of responses with a nonzero
-/// score, or by 1 if there are none (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
+/// `(score - mean) * n / max(m, 1)`, where `mean` is the mean score of the group, `n` the number of responses in the step, and `m` the
+/// number of those with a nonzero score (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpg;
 

@@ -148,7 +148,7 @@ pub trait TokenAdvantage: Send + Sync {
     }
 }
 
-/// An advantage estimator of either kind.
+/// An advantage estimator that computes either one advantage per response or one per token.
 #[derive(Clone)]
 pub enum Estimator {
     /// An estimator of one group at a time.

@@ -359,7 +359,7 @@ mod tests {
     use crate::advantage::Grpo;
     use crate::wire::blank;
 
-    /// Short lengths, and lengths around 256, from which a list has its own buffer.
+    /// Generates short lengths, and lengths around 256, from which a list has its own buffer.
     fn lengths() -> impl Strategy<Value = usize> {
         prop_oneof![0_usize..5, 254_usize..258]
     }

@@ -1,10 +1,10 @@
 //! Whitening: normalization over all tokens of a step.
 
-/// Added to the variance, as in verl, so that equal numbers are not divided by 0.
+/// Added to the variance, as in verl, so that equal numbers do not cause a division by 0.
 const EPSILON: f64 = 1e-8;
 
-/// Subtracts the mean of all numbers from each number, and divides each difference by the unbiased standard deviation. A single number
-/// becomes 0.
+/// Subtracts the mean of all numbers from each number, and divides each difference by the unbiased standard deviation, with [`EPSILON`]
+/// added to the variance. A single number becomes 0.
 pub(super) fn whiten(columns: &mut [Vec<f64>]) {
     let numbers = || columns.iter().flatten().copied();
     let count = numbers().count() as f64;

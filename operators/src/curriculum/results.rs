@@ -1,4 +1,5 @@
-//! Results that the curriculum does not use yet: the responses of each step with their results, and the groups to which they belong.
+//! The results of steps that the curriculum does not use yet: the responses of each step with their results, and the groups to which they
+//! belong.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PassRate {
     passed: u32,
-    /// At least 1.
+    /// The number of all responses; at least 1.
     responses: u32,
 }
 
@@ -20,7 +21,7 @@ impl PassRate {
     }
 }
 
-/// The results of the steps whose results the curriculum does not use yet.
+/// The results that the curriculum does not use yet, by step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Results {
     steps: BTreeMap<Step, StepResults>,
@@ -48,8 +49,8 @@ impl Results {
     }
 
     /// Records the result of a response. Ignores responses of a step that has not opened or whose results have been taken. Once the round
-    /// of the step has closed, only responses of groups are recorded, because the arrival times decide if a dropped response is still
-    /// scored.
+    /// of the step has closed, only responses of groups are recorded, because it depends on arrival times whether a dropped response is
+    /// still scored.
     pub(super) fn on_score(&mut self, id: SampleId, passed: Option<bool>) {
         let Some(step) = self.steps.get_mut(&id.step) else { return };
         if !step.is_closed || step.counts(id.prompt, id.sample) {

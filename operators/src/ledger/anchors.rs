@@ -1,8 +1,8 @@
 //! Anchors: the longest correct execution of each test case, from which time limits are derived, and the results of audits of these limits.
 //!
-//! An anchor is a sum of observations under a difference type whose addition is the maximum, so a case is one record of the arrangement
-//! however often it ran. The executions of a step are reduced before they enter, so their cost in the arrangement depends on the number of
-//! distinct cases.
+//! The anchor of a case accumulates under a difference type whose addition is the maximum. A case is therefore one record of the
+//! arrangement, however often it ran. The executions of a step are reduced before they enter the arrangement, so their cost in the
+//! arrangement depends on the number of distinct cases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::survival::{Curve, Survival};
 
-/// The number of units in 1: weights and scores are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted
-/// exactly.
+/// The fixed-point scale: weights and scores are summed as integers in units of 2^-20. Integer sums do not depend on the order and can be
+/// retracted exactly.
 pub(super) const UNIT: f64 = 1_048_576.0;
 
 /// A number of responses, the sum of their weights, and the sum of their squared weights. Both sums are 0 for responses that are counted

@@ -1,7 +1,7 @@
 //! The facts that are summarized at each step, as records of one differential collection.
 //!
-//! All kinds of facts share a type, and all sums share another: differential compiles an arrangement and a reduction for every combination
-//! of types.
+//! All kinds of facts share one type, and all sums share another, because differential dataflow compiles an arrangement and a reduction for
+//! every combination of types.
 
 use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Multiply, Semigroup};
 use rollpacker_dataflow::step::Step;
@@ -14,9 +14,9 @@ use super::pairs::{Pair, Products};
 /// A fact, without its [`Sums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Fact {
-    /// Responses with a length. Sums: [`WeightSums`].
+    /// The responses with a fact about their length. Sums: [`WeightSums`].
     Length(Length),
-    /// Pairs of responses. Sums: [`Products`].
+    /// The pairs of responses with a fact about them. Sums: [`Products`].
     Pair(Pair),
     /// All dataset rows. Sums: the number of rows, the sum over rows of the squared deviations of the lengths from the mean length of the
     /// row, and the sum of the [`Launches`] of all rows.

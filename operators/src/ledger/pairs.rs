@@ -21,15 +21,16 @@ use serde::{Deserialize, Serialize};
 use crate::length_buckets::{bucket, start};
 use crate::survival::Survival;
 
-/// The number of units in 1: products of score and length, and weights, are summed in units of 2^-10. Integer sums do not depend on the
-/// order and can be retracted exactly.
+/// The fixed-point scale: products of score and length, and weights, are summed as integers in units of 2^-10. Integer sums do not depend
+/// on the order and can be retracted exactly.
 const UNIT: f64 = 1024.0;
 
 /// The maximum absolute value of a product or weight that is summed, in units of 2^-10: 2^28. It keeps the extreme scores of a faulty
 /// reward from overflowing the sums.
 const MAX: f64 = (1u64 << 38) as f64;
 
-/// The policy's mean product must exceed this number of its standard errors. Otherwise ratios to it are not reported.
+/// The ratio of the policy's mean product to its standard error that must be exceeded. Otherwise, ratios to the mean product are not
+/// reported.
 const SIGNIFICANT: f64 = 3.0;
 
 facts! {

@@ -37,7 +37,8 @@ pub struct DriftOptions {
     pub min_measurements: u32,
 }
 
-/// Compares live iterations with a profile. Each cell has an exponentially weighted mean of the ratios of measured to profiled seconds.
+/// A monitor that compares live iterations with a profile. Each cell has an exponentially weighted mean of the ratios of measured to
+/// profiled seconds.
 ///
 /// A live iteration rarely has the batch size and length of a cell. Its time is therefore compared with the profile, interpolated at the
 /// iteration's batch size and length, and the ratio is attributed to the nearest cell. The mean is taken over logarithms, so that twice as

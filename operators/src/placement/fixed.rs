@@ -24,22 +24,23 @@ macro_rules! impl_without_learned_state {
     };
 }
 
-/// Rollout and trainer share the same devices at the same time, as threads of one machine do; groups are trained on as soon as they are
-/// complete.
+/// A policy under which rollout and trainer use the same devices at the same time, as threads of one machine do. Groups are trained on as
+/// soon as they are complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     rollout: Placement,
     out: bool,
 }
 
-/// All devices generate until the rollout is drained, and then train (verl, RLHFuse).
+/// A policy under which all devices generate until the rollout is drained, and then train (verl, RLHFuse).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Colocated {
     rollout: Placement,
     out: Option<Reason>,
 }
 
-/// Some devices always generate and the others always train (RolloutPipe, one-step off-policy and asynchronous pipelines).
+/// A policy under which some devices always generate and the others always train (RolloutPipe, one-step off-policy and asynchronous
+/// pipelines).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Separate {
     rollout: Placement,

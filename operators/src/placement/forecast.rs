@@ -48,7 +48,8 @@ pub(super) struct Forecast {
     trained: f64,
 }
 
-/// The responses of an age are split into rungs. Each rung takes 1 / `SPLIT` of the responses that are in no earlier rung, rounded up.
+/// The divisor by which the responses of an age are split into rungs: each rung takes 1 / `SPLIT` of those that are in no earlier rung,
+/// rounded up.
 const SPLIT: f64 = 4.0;
 /// The maximum number of rungs of all ages together.
 const MAX_RUNGS: usize = 24;
@@ -130,7 +131,7 @@ impl Forecast {
     }
 
     /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, the seconds from the end of the
-    /// rung before to its end, and the share of responses that had ended before it.
+    /// rung before to its end, and the share of responses that had ended before the rung.
     pub(super) fn simulate_rollout<C: StepCost>(
         &self,
         cost: &C,

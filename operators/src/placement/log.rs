@@ -56,9 +56,9 @@ impl StepPlacement {
     ///   form one.
     /// - `placement/lent_instances`: the maximum number of instances that are lent at the same time. A lent instance neither generates nor
     ///   is joined to an instance that generates.
-    /// - `placement/lent_s`: the time of lent instances, in seconds times instances.
-    /// - `placement/overlap_instances` and `placement/overlap_s`: the number and the time of lent instances while responses of the step
-    ///   were in flight, counted like `placement/lent_instances` and `placement/lent_s`.
+    /// - `placement/lent_s`: the sum of the times for which instances are lent, in seconds times instances.
+    /// - `placement/overlap_instances` and `placement/overlap_s`: the same as `placement/lent_instances` and `placement/lent_s`, restricted
+    ///   to the time in which responses of the step were in flight.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let first = self.decisions.first();

@@ -137,7 +137,8 @@ pub enum Reason {
     ScaleDown,
     /// The step is predicted to end sooner on fewer, wider instances.
     Consolidate,
-    /// The last round of the kind had more preemptions than the round of the kind before it, by more than a tolerated factor.
+    /// The ratio of the preemptions of the last round of the kind to those of the previous round of the kind exceeded its tolerated
+    /// maximum.
     Preemptions,
     /// No response was preempted in several consecutive rounds of the kind.
     Idle,

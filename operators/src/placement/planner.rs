@@ -27,8 +27,8 @@ pub enum Rule {
     /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions. A parallelism
     /// that the job cannot run is not adopted.
     Paper {
-        /// The maximum tolerated factor between the preemptions of a round and of the round of the kind before it, at least 1. The paper
-        /// uses 1.05.
+        /// The maximum tolerated ratio of the preemptions of a round to those of the previous round of the kind, at least 1. The paper uses
+        /// 1.05.
         excess: f64,
         /// The number of consecutive rounds without preemptions that halves the parallelism, at least 1. The paper uses 4.
         idle_rounds: u32,
@@ -38,7 +38,7 @@ pub enum Rule {
     Predictive,
 }
 
-/// Decides the tensor parallelism of each round, separately for each kind of round.
+/// A planner that decides the tensor parallelism of each round, separately for each kind of round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planner {
     rule: Rule,

@@ -6,7 +6,7 @@
 //! order.
 //!
 //! A worker may send its gradient of a step in several parts, but each part costs as much as the whole gradient. A worker therefore sends a
-//! part before the end of the step only when it has no known work left in the step (`share`). Its part of the reduction then
+//! part before the end of the step only when it has no known work left in the step (module `share`). Its part of the reduction then
 //! overlaps with the tail of the other workers' rollouts. Groups that were gathered on one worker for their advantages, and distributed
 //! again, are not known in advance; each worker then sends its gradient at the end of the step.
 //!

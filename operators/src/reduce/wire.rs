@@ -27,7 +27,7 @@ pub(super) struct Chunk {
 }
 
 /// Splits a gradient of worker `source` into chunks without copying. Returns a batch for each chunk, with the index of the worker that owns
-/// the chunk. The `workers` workers own the chunks in turn.
+/// the chunk. Worker `i % workers` owns chunk `i`.
 pub(super) fn chunks(numbers: Numbers, source: u32, workers: u32) -> Vec<(u32, Batch)> {
     let length = numbers.len();
     let chunk = |values: &Values, at: usize| {

@@ -1,4 +1,4 @@
-//! Metrics that are computed from the rows and the times of a step. They have verl's names where verl has them.
+//! Metrics that are computed from the rows and the times of a step. A metric that verl has as well has verl's name.
 
 use std::collections::{BTreeMap, HashSet};
 

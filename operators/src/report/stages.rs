@@ -115,7 +115,8 @@ impl StageTimes {
 mod tests {
     use super::*;
 
-    /// Opened at 10 s, weights at 14 s, last response at 75 s, last score at 78 s, closed at 98 s.
+    /// Returns the rounded seconds of each stage of a step that opened at 10 s, had its weights at 14 s, its last response at 75 s and its
+    /// last score at 78 s, and closed at 98 s. The step before closed at `before` seconds.
     fn stages(before: u64) -> [u64; 4] {
         let [before, opened, synced, generated, scored, closed] =
             [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));

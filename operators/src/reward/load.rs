@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of responses of a step whose scoring was requested and has not begun, and the number of responses that are being scored. The
-/// operator shares it with the tasks that score.
+/// The scoring load of one step: the number of responses that wait for scoring, and the number that are being scored. The operator shares
+/// the counts with the tasks that score.
 #[derive(Debug, Default)]
 pub(crate) struct ScoringLoad {
     queued: Level,

@@ -6,8 +6,9 @@
 //! of each step ([`crate::ledger::anchors`]).
 //!
 //! # Measurement
-//! Limits and execution times are seconds as charged by the sandbox: computing and sleeping count, waiting for a processor that others use
-//! does not. An anchor therefore does not depend on the load of the machine, and neither does the set of executions that are killed.
+//! Limits and execution times are seconds as charged by the sandbox: time spent computing or sleeping counts, time spent waiting for a busy
+//! processor does not. An anchor therefore does not depend on the load of the machine, and neither does the set of executions that are
+//! killed.
 //!
 //! # Audits
 //! A limit that kills an execution hides its result. A share of the responses is therefore executed up to `T_max`. If such an execution

@@ -405,7 +405,7 @@ impl RolloutDriver {
         }
     }
 
-    /// Returns the policy version from which a response was requested.
+    /// Returns the policy version with which a response was requested.
     fn version(&self, id: SampleId) -> PolicyVersion {
         let requested =
             self.steps.get(&id.step).and_then(|open_step| open_step.prompts.get(&id.prompt));

@@ -34,7 +34,7 @@ use crate::survival::{Curve, Survival};
 /// A pseudo-count: each bucket is treated as if this many more new draws were seen at weight 1, so that rare buckets are not trusted.
 const PRIOR: f64 = 1.0;
 
-/// The inclusion of responses by length, estimated as rounds close.
+/// An estimator of the weights of new draws by length, updated as rounds close.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inclusion {
     /// The maximum weight, in units of 2^-16 like all weights here. Integers are read back from a snapshot unchanged.

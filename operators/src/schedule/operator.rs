@@ -178,8 +178,9 @@ impl<'scope> Scheduled<'scope> {
         Self { curriculum: Some(curriculum), ..self }
     }
 
-    /// Decides races by tokens instead of time if `in_lockstep` is `true`: every run launches, admits and aborts the same responses, at any
-    /// speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep); otherwise the run ends with an error.
+    /// Sets whether races between responses are decided by tokens instead of time. If `true`, every run launches, admits and aborts the
+    /// same responses at any speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep); otherwise the
+    /// run ends with an error.
     #[must_use]
     pub fn in_lockstep(self, in_lockstep: bool) -> Self {
         Self { in_lockstep, ..self }

@@ -39,7 +39,7 @@ struct LaneCounts {
     prompts: usize,
     /// The number of prompts neither admitted nor rejected.
     undecided: usize,
-    /// The number of rejected prompts for which neither a replacement was launched nor the replacement was skipped.
+    /// The number of rejected prompts whose replacement was neither launched nor skipped.
     vacancies: usize,
 }
 

@@ -10,7 +10,8 @@ use super::plan::{Plan, PlannedPrompt};
 use super::round::{OpenRound, Vacancy};
 use super::{Decision, Queue, RoundKind};
 
-/// The next action of a schedule: between two rounds, assuming that the policy of the next round is published, or for a rejected prompt.
+/// The next action of a schedule between two rounds, assuming that the policy of the next round is published, or its action for a rejected
+/// prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextAction<T> {
     /// Wait: the action depends on further prompts.
@@ -60,8 +61,8 @@ impl Rounds {
         }
     }
 
-    /// Continues restored rounds with the number of steps of `fresh`, which may differ. Discards that the earlier run had finished, the
-    /// steps that were due in it, and its decisions that were not drained.
+    /// Continues restored rounds with the number of steps of `fresh`, which may differ. Clears the finished state, the due steps and the
+    /// undrained decisions of the earlier run.
     pub(super) fn reopen(&mut self, fresh: &Self) {
         self.total_steps = fresh.total_steps;
         self.finished = false;

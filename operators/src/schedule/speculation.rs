@@ -2,7 +2,7 @@
 
 use super::ScheduleError;
 
-/// The largest speculation factor or weight; a larger one is taken for a typing error.
+/// The largest speculation factor or weight. Larger values are rejected as typing errors.
 const MAX: f64 = 1000.0;
 
 /// Returns an error if the speculation factor or maximum weight `found` is not from 1 to [`MAX`].
@@ -14,8 +14,8 @@ pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), Schedule
     }
 }
 
-/// Returns `ceil(eta * count)` for the decimal number or fraction that the user wrote, of which `eta` is only the nearest float. For
-/// example, 1.1 times 10 is 11, although the float 1.1 lies above 1.1.
+/// Returns `ceil(eta * count)`, computed as if `eta` were exactly the decimal number or fraction that the user wrote, and not the nearest
+/// float. For example, the result for 1.1 and 10 is 11, although the float nearest to 1.1 is above 1.1.
 ///
 /// Storing `eta` and multiplying each have an error of at most half a unit in the last place. A product that should be a whole number is
 /// therefore within two units of that number. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number.

@@ -34,13 +34,13 @@ use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// An engine that samples one token per second. A response takes the number of seconds that `seconds` returns, in addition to the tokens
-/// with which it is resumed.
+/// An engine that samples one token per second. It generates a response for the number of seconds that `seconds` returns, in addition to
+/// the tokens with which the response is resumed.
 pub struct Timed {
     clock: VirtualClock,
     seconds: Box<dyn Fn(SampleId) -> u64>,
     version: PolicyVersion,
-    /// For each response, the policy that it is requested from and the versions of the tokens that it was resumed with.
+    /// For each response, the policy with which it is requested and the versions of the tokens that it was resumed with.
     resumed: BTreeMap<SampleId, (PolicyVersion, TokenVersions)>,
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,

@@ -86,12 +86,12 @@ pub fn length(id: SampleId) -> u32 {
 #[derive(Default)]
 pub struct ShortestFirst {
     version: PolicyVersion,
-    /// The length of a response; if `None`, [`length`].
+    /// The function that returns the length of a response. If `None`, [`length`] is used.
     pub lengths: Option<fn(SampleId) -> u32>,
     /// The current tick: the number of tokens of the response that ended last, or 0 at the start of a round.
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
-    /// For each response in flight: its length, the policy that it is requested from, and the tokens with which it was resumed.
+    /// For each response in flight: its length, the policy with which it is requested, and the tokens with which it was resumed.
     in_flight: BTreeMap<SampleId, (u32, PolicyVersion, Partial)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,

@@ -130,7 +130,7 @@ impl TestGraph {
         }
     }
 
-    /// Like [`run`](Self::run), on this thread in virtual time.
+    /// Runs as [`run`](Self::run) does, on this thread in virtual time.
     pub(super) fn run_virtual(&self, files: &Memory) -> GraphOutcome {
         let (shared, clock) = (Arc::new(SharedState::default()), VirtualClock::default());
         let (plan, restored) = self.plan(files).expect("opens");

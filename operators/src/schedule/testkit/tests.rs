@@ -1,4 +1,4 @@
-//! The check finds a schedule that breaks a rule, and passes the built-in ones.
+//! Tests that the check finds a schedule that breaks a rule, and accepts the built-in schedules.
 
 use std::sync::Arc;
 

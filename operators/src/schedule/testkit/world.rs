@@ -72,7 +72,7 @@ impl World {
         self.run_with(schedule, |schedule| schedule)
     }
 
-    /// Like [`run`](Self::run); `each` is called between events and may replace the schedule.
+    /// Runs as [`run`](Self::run) does, and calls `each` between events. `each` may replace the schedule.
     pub(crate) fn run_with<S: Schedule>(
         &self,
         mut schedule: S,

@@ -124,7 +124,7 @@ fn counts_of_0_are_refused() {
 }
 
 prop_compose! {
-    /// Epochs of the same rows, each in its own order.
+    /// Generates runs whose epochs have the same rows, each epoch in an order of its own.
     fn worlds()(
         orders in (1..20_u64).prop_flat_map(|rows| prop::collection::vec(Just((0..rows).collect::<Vec<_>>()).prop_shuffle(), 1..4)),
         seed: u64,
@@ -143,7 +143,8 @@ fn schedule(config: &Config) -> Builtin {
 }
 
 proptest! {
-    /// Mutants: a window taken without its last prompt; rounds one prompt short; the next epoch begun while planned rounds remain.
+    /// Fails on these mutations of the code: a window taken without its last prompt; rounds one prompt short; the next epoch begun while
+    /// planned rounds remain.
     #[test]
     fn each_prompt_is_launched_once_and_all_of_it_trained(
         world in worlds(),
@@ -173,8 +174,8 @@ proptest! {
         prop_assert!(log.contains(&Entry::Decision(Decision::Finish)));
     }
 
-    /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Mutant: rounds
-    /// planned again at each opening while the previous one still reports.
+    /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Fails on this
+    /// mutation of the code: rounds planned again at each opening while the previous round still reports.
     #[test]
     fn the_launches_of_a_round_do_not_depend_on_its_own_lengths(
         rows in prop::collection::vec((1..500_u32, 1..500_u32), 1..12),

@@ -58,7 +58,7 @@ impl Case {
 
 const DOMAINS: [&str; 3] = ["code", "math", "poetry"];
 
-/// No quotas, or quotas of the first one to three domains.
+/// Generates no quotas, or quotas of the first one to three domains.
 fn quotas() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![3 => Just(Vec::new()), 4 => prop::collection::vec(1..4_usize, 1..=3)]
 }
@@ -132,21 +132,22 @@ pub(super) fn restored(schedule: Builtin) -> Builtin {
     restored
 }
 
-/// Property tests. `Mutants` lists errors in the code on which the test has failed.
+/// Property tests. The comment of a test may list mutations of the code on which the test has failed.
 mod law {
     use super::*;
 
     proptest! {
-        /// Mutants: responses of earlier steps counted; lost responses counted or not replaced; surplus of a group not aborted; admitted
-        /// prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit off by one, checked only for
-        /// the oldest, or not applied to launched prompts; the end of the run ignored, or off by one; a last quota of fresh prompts taken
-        /// for spent; the next epoch begun while a queue exists.
+        /// Fails on these mutations of the code: responses of earlier steps counted; lost responses counted or not replaced; surplus of a
+        /// group not aborted; admitted prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit
+        /// off by one, checked only for the oldest prompt, or not applied to launched prompts; the end of the run ignored, or off by one; a
+        /// last quota of fresh prompts treated as spent; the next epoch begun while a queue exists.
         #[test]
         fn tail_batching_decides_as_the_oracle(case in cases()) {
             case.oracle().check(&case.world.run(case.tail_batching()).unwrap());
         }
 
-        /// Mutants: a round opened before its prompts are available; an epoch taken for complete when its first prompt is seen.
+        /// Fails on these mutations of the code: a round opened before its prompts are available; an epoch treated as complete when its
+        /// first prompt is seen.
         #[test]
         fn sync_decides_as_the_oracle(case in cases()) {
             let case = case.without_speculation();
@@ -154,7 +155,7 @@ mod law {
             Oracle { is_sync: true, ..case.oracle() }.check(&log);
         }
 
-        /// Mutants: a new draw left without weight in the snapshot; weights assigned to first draws.
+        /// Fails on these mutations of the code: a new draw left without weight in the snapshot; weights assigned to first draws.
         #[test]
         fn weights_change_no_other_decision(case in cases(), at in 1..60_usize) {
             let mut config = tail_batching::Config { eta_responses: 1.0, ..case.config.clone() };
@@ -194,7 +195,8 @@ mod law {
             prop_assert_eq!(unnamed(case.synchronous()), unnamed(case.tail_batching()));
         }
 
-        /// Mutants: a round opened with the prompts available; the next epoch begun because it is on offer.
+        /// Fails on these mutations of the code: a round opened with the prompts that are available; the next epoch begun because it is on
+        /// offer.
         #[test]
         fn reading_ahead_changes_no_decision(case in cases(), read_ahead in 1..50_usize) {
             let run = |read_ahead| {
@@ -211,7 +213,7 @@ mod law {
             prop_assert_eq!(run(1), run(scale));
         }
 
-        /// Mutant: published policies left out of the snapshot.
+        /// Fails on this mutation of the code: published policies left out of the snapshot.
         #[test]
         fn a_restored_snapshot_continues_like_the_original(case in cases(), at in 0..200_usize) {
             for make in [Case::tail_batching, Case::synchronous] {

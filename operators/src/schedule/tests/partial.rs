@@ -8,7 +8,7 @@ use super::timeline::play;
 use crate::schedule::partial::Config;
 use crate::schedule::{Partial, Schedule, TailBatching, tail_batching};
 
-/// Launches 3 prompts with 2 responses each and admits 2.
+/// Returns a configuration that launches 3 prompts with 2 responses each and admits 2 of the prompts.
 fn config() -> Config {
     Config { prompts: 2, responses: 2, oversubscription: 1.5, max_versions: 2, total_steps: None }
 }

@@ -6,7 +6,7 @@ use super::timeline::play;
 use crate::schedule::Sorted;
 use crate::schedule::sorted::{Config, Mode};
 
-/// Loads of 4 prompts with one response each; a round admits 2 of them, and 3 run at a time.
+/// Returns a configuration that loads 4 prompts with one response each, admits 2 of them per round, and runs 3 at a time.
 fn config(mode: Mode) -> Config {
     Config {
         prompts: 2,

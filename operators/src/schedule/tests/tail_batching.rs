@@ -8,7 +8,7 @@ use super::timeline::play;
 use crate::schedule::tail_batching::{Config, MAX_WEIGHT, Selection};
 use crate::schedule::{ScheduleError, TailBatching};
 
-/// The paper's configuration, scaled down: 4 prompts with 2 responses each, and factors of 1.5.
+/// Returns the paper's configuration, scaled down: 4 prompts with 2 responses each, and factors of 1.5.
 fn config() -> Config {
     Config {
         prompts: 4,
