@@ -68,10 +68,12 @@ fn first_and_last(relation: &Relation) -> Expr {
 /// Returns the names and the values of a list of equations such as `p = 3, q = 4`, or of an equation of tuples such as `(p, q) = (3, 4)`.
 /// Returns `None` if there are fewer than two names, if they are not all different, or for any other expression.
 pub(super) fn assignments(expr: &Expr) -> Option<Vec<(&str, &Expr)>> {
-    let assigned = |name, value| match name {
-        &Expr::Symbol(ref name) if !name.is_empty() => Some((name.as_str(), value)),
-        _ => None,
-    };
+    fn assigned<'a>(name: &'a Expr, value: &'a Expr) -> Option<(&'a str, &'a Expr)> {
+        match name {
+            Expr::Symbol(name) if !name.is_empty() => Some((name, value)),
+            _ => None,
+        }
+    }
     let found: Vec<(&str, &Expr)> = match expr {
         Expr::List(items) => items
             .iter()
