@@ -229,10 +229,7 @@ fn with_left_sides(boxes: &Boxes, bare: Answer) -> Answer {
 fn parse_text(text: &str, percent: bool) -> Answer {
     let text = text.trim();
     let grouped = parse(text, true);
-    // A number such as `1,234` is no list.
-    let is_number = matches!(grouped, Some(Expr::Number(_)));
-    let separated =
-        parse(text, false).filter(|separated| !is_number && Some(separated) != grouped.as_ref());
+    let separated = parse(text, false).filter(|separated| Some(separated) != grouped.as_ref());
     let mut readings: Vec<Expr> = grouped.into_iter().chain(separated).collect();
     readings.extend(parse_definition(text));
     if readings.is_empty() {
