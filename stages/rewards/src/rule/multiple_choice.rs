@@ -18,8 +18,8 @@ documented! {
     /// 1 if a response chooses the right choice, otherwise 0. Labels of choices are letters, numbers or Roman numerals. Without a list of
     /// choices, the form of the ground truth decides: the labels are A to J, 0 to 10, or i to x.
     ///
-    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the
-    /// choice whose text equals the answer, the label that is the whole answer or its last line, or else the last capital letter or Roman
+    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. In boxes and after `answer`, the
+    /// text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that is the whole answer or its last line, or else the last capital letter or Roman
     /// numeral of several letters that stands alone. Numbers in a sentence do not count.
     ///
     /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A label may be wrapped in brackets, quotes,
@@ -129,6 +129,11 @@ fn stated(label: &str) -> Regex {
 static STATED: LazyLock<Regex> = LazyLock::new(|| stated("[a-z]"));
 static STATED_NUMBER: LazyLock<Regex> = LazyLock::new(|| stated("[0-9]{1,2}"));
 static STATED_NUMERAL: LazyLock<Regex> = LazyLock::new(|| stated("[ivx]{1,4}"));
+/// The beginning of a statement such as `the answer is Paris`.
+static STATED_TEXT: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\banswer(?:\s+is\s*[:：]?|\s*[:：])"));
+/// The end of a sentence or of a clause.
+static CLAUSE_END: LazyLock<Regex> = LazyLock::new(|| regex(r"[.,;!?](?:\s|$)"));
 /// A label in bold text, optionally followed by the text of its choice.
 static BOLD: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\*\*\s*\(?([A-Z]|[0-9]{1,2}|[ivx]{1,4})\)?\s*(?:[.:)]([^*]*))?\*\*"));
@@ -247,8 +252,13 @@ impl Choices {
                 && self.choice_with_text(text) != self.labelled_choice(label.as_str());
             (!is_heading).then_some((label.start(), label.as_str()))
         });
-        let marked = boxed(answer)
-            .filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)))
+        let named = STATED_TEXT.find_iter(answer).filter_map(|found| {
+            let (length, label) = self.named_choice(&answer[found.end()..])?;
+            // The end of the text, so that a text that begins with a label, such as `A dog`, counts and not the label.
+            Some((found.end() + length, label))
+        });
+        let marked = named
+            .chain(boxed(answer).filter_map(|(at, inside)| Some((at, self.read_choice(inside)?))))
             .chain(
                 stated
                     .chain(bold)
@@ -261,6 +271,19 @@ impl Choices {
             .or_else(|| self.label_of_line(answer, false))
             .or_else(|| self.last_single_label(answer))
             .or_else(|| self.label_of_line(answer, true))
+    }
+
+    /// Returns the length and the label of the text of a choice that is the first line of a statement, or the first clause of this line.
+    /// A number that is a label is not a text.
+    fn named_choice(&self, statement: &str) -> Option<(usize, String)> {
+        let line = statement.lines().next()?;
+        let clause = CLAUSE_END.find(line).map_or(line, |end| &line[..end.start()]);
+        let is_label = |text| label(text).and_then(|label| self.labelled_choice(&label)).is_some();
+        [line, clause].into_iter().find_map(|text| {
+            let named =
+                self.choice_with_text(text).or_else(|| self.choice_with_text(unwrapped(text)))?;
+            (self.form != LabelForm::Numbers || !is_label(text)).then_some((text.len(), named))
+        })
     }
 
     /// Returns `false` if a label after a word such as `answer` belongs to the sentence: an article, the pronoun `I`, or a number with a
@@ -413,6 +436,42 @@ mod tests {
         check("**Answer:** B", Some('B'));
         check("**C. Paris**", Some('C'));
         check("I choose **B** over C", Some('B'));
+    }
+
+    #[test]
+    fn the_text_of_a_choice_may_be_stated() {
+        let extra = Some(r#"{"choices": ["Rome", "Paris", "12 cm", "A dog"]}"#);
+        for (response, expected) in [
+            ("The answer is Paris.", "B"),
+            ("Answer: Paris", "B"),
+            ("**Answer:** Paris", "B"),
+            ("Final answer: **Paris**", "B"),
+            (r"The answer is $\text{Paris}$.", "B"),
+            ("The correct answer is Paris, because A is in Italy.", "B"),
+            ("The answer is not Rome. The answer is Paris", "B"),
+            ("Answer: Rome\nWait. Answer: Paris\nDone", "B"),
+            ("Answer: (B) Paris", "B"),
+            ("The answer is 12 cm", "C"),
+            ("The answer is A dog", "D"),
+            ("Answer: B\nThe answer is unclear.", "B"),
+        ] {
+            let score = score(response, expected, extra).expect("scored");
+            assert_eq!(
+                score.labels.get("answer").map(AsRef::as_ref),
+                Some(expected),
+                "{response:?}"
+            );
+            assert_eq!(score.value, 1.0, "{response:?}");
+        }
+        let numbered = Some(r#"{"choices": {"1": "2", "2": "3"}}"#);
+        let score_of = |response| score(response, "2", numbered).expect("scored").value;
+        assert_eq!((score_of("The answer is 2."), score_of("The answer is 3.")), (1.0, 1.0));
+        for response in
+            ["The answer is Parisian", "The answer is in Paris", "An answer: Paris or Rome"]
+        {
+            let score = score(response, "B", extra).expect("scored");
+            assert_eq!(score.labels.get("answer"), None, "{response:?}");
+        }
     }
 
     #[test]
