@@ -232,7 +232,7 @@ fn ended(child: Child) -> (ExitStatus, String) {
     (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs two processes of two workers and compares their last lines.
+/// Runs `scenario` in two processes of two workers each. Both must succeed, and each must print its line of `expected`.
 fn check(scenario: &str, expected: impl Fn(&ProcessSetup) -> [String; 2]) {
     let place = ProcessSetup::of(2);
     let children = [1, 0].map(|process| place.start(scenario, process));

@@ -173,7 +173,7 @@ pub enum DatasetError {
         /// The number of rows found.
         found: u64,
     },
-    /// A filter that rejects every prompt of an epoch.
+    /// Every prompt of an epoch is longer than the limit of the filter.
     #[error(
         "epoch {epoch}: every prompt is longer than {limit}, and the shortest has length {shortest}; raise the limit or check the prompts"
     )]

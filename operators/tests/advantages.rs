@@ -21,7 +21,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// Returns the values of each row whose mask is not 0.
+/// Returns, for each row, the values whose mask is not 0.
 fn packed(values: &Value, mask: &Value) -> Vec<Vec<f64>> {
     let rows = values.as_array().unwrap().iter().zip(mask.as_array().unwrap());
     rows.map(|(values, mask)| {

@@ -130,7 +130,8 @@ fn command_for(app: &App) -> clap::Command {
     command().mut_subcommand("train", |train| train.after_help(help))
 }
 
-/// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
+/// Runs the command that the command line names, prints errors on standard error, and returns the exit status. Help and wrong usage may end
+/// the process instead.
 #[must_use]
 pub(crate) fn run(app: &App) -> ExitCode {
     let matches = command_for(app).try_get_matches();

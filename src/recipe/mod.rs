@@ -88,7 +88,7 @@ pub struct Recipe {
     pub sft_data: DatasetConfig,
     /// The initial model.
     pub model: Model,
-    /// The number of responses to a prompt, and the instances of the rollout engine.
+    /// The number of responses to a prompt, and the engine with its instances: the section `[rollout]`.
     pub rollout: Rollout,
     /// The sampling of training responses.
     pub sampling: Sampling,

@@ -260,8 +260,8 @@ section! {
         from: f64 = 0.2,
         /// The last milestone of `adaptive`, as a share of completed responses. In (0, 1]. Default: 0.5.
         to: f64 = 0.5,
-        /// The distance between two milestones of `adaptive`, or between two predictions of `predicted`, as a share of completed responses.
-        /// In (0, 1]. Default: 0.05.
+        /// The distance between two milestones of `adaptive`, as a share of completed responses. With `predicted`, the maximum distance
+        /// between two predictions, which are more frequent when few responses remain. In (0, 1]. Default: 0.05.
         every: f64 = 0.05,
         /// The minimum share of the instances that keep generating. In (0, 1]. Default: 0.5.
         keep: f64 = 0.5,

@@ -4,7 +4,7 @@
 //! ready, a [`SyncActivator`](timely::scheduling::SyncActivator) wakes the operator, which sends the result at the capability that it kept.
 //! Capabilities never leave the worker. Dropping [`Tasks`] cancels its futures; dropping a [`ServiceThread`] or the operator of a producer
 //! waits until the thread has ended. With a wall clock, no work runs on the worker's own thread, because a slow future would stall every
-//! operator on that worker. In virtual time, all work runs on the worker's thread, and time does not advance while it runs.
+//! operator on that worker. In virtual time, all work runs on the worker's thread, and time advances only while no work runs.
 
 mod cancellable;
 mod panicked;

@@ -80,7 +80,7 @@ impl<T> Drop for ServiceThread<T> {
 
 /// A service that owns a value and runs requests on it in order: a thread, or the worker itself in virtual time.
 pub enum Service<T> {
-    /// Requests run on a thread of their own.
+    /// Requests run one after the other on a thread that owns the value.
     Thread(ServiceThread<T>),
     /// Requests run immediately. The reply becomes readable after as much virtual time as the work [spent](VirtualClock::spend). This time
     /// is counted from the request or, if the reply to an earlier request is not readable yet, from the time at which that reply becomes

@@ -58,7 +58,8 @@ impl Writer {
         }
     }
 
-    /// Runs `work` with the store on the writer thread.
+    /// Runs `work` with the store on the writer thread, or at once in virtual time. `wake` is called when the reply is ready; see
+    /// [`Service::call`].
     pub(crate) fn call<R: Send + 'static>(
         &self,
         wake: impl Fn() + Send + Sync + 'static,

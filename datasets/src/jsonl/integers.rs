@@ -1,6 +1,7 @@
 //! Integers of more than 64 bits.
 //!
-//! serde_json reads them as floats and loses digits. A ground truth of a math problem may be such an integer.
+//! serde_json reads them as floats and loses digits. A ground truth of a math problem may be such an integer. This module
+//! restores them as text with all digits.
 
 use std::collections::BTreeMap;
 

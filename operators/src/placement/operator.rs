@@ -147,7 +147,7 @@ struct PlacementDriver {
     failed: Option<Fault>,
 }
 
-/// A step whose rollout may still be placed.
+/// The progress of a step's rollout, kept until none of its requests, responses or decisions can arrive.
 struct RolloutProgress {
     /// The capabilities for placements and for errors.
     capabilities: [Capability<Step>; 2],

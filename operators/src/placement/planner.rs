@@ -24,8 +24,8 @@ pub enum Rule {
     /// Keeps the initial parallelism.
     Fixed,
     /// RollPacker's reactive rule (section 4.3). Doubles the parallelism after a round with more than `excess` times the preemptions of the
-    /// last round of the kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions. A parallelism
-    /// that the job cannot run is not adopted.
+    /// previous round of the same kind. Halves the parallelism after `idle_rounds` consecutive rounds of the kind without preemptions. A
+    /// parallelism that the job cannot run is not adopted.
     Paper {
         /// The maximum tolerated ratio of the preemptions of a round to those of the previous round of the kind, at least 1. The paper uses
         /// 1.05.

@@ -67,7 +67,7 @@ pub(crate) struct HeldPrompt {
 pub(crate) struct HeldPrompts {
     /// The prompts that were offered and are neither admitted nor rejected.
     pub(crate) held: BTreeMap<PromptId, HeldPrompt>,
-    /// The last prompt that was offered to the schedule or skipped by its curriculum.
+    /// The last prompt that was offered to the schedule or skipped by its curriculum; `None` before the first.
     pub(crate) last: Option<LastPrompt>,
     /// The number of prompts that the reader was allowed beyond its budget.
     pub(crate) extra_budget: usize,

@@ -105,7 +105,7 @@ pub enum IsThreshold {
     expecting = "a number, or a text of numbers and bands `low_high` separated by commas"
 )]
 pub enum RsThreshold {
-    /// One number for all rules.
+    /// One bound for all rules: the maximum divergence, or the maximum ratio for `k1`.
     Number(f64),
     /// Numbers or bands, one for all rules or one for each.
     Text(String),

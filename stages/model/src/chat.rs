@@ -162,8 +162,10 @@ fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 
-/// Replaces the tags `generation` and `endgeneration`, with which transformers marks the texts of the model, by those of a block that only
-/// has a scope of its own.
+/// Replaces the tags `{% generation %}` and `{% endgeneration %}` by `{% with %}` and `{% endwith %}`.
+///
+/// Templates of transformers mark the assistant's text with these tags, which minijinja does not know. A `with` block without variables
+/// renders its content unchanged, in a scope of its own.
 fn with_known_tags(source: &str) -> String {
     let mut parts = source.split("{%");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -82,7 +82,9 @@ pub(in crate::reward) struct Buckets {
 }
 
 impl Buckets {
-    /// Waits until both buckets can cover the cost, and takes it.
+    /// Takes the cost from the bucket of requests and then from the bucket of tokens. Waits at each bucket until its level is no longer
+    /// negative. Each amount is capped at the allowance of one minute. If the future is dropped while it waits for tokens, the requests
+    /// stay taken.
     pub(in crate::reward) async fn take(&self, cost: Cost) {
         if let Some(requests) = &self.requests {
             requests.take(f64::from(cost.requests)).await;

@@ -7,7 +7,7 @@ use super::config::{Isolation, SandboxConfig};
 use super::error::SandboxError;
 use super::zygote::IsolationFacts;
 
-/// The isolation of a sandbox by layers, as a trial process finds it when a slot starts.
+/// The isolation of the processes of a slot, layer by layer, as measured when the slot starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     isolation: Isolation,

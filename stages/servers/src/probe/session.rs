@@ -43,9 +43,9 @@ pub(super) struct ProbeSession {
 pub(super) struct PendingUndo {
     /// `true` if the server may be paused.
     pub(super) paused: Cell<bool>,
-    /// The first label; `None` unless the server may have another label.
+    /// The label to restore, which the server had before the probe set another; `None` if no label needs to be restored.
     pub(super) label: RefCell<Option<String>>,
-    /// The first weights; `None` unless the server may have other weights.
+    /// The weights to restore, with which the server was started; `None` if no weights need to be restored.
     pub(super) weights: RefCell<Option<FirstWeights>>,
 }
 

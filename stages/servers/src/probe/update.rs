@@ -191,7 +191,8 @@ impl ProbeSession {
         Ok((finding.figure("to_old", figures.to_previous.unwrap_or(f64::NAN)), figures))
     }
 
-    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does.
+    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does. If a step fails, the server stays
+    /// paused.
     async fn deliver(&self, folder: &Path, label: &str) -> Result<(), ServerError> {
         let (client, folder) = (&self.client, folder.to_string_lossy());
         self.pause(PauseMode::Abort).await?;

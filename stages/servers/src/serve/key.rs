@@ -40,7 +40,8 @@ pub(super) async fn check_key(
     ApiError::new(StatusCode::UNAUTHORIZED, message).into_response()
 }
 
-/// Returns `true` if a page is of a server on this machine.
+/// Returns `true` if the host of an `Origin` header is `localhost` or a loopback address. Every other value counts as another machine,
+/// including `null` and the name or network address of this machine.
 fn is_on_this_machine(origin: &HeaderValue) -> bool {
     let url = origin.to_str().ok().and_then(|origin| Url::parse(origin).ok());
     match url.as_ref().and_then(Url::host) {

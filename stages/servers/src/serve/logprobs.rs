@@ -125,13 +125,13 @@ fn text_of(tokenizer: &Tokenizer, id: i32) -> String {
     tokenizer.decode(&[id], false).unwrap_or_default()
 }
 
-/// Returns the log-probability, or `LOWEST_LOGPROB` in place of lower values, as vLLM does, and of NaN: JSON cannot represent infinities
-/// and NaN.
+/// Returns the log-probability, raised to [`LOWEST_LOGPROB`] if it is lower, as in vLLM. NaN also becomes `LOWEST_LOGPROB`. JSON can
+/// represent neither NaN nor negative infinity.
 fn sendable(logprob: f32) -> f32 {
     if logprob.is_nan() { LOWEST_LOGPROB } else { logprob.max(LOWEST_LOGPROB) }
 }
 
-/// Returns a JSON number with the shortest digits that read back as the same float32.
+/// Returns [`sendable`] of the log-probability as a JSON number, which reads back as the same float32.
 fn number(logprob: f32) -> Value {
     serde_json::to_value(sendable(logprob)).unwrap_or(Value::Null)
 }

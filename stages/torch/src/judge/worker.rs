@@ -111,7 +111,7 @@ impl JudgeWorker {
         Ok(admission.prefilled + rows)
     }
 
-    /// Moves questions from the queue to the generator, as long as they can start at once and have at most `max` tokens in total.
+    /// Moves questions from the queue to the generator, as long as they can start immediately and have at most `max` tokens in total.
     fn take_questions(&mut self, mut max: usize) {
         let Self { questions, generator, open, .. } = self;
         while let Some(Question { sequence, reply }) =

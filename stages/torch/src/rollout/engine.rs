@@ -151,7 +151,7 @@ impl TorchEngine {
         self.instances.iter().map(|handle| handle.counters.read(slots)).collect()
     }
 
-    /// Returns access to the decode iterations of the running engine, for comparison with a profile.
+    /// Returns a reader of the decode iterations of the running engine, for comparison with a profile.
     #[must_use]
     pub fn live_iterations(&self) -> LiveIterations {
         LiveIterations::new(
@@ -167,7 +167,8 @@ impl TorchEngine {
         self.colocate_on(0..self.dispatch.placed());
     }
 
-    /// Returns access to the resources that the colocated models use while the engine works.
+    /// Returns a meter of the work of the colocated models: the tokens that they process, and the time that they take between the engine's
+    /// own iterations, summed over the instances.
     #[must_use]
     pub fn colocated_use(&self) -> ColocatedUseMeter {
         ColocatedUseMeter::new(

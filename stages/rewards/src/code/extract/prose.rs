@@ -48,7 +48,7 @@ fn is_code(statement: &Statement<'_>) -> bool {
         && ends_like_code(&tokens)
 }
 
-/// Returns `true` if a token is a value. Two adjacent values are prose, unless both are string literals.
+/// Returns `true` if a token is a number, a string literal, or a name that is no keyword.
 fn is_operand(token: Token<'_>) -> bool {
     match token {
         Token::Name(name) => !is_keyword(name) && !matches!(name, "match" | "case" | "type"),

@@ -86,7 +86,7 @@ struct Game {
     round: u64,
     /// Responses that have not been reported.
     requested: BTreeSet<SampleId>,
-    /// Number of responses that end the round.
+    /// Number of ended responses after which the round is decided, and the others are aborted.
     wins: usize,
     ends: BTreeSet<End>,
     /// The tick up to which all ends have been received.
