@@ -25,7 +25,8 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Bo
     }
 }
 
-/// Runs work whose time grows with the size of a request on another thread, so that other calls go on.
+/// Runs `work` on a thread for blocking work and returns its result, so that long work on a large request does not delay other calls.
+/// Returns an error with status 500 if `work` panics. Work that has started continues if the future is dropped.
 pub(super) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -22,8 +22,9 @@ use super::neutral::refuse_unsupported;
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::StreamOptions;
 
-/// Maximum length of the contents of all messages, in bytes. A template may hold values that are many times as large, although it leaves
-/// most of the contents out of the prompt.
+/// The maximum length of the contents of all messages together, in bytes. The limit on the length of the prompt does not bound the memory
+/// that the template needs: a template may build values many times as large as the contents, even if it leaves most of the contents out of
+/// the prompt.
 const MAX_CONTENTS: usize = 16 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -31,11 +32,12 @@ pub(super) struct ChatRequest {
     model: Option<String>,
     messages: Vec<ChatMessage>,
     max_tokens: Option<u32>,
-    /// OpenAI's new name of `max_tokens`, which it replaces if both are set.
+    /// OpenAI's new name of `max_tokens`. If both are set, `max_tokens` is ignored.
     max_completion_tokens: Option<u32>,
     /// Requests the log-probability of each sampled token.
     logprobs: Option<bool>,
-    /// Requests the log-probabilities of the given number of most likely tokens; requires `logprobs`.
+    /// Requests the log-probabilities of this number of most likely tokens at each sampled token. Requires `logprobs`, unless the number is
+    /// 0.
     top_logprobs: Option<i64>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -155,11 +157,12 @@ impl ChatRequest {
 }
 
 impl ChatMessage {
-    /// Reads a message whose content is a text, a list of texts or null. The texts of a list are joined by line breaks, and null is an
-    /// empty text.
+    /// Reads a message whose content is a text, a list of parts of the type `text`, or null. The texts of the parts are joined by line
+    /// breaks. A content that is null or missing is an empty text.
     ///
     /// # Errors
-    /// Returns an error if the content has another form, or another field of the message has an effect that is not supported.
+    /// Returns an error if the content has another form, or if another field of the message is unknown or has an effect that is not
+    /// supported.
     fn read(&self) -> Result<Message, ApiError> {
         refuse_unsupported(&self.other)?;
         let part = |part: &Value| {

@@ -17,7 +17,7 @@ pub(super) struct ChoiceText {
     include_stop: bool,
     /// Number of tokens that must still be added before stop texts count.
     exempt_tokens: u32,
-    /// Length, in bytes, of the start of `held` in which no stop text counts.
+    /// Length, in bytes, of the start of `held` in which a stop text must not end. A stop text that begins there and ends later counts.
     exempt: usize,
     held: String,
 }
@@ -25,7 +25,7 @@ pub(super) struct ChoiceText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NewText {
     pub(super) text: String,
-    /// The stop text that ended the response; `None` if the text contains none.
+    /// The stop text that ended the response; `None` if no stop text has ended it.
     pub(super) stop: Option<String>,
 }
 

@@ -110,7 +110,8 @@ impl Service {
         })
     }
 
-    /// Reads prompts: a text, token ids, or a list of either. Fails if they have too many choices, before any prompt of a list is read.
+    /// Reads the prompts: a text, a list of token ids, or a list of either. Fails if the value has another form, a text cannot be encoded,
+    /// or the prompts of a list have too many choices in total. The choices are counted before any prompt of the list is read.
     fn prompts(&self, prompt: &Value, options: &Options) -> Result<Vec<Prompt>, ApiError> {
         let expected = "a text, a list of token ids, or a list of either";
         let wrong = || ApiError::parameter("prompt", expected, prompt);

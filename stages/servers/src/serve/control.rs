@@ -34,7 +34,8 @@ pub(super) async fn pause(
     Ok(status("paused"))
 }
 
-/// Reads the query of a pause. `clear_cache` has no effect, because the engine keeps no KV cache after a response has ended.
+/// Returns the mode in the query of a pause, or the default mode if the query has none. The parameter `clear_cache` has no effect, because
+/// the engine keeps no KV cache after a response has ended. Fails if a parameter or its value is unknown.
 fn pause_mode(query: &str) -> Result<PauseMode, ApiError> {
     let mut mode = PauseMode::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {

@@ -33,7 +33,7 @@ pub(super) struct Delta {
 pub(super) struct Deltas {
     service: Arc<Service>,
     options: Options,
-    /// The request of each prompt. Dropping the requests with the stream frees the slots of responses that are not read any more.
+    /// The guards of the requests, one for each prompt. Dropping them with the stream aborts the requests that have not ended.
     running: Vec<RequestGuard>,
     received: UnboundedReceiver<TokenEvent>,
     /// Number of choices that have not ended.

@@ -24,12 +24,12 @@ pub(super) trait Chunks: Send + 'static {
     /// Returns the event for `delta`; `None` if `delta` has nothing that the client requests.
     fn chunk(&mut self, delta: Delta) -> Option<Self::Chunk>;
 
-    /// Returns the last event, with the numbers of tokens. `sampled` is the number of sampled tokens.
+    /// Returns the event with the numbers of tokens, which follows the events of all choices. `sampled` is the number of sampled tokens.
     fn usage(&self, sampled: usize) -> Self::Chunk;
 }
 
-/// Answers with the events of a job, and [`STREAM_END`] at the end. The event with the numbers of tokens is sent if `include_usage` is set.
-/// An error is sent as an event and ends the stream.
+/// Answers with the events of a job, and [`STREAM_END`] at the end. If `include_usage` is set, the event with the numbers of tokens comes
+/// before it. An error is sent as an event, after which only [`STREAM_END`] follows.
 pub(super) fn respond<C: Chunks>(deltas: Deltas, chunks: C, include_usage: bool) -> Response {
     let running = Running { deltas, chunks, include_usage, begun: 0, sampled: 0 };
     let events = stream::unfold(Phase::Running(Box::new(running)), next);

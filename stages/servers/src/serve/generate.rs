@@ -50,8 +50,9 @@ pub(super) async fn generate(
     Ok(events::respond(deltas, GenerateChunks { spans, job }, include_usage))
 }
 
-/// Checks that a cache salt has 1 to `MAX_SALT` characters. The salt has no other effect: the engine shares KV cache entries only among
-/// responses to an equal prompt that run at the same time, whatever their salts, and keeps no entry after these responses have ended.
+/// Checks that a cache salt, if there is one, has 1 to `MAX_SALT` characters. The salt has no other effect: the engine shares KV cache
+/// entries only among responses to an equal prompt that run at the same time, whatever their salts, and keeps no entry after these
+/// responses have ended.
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     let length = salt.map_or(1, |salt| salt.chars().count());
     if (1..=MAX_SALT).contains(&length) {

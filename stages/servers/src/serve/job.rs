@@ -43,7 +43,8 @@ pub(super) struct Choice {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct End {
     pub(super) reason: FinishReason,
-    /// The stop text or stop token that ended the response; `None` if neither did.
+    /// The stop text or stop token that ended the response. `None` if neither did, or if the token is an end-of-sequence token of the model
+    /// that the request does not ignore.
     pub(super) stop: Option<Value>,
 }
 
@@ -77,7 +78,8 @@ impl Job {
 }
 
 impl Service {
-    /// Submits a prompt of a job. Dropping the returned guard aborts the request.
+    /// Submits a prompt of a job. `receiver` creates the receiver of the tokens, which reports their times to the given [`Timing`].
+    /// Dropping the returned guard aborts the request.
     pub(super) fn submit(
         &self,
         job: &Job,
@@ -104,7 +106,9 @@ impl Service {
         running
     }
 
-    /// Returns all responses of a job, by prompt. Without `text`, tokens are not decoded, unless stop texts are searched.
+    /// Submits a job and returns all its responses, by prompt. Without `text`, tokens are not decoded, unless stop texts are searched.
+    /// Fails if the options are invalid for a prompt, the engine fails or stops, or tokens cannot be decoded. Also fails if the job has
+    /// stop texts and requests log-probabilities of prompts or samples no tokens. Dropping the future aborts the requests.
     pub(super) async fn generate_all(
         self: &Arc<Self>,
         job: &Job,
@@ -182,8 +186,9 @@ impl Service {
         options.text.include_stop || !options.is_end(token, self.engine.limits())
     }
 
-    /// Returns the end of a response. `stop` is the last token if this token is a stop token and not an end-of-sequence token of the model,
-    /// and `None` otherwise.
+    /// Returns the end of a response whose last token is `last`. Its `stop` is this token if a stop token of the request ended the
+    /// response. `None` if the response has another finish reason, or if the token is an end-of-sequence token of the model that the
+    /// request does not ignore.
     pub(super) fn response_end(
         &self,
         options: &Options,

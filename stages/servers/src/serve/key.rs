@@ -14,7 +14,8 @@ use crate::vllm::protocol::path;
 
 /// Refuses calls without the API key of the server, if the server has a key. Calls of [`path::HEALTH`] need no key.
 ///
-/// Without a key, refuses calls that browsers make for pages of other machines: any page could otherwise abort calls and load weights.
+/// A server without a key refuses calls with a header `Origin`, which browsers send for web pages, unless the host of the origin is
+/// `localhost` or a loopback address. Otherwise, any web page could abort calls and load weights.
 pub(super) async fn check_key(
     State(service): State<Arc<Service>>,
     request: Request,

@@ -50,7 +50,8 @@ pub struct ServeOptions {
     pub names: Vec<String>,
     /// The folder of the model, as `/v1/models` shows it.
     pub root: String,
-    /// The key that every call except `/health` must send; `None` if calls need no key.
+    /// The key that every call except `/health` must send. With `None`, calls need no key, but calls of web pages whose host is neither
+    /// `localhost` nor a loopback address are refused.
     pub api_key: Option<String>,
 }
 
@@ -118,10 +119,10 @@ impl Service {
             .with_state(self)
     }
 
-    /// Serves until `stop` is ready, and then until all calls have been answered.
+    /// Serves until `stop` is ready, and then accepts no more connections and returns after all calls have been answered.
     ///
     /// # Errors
-    /// Returns an error if the listener fails.
+    /// Never returns an error: after an error of the listener, the server continues to accept connections.
     pub async fn run(
         self: Arc<Self>,
         listener: TcpListener,
@@ -130,7 +131,8 @@ impl Service {
         axum::serve(listener, self.router()).with_graceful_shutdown(stop).await
     }
 
-    /// Aborts all requests; their calls return the tokens sampled so far. Returns the number of calls.
+    /// Aborts all requests; their calls return the tokens sampled so far. Returns the number of calls, where calls with equal ids count
+    /// once.
     pub fn abort_all(&self) -> usize {
         self.requests.abort_all()
     }

@@ -95,7 +95,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Checks the sampling parameters among the fields of a request for text.
+    /// Checks the sampling options of a completion or a chat. `fields` has all fields of the request that the request type does not have
+    /// itself. Fails if an option is out of bounds, a field is unknown or not supported, or `detokenize` is `false`.
     pub(super) fn of_text(mut fields: Map<String, Value>) -> Result<Self, ApiError> {
         if take(&mut fields, "detokenize", "true or false")? == Some(false) {
             return Err(ApiError::parameter("detokenize", "true in a call for text", false));

@@ -13,7 +13,8 @@ pub(super) struct Requests {
     running: Mutex<BTreeMap<GenerationId, Arc<str>>>,
 }
 
-/// A request in flight. When it is dropped, because it has ended or its client has closed the connection, the engine removes it.
+/// A request in flight. Dropping the guard removes the request from [`Requests`] and aborts it in the engine, which has no effect if the
+/// request has ended.
 pub(super) struct RequestGuard {
     requests: Arc<Requests>,
     pub(super) id: GenerationId,
@@ -31,12 +32,13 @@ impl Requests {
         RequestGuard { requests: Arc::clone(self), id }
     }
 
-    /// Aborts all requests. Returns the number of calls.
+    /// Aborts all requests. Returns the number of their calls, where calls with equal ids count once.
     pub(super) fn abort_all(&self) -> usize {
         self.abort(|_| true)
     }
 
-    /// Aborts the requests of all calls for whose ids `wanted` returns `true`. Returns the number of these calls.
+    /// Aborts the requests of all calls for whose ids `wanted` returns `true`. Returns the number of these calls, where calls with equal
+    /// ids count once.
     pub(super) fn abort(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let running = self.lock();
         let (ids, calls): (Vec<GenerationId>, BTreeSet<Arc<str>>) = running
