@@ -33,7 +33,7 @@ pub struct SamplingRefusal {
     pub found: String,
 }
 
-/// Checks that a server can honour all options.
+/// Checks that a server can honour all options. For SGLang, `mode` has no effect.
 ///
 /// # Errors
 /// Returns the first option that is out of bounds or that the server cannot honour.

@@ -101,7 +101,8 @@ impl Coordinator {
         self.finish_or_requeue(id, outcome.finish, is_whole);
     }
 
-    /// Reports a response that is complete or aborted, or queues it to be continued.
+    /// Reports a response that is complete or aborted, or queues it to be continued. `is_whole` is `true` if all tokens of the call were
+    /// kept.
     fn finish_or_requeue(&mut self, id: SampleId, finish: Finish, is_whole: bool) {
         let is_aborted = self.responses.get(&id).is_some_and(|response| response.is_aborted);
         match finish {

@@ -38,14 +38,15 @@ pub struct ServersConfig {
     pub max_running: usize,
     /// The treatment of running responses while new weights are loaded. SGLang does not support [`PauseMode::Keep`].
     pub pause: PauseMode,
-    /// The maximum time without any server in rotation, after which the engine fails; also the maximum time to wait for a server at the
-    /// start.
+    /// The maximum time without any server that is in rotation or about to join it, after which the engine fails. Also the maximum time to
+    /// wait for a server at the start.
     pub server_timeout: Duration,
     /// The time limits of calls.
     pub limits: Limits,
     /// The tokens and bounds of the canary, which verifies that weights arrived.
     pub canary: CanaryConfig,
-    /// The folder for the weights of each version. All servers must see it under the same path. One engine uses it at a time.
+    /// The folder for the weights of each version. All servers must see it under the same path. One engine uses it at a time. When the
+    /// engine starts, it removes the folders of versions that an earlier engine left there.
     pub weights_folder: PathBuf,
     /// The folder of the model, with configuration and tokenizer.
     pub model_folder: PathBuf,

@@ -21,7 +21,8 @@ pub(super) struct PendingLoad {
 }
 
 impl Coordinator {
-    /// Writes the folder of a version and scores the canary, on a thread for blocking work.
+    /// Starts the preparation of weights on a thread for blocking work: writes the folder of the version and scores the canary. The result
+    /// arrives as [`Message::Prepared`].
     pub(super) fn prepare(&mut self, load: PendingLoad) {
         self.loads += 1;
         self.wanted_version = load.policy.version;

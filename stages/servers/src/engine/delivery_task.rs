@@ -86,8 +86,9 @@ pub(super) enum Progress {
 }
 
 impl WeightDeliveryTask {
-    /// Delivers the weights, unless the server still has them, and verifies them with the canary. If the canary fails, verifies the folder
-    /// and delivers the weights a second time. `report` is called with each report before the next call to the server.
+    /// Checks the model of the server, delivers the weights, unless the server still has them, and verifies them with the canary. If the
+    /// canary fails, verifies the folder and delivers the weights a second time. `report` is called with each report before the next call
+    /// to the server. After an error, the server may be paused or have the new weights.
     pub(super) async fn run(&self, report: impl Fn(Progress)) -> Result<Delivered, Fault> {
         self.check_model(&with_retries(|| self.server.identity()).await?)?;
         report(Progress::LoadStarted);

@@ -73,8 +73,9 @@ pub struct ServersEngine {
 }
 
 impl ServersEngine {
-    /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Waits
-    /// for the first server to answer, for at most the server timeout. Other servers may join later.
+    /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Blocks
+    /// the thread until every server has answered or its check has failed. Repeats the checks until at least one server answers, and gives
+    /// up after a failed attempt if the server timeout has expired. Servers that do not answer may join later.
     ///
     /// # Errors
     /// Returns an error if the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot

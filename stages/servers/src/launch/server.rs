@@ -156,7 +156,7 @@ async fn wait(process: &mut Option<Process>) -> io::Result<ExitStatus> {
     }
 }
 
-/// Waits until a server answers. A permanent error counts as an answer: the engine reports it.
+/// Waits until a server answers. A permanent error counts as an answer: the engine reports it. Each temporary error is stored in `last`.
 async fn wait_for_answer(client: &Server, last: &mut ServerError) {
     while let Err(error) = client.identity().await {
         if !error.is_retryable() {

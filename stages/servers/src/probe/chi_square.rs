@@ -55,7 +55,8 @@ impl Bins {
         self.expected.len()
     }
 
-    /// Tests whether tokens have the distribution of the bins. `None` if a token is not in the vocabulary. There must be 2 bins or more.
+    /// Compares the counts of `tokens` in the bins with the expected counts. There must be 2 bins or more, and as many tokens as the draws
+    /// for which the bins were created. Returns `None` if a token is not in the vocabulary.
     pub(super) fn test(&self, tokens: &[i32]) -> Option<ChiSquare> {
         let mut observed = vec![0_u64; self.len()];
         for token in tokens {

@@ -46,8 +46,9 @@ impl ProbeSession {
         }
     }
 
-    /// Makes a call, and runs `act` once the response has `tokens` tokens. If either fails, the other is cancelled. Fails if the response
-    /// ends before it has `tokens` tokens.
+    /// Makes a call, and runs `act` once the response has `tokens` tokens. `act` receives the number of tokens so far as a value that it
+    /// can watch. Returns the response and the result of `act`. If either fails, the other is cancelled. Fails if the response ends before
+    /// it has `tokens` tokens.
     async fn act_during<A>(
         &self,
         call: &Call,
@@ -65,8 +66,9 @@ impl ProbeSession {
         futures::try_join!(self.generate_streamed(call, progress), acted)
     }
 
-    /// Starts a long response and interrupts it. Repeats this if the response reached its full length, up to `MAX_ATTEMPTS` attempts in
-    /// total: a small model is fast, and a busy server sends many tokens at once.
+    /// Starts a long response and interrupts it with `act`. Repeats this if the response reached its full length, up to `MAX_ATTEMPTS`
+    /// attempts in total: a small model is fast, and a busy server sends many tokens at once. Returns the last response, which may still
+    /// have its full length.
     async fn interrupt(
         &self,
         act: impl AsyncFn(&Call) -> Result<(), Finding>,

@@ -90,9 +90,10 @@ pub enum ProbeError {
 }
 
 /// Checks a server. When `stop` becomes `true`, the probe ends early. In either case it tries to restore the server: its first weights,
-/// their label and the unpaused state.
+/// their label and the unpaused state. If the future is dropped, the server is not restored.
 ///
-/// Nothing else may use the server during the probe: running requests are aborted, and for some seconds the server has other weights.
+/// Nothing else may use the server during the probe: running requests are aborted, and for some seconds the server has other weights. The
+/// methods of `model` run in this future and block its thread, so `stop` takes effect only after they have returned.
 ///
 /// # Errors
 /// Returns an error if the URL, the API key or the canary is invalid, the HTTP client cannot start, or the server does not answer or is not

@@ -17,7 +17,7 @@ pub enum Check {
     Model,
     /// The server has room for prompts and responses of maximum length.
     Context,
-    /// The server has the calls for weights, pauses and token ids.
+    /// The server has the calls for pauses, labels of weights and token ids.
     Calls,
     /// The server accepts token ids, and returns token ids and log-probabilities.
     TokenIds,
@@ -254,7 +254,7 @@ pub struct ProbeReport {
     pub server: String,
     /// `true` if every check of a property that training needs has passed.
     pub passed: bool,
-    /// `true` if the probe was stopped before its last check.
+    /// `true` if the caller stopped the probe before it had ended.
     pub interrupted: bool,
     /// The summary in one line: whether the server can be used for training, and the checks that have not passed. After an interruption, it
     /// states only that the probe was stopped.

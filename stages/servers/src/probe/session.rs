@@ -85,7 +85,8 @@ impl ProbeSession {
         }
     }
 
-    /// Runs all checks. If the first call is refused or the server is paused, the remaining checks are not run.
+    /// Runs all checks. If the call for the health or the list of models fails with a permanent error, or the server is paused, the
+    /// remaining checks are not run.
     ///
     /// # Errors
     /// Returns an error if the server does not answer, or is not ready.
@@ -155,7 +156,8 @@ impl ProbeSession {
         ProbeReport::new(self.client.endpoint().name(), interrupted, &self.findings)
     }
 
-    /// Restores the weights, the label and the unpaused state of the server, as far as they have not been restored yet.
+    /// Restores the weights, the label and the unpaused state of the server, as far as they have not been restored yet. Records a failure
+    /// as the finding of [`Check::WeightsRestored`].
     pub(super) async fn restore_server(&mut self) {
         if self.undo.weights.borrow().is_some() {
             let restored = self.restore().await;
@@ -219,8 +221,8 @@ impl ProbeSession {
         u32::try_from(room.clamp(1, MAX_LONG_RESPONSE)).unwrap_or(1)
     }
 
-    /// Returns the salt of the KV cache, in the engine's format. `version` is 0 for the first weights, and another number for other
-    /// weights.
+    /// Returns the salt of the KV cache, in the engine's format. Different weights must not have the same salt: the probe uses the
+    /// `version` 0 for the first weights, 1 for the perturbed weights, and 2 for the first weights after a load.
     pub(super) fn salt(&self, version: u64) -> String {
         let (version, digest) = (PolicyVersion(version), self.nonce);
         salt(&Policy { version, location: String::new(), digest })
@@ -242,7 +244,8 @@ impl ProbeSession {
         }
     }
 
-    /// Makes a call without streaming, with changed options.
+    /// Makes a call without streaming, after `change` has changed the sampling options of the request. Returns the responses in the order
+    /// of their indices.
     pub(super) async fn generate_unstreamed(
         &self,
         call: &Call,

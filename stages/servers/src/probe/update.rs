@@ -90,8 +90,8 @@ impl ProbeSession {
         drop(update);
     }
 
-    /// Verifies that the server can load the first weights again, and then writes perturbed weights. The server still has the first weights
-    /// afterwards.
+    /// Verifies that the server can load the first weights again, samples a response to a long prompt, and writes perturbed weights.
+    /// Afterwards the server still has the first weights, but the program's model has the perturbed weights.
     async fn prepare(&mut self) -> Result<Update, Finding> {
         let Some(noise) = self.noise else {
             let details = "the server's log-probabilities are not those of --model, whose weights would be restored";
@@ -191,7 +191,7 @@ impl ProbeSession {
         Ok((finding.figure("to_old", figures.to_previous.unwrap_or(f64::NAN)), figures))
     }
 
-    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does. If a step fails, the server stays
+    /// Pauses the server, loads and labels the weights, and resumes the server, as the engine does. If a step fails, the server may stay
     /// paused.
     async fn deliver(&self, folder: &Path, label: &str) -> Result<(), ServerError> {
         let (client, folder) = (&self.client, folder.to_string_lossy());

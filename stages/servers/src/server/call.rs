@@ -24,7 +24,8 @@ pub struct Limits {
     /// The limit of loading weights and of scoring the canary; 600 s by default.
     pub load: Duration,
     /// The maximum time without a token from a server that is not paused; 120 s by default. While other responses of the server receive
-    /// tokens, a single response may receive none for ten times this limit, for example because the server preempted it.
+    /// tokens, a single response may receive none for ten times this limit, for example because the server preempted it. SGLang's responses
+    /// are not streamed: each must arrive within ten times this limit.
     pub stall: Duration,
 }
 
@@ -108,8 +109,8 @@ impl Finish {
 /// Receives the tokens of a response as they arrive.
 pub(crate) type Sink<'a> = &'a mut (dyn FnMut(TokenChunk) + Send);
 
-/// Describes an invalid log-probability: NaN, a value of at most `LOWEST_LOGPROB`, which may replace NaN, or a value above 0 by more than
-/// rounding. `None` if the value is valid.
+/// Describes an invalid log-probability: NaN, a value above 0 by more than rounding, or a value of at most `LOWEST_LOGPROB`, which servers
+/// send in place of a missing log-probability. `None` if the value is valid.
 pub(crate) fn logprob_defect(logprob: f32) -> Option<String> {
     /// Half-precision arithmetic of a server may return slightly more than 0 for a token that is certain.
     const ROUNDING: f32 = 1e-2;

@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// Checks that the server accepts the prompt `tokens` and that it returns tokens with log-probabilities. `tokens` must have at least 2
-    /// entries. SGLang is not checked.
+    /// entries. `salt` is the salt of the prefix cache. SGLang is not checked.
     pub(crate) async fn check_tokens(&self, tokens: &[i32], salt: &str) -> Result<(), ServerError> {
         match self {
             Self::Vllm(client) => client.check_tokens(tokens, salt).await,
@@ -133,7 +133,8 @@ impl Server {
         }
     }
 
-    /// Returns the log-probability, in nats at temperature 1, of each token after the first, given the tokens before it.
+    /// Returns the log-probability, in nats at temperature 1, of each token after the first, given the tokens before it. `salt` is the salt
+    /// of the prefix cache; SGLang does not use it.
     pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
         match self {
             Self::Vllm(client) => client.score(tokens, salt).await,

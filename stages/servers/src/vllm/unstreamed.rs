@@ -13,7 +13,8 @@ pub(crate) struct CompleteResponse {
 }
 
 impl VllmClient {
-    /// Makes a call without `stream`, and returns the responses in the order of their indices. The request must ask for log-probabilities.
+    /// Sends a request and returns the responses in the order of their indices. The request must not set `stream`, and must ask for
+    /// log-probabilities.
     pub(crate) async fn generate_unstreamed(
         &self,
         request: &GenerateRequest,

@@ -93,11 +93,12 @@ impl WeightRoot {
         Ok(Self { root, model: model.to_owned() })
     }
 
-    /// Writes the folder of a policy version, such as `v17-3` for version 17 and the load `number` 3. The folder gets this name only when
-    /// it is complete and on disk.
+    /// Writes the folder of a policy version, such as `v17-3` for version 17 and the load `number` 3. Each load of a version must have
+    /// another `number`. The folder gets its name only when it is complete and its weights are on disk.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read or written, or the trainer cannot write its weights.
+    /// Returns an error if a file cannot be read or written, or the trainer cannot write its weights. An incomplete folder, such as
+    /// `.v17-3`, may then stay until the next [`open`](Self::open).
     pub fn write(
         &self,
         policy: &Policy,
@@ -217,7 +218,7 @@ fn sync(path: &Path) -> Result<(), WeightError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(WeightError::file(path))
 }
 
-/// Returns `true` for the names that [`WeightRoot::write`] gives: `v17-3`, or `.v17-3` if it is incomplete.
+/// Returns `true` for folders with a name that [`WeightRoot::write`] gives: `v17-3`, or `.v17-3` if the folder is incomplete.
 fn is_version(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let numbers =

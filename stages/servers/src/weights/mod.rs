@@ -22,7 +22,8 @@ pub(crate) fn salt(policy: &Policy) -> String {
     format!("{}-{:016x}", policy.version, policy.digest)
 }
 
-/// The weights of a policy. Both methods run on threads for blocking work.
+/// The weights of a policy. The methods may take long: a [`ServersEngine`](crate::engine::ServersEngine) calls them on threads for blocking
+/// work. [`probe`](crate::probe::probe) calls them in its own future, whose thread they block.
 pub trait PublishedWeights: Send {
     /// Writes the weights to `model.safetensors` in `folder`, with the tensor names of Hugging Face. The folder exists and already has the
     /// other files of the model.

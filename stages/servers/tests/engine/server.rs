@@ -70,7 +70,8 @@ pub(crate) struct Inner {
     pub(crate) failing_loads: u32,
     /// The faults of the next calls to generate.
     pub(crate) faults: VecDeque<Fault>,
-    /// All calls, by path and query.
+    /// The names of the recorded calls, in order; the name of a pause contains its mode, such as `pause abort`. Calls that read the health,
+    /// the label or the state of a pause are not recorded.
     pub(crate) calls: Vec<String>,
     /// Prompts of the calls to generate, without those of the canary.
     pub(crate) prompts: Vec<Vec<i32>>,
@@ -151,7 +152,7 @@ impl Server {
         self.shared.state.lock().unwrap()
     }
 
-    /// Returns the number of calls whose path contains `path`.
+    /// Returns the number of recorded calls whose name contains `path`.
     pub(crate) fn call_count(&self, path: &str) -> usize {
         self.state().calls.iter().filter(|call| call.contains(path)).count()
     }

@@ -34,7 +34,7 @@ struct State {
     resumes: bool,
     label: String,
     loaded: Vec<Option<PathBuf>>,
-    /// Requests that were aborted while a sample had not ended.
+    /// The request of each abort that found a sample which had not ended. An abort of one sample counts as well.
     aborted: Vec<GenerationId>,
     failure: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Scripted {
         self.wait(|state| state.open.len() == count);
     }
 
-    /// Waits until `count` requests were aborted while one of their samples had not ended.
+    /// Waits until there were `count` aborts, of requests or of single samples, that found a sample which had not ended.
     pub(crate) fn wait_for_aborts(&self, count: usize) {
         self.wait(|state| state.aborted.len() == count);
     }

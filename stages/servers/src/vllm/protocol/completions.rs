@@ -82,7 +82,7 @@ pub struct CompletionChoice {
     /// The token ids of the response, with `return_token_ids`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<i32>>,
-    /// The token ids of the prompt, with `return_token_ids`.
+    /// The token ids of the prompt, with `return_token_ids`; in a stream, only in the first event of a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<i32>>,
     /// The log-probabilities of the tokens of the prompt, if requested with `prompt_logprobs`.

@@ -66,7 +66,8 @@ pub struct AbortRequest {
 pub struct AbortResponse {
     /// Always `aborted`.
     pub status: String,
-    /// The number of ids in the request, known or not; without ids, the number of aborted requests.
+    /// The number of ids in the request, known or not; without ids, the number of aborted requests. `rollpacker serve` counts only the ids
+    /// of running calls.
     pub aborted: u64,
 }
 

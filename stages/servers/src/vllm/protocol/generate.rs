@@ -28,7 +28,8 @@ pub struct GenerateRequest {
     /// The options of a stream. Allowed only with `stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
+    /// Prompts share the KV cache of a common prefix only if their salts are equal. 1 to 1,024 characters. `rollpacker serve` shares the
+    /// cache without regard to salts, but only among running responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
     /// Options that this struct does not have. A server that cannot honour one must refuse the request.
@@ -178,7 +179,8 @@ fn nan_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Err
 /// The tokens `start..end` of a response, sampled by weights with the label `version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightVersionSpan {
-    /// The label that [`UpdateWeightVersionRequest`](super::UpdateWeightVersionRequest) gave.
+    /// The label of the weights, as set by [`UpdateWeightVersionRequest`](super::UpdateWeightVersionRequest), or the label with which the
+    /// server started.
     pub version: String,
     /// The index of the first token.
     pub start: u32,
