@@ -38,8 +38,8 @@ pub struct ServersConfig {
     pub max_running: usize,
     /// The treatment of running responses while new weights are loaded. SGLang does not support [`PauseMode::Keep`].
     pub pause: PauseMode,
-    /// The maximum time without any server that is in rotation or about to join it, after which the engine fails. Also the maximum time to
-    /// wait for a server at the start.
+    /// The maximum time without any server that is in rotation or about to join it, after which the engine fails. At the start of the
+    /// engine, the time after which no further attempt to reach a server is made.
     pub server_timeout: Duration,
     /// The time limits of calls.
     pub limits: Limits,

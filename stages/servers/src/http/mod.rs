@@ -36,7 +36,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
+    /// Creates a client of the server at `url`, without connecting to it. The API key is the value of the environment variable
+    /// `api_key_env`, if given.
     ///
     /// # Errors
     /// Returns an error if the URL is invalid, has redacted credentials or is not `http` or `https`, or the HTTP client cannot start. Also

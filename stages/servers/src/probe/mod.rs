@@ -71,7 +71,7 @@ pub trait ReferenceModel: PublishedWeights {
     /// Adds normal noise to all weights. The standard deviation is `strength` times the root mean square of the tensor.
     ///
     /// # Errors
-    /// Returns the cause if the tensors cannot be changed.
+    /// Returns the cause if the tensors cannot be changed. Some of them may then have changed.
     fn perturb(&mut self, strength: f64) -> Result<(), String>;
 }
 

@@ -153,8 +153,9 @@ struct Prompt {
     ids: Arc<[i32]>,
 }
 
-/// Returns an error if the answer would have more than `MAX_PROMPT_ENTRIES` entries of prompts. `repeated` has a flag for each form in
-/// which choices repeat their prompt besides log-probabilities: as token ids, and as echoed text.
+/// Returns an error if the answer would have more than `MAX_PROMPT_ENTRIES` entries of prompts. `repeated` has a flag for the token ids of
+/// prompts and a flag for their echoed text: `true` if each choice repeats them. The log-probabilities of prompts are counted according to
+/// `options`.
 fn check_entries(
     prompts: &[Prompt],
     options: &Options,

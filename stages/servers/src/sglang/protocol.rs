@@ -123,7 +123,7 @@ pub struct OutcomeResponse {
     /// `true` if the call succeeded; `None` if the answer has a `status` instead.
     #[serde(default)]
     pub success: Option<bool>,
-    /// `ok` in answers to a pause; `None` if the answer has no status.
+    /// `ok` in answers to [`PAUSE`](path::PAUSE) and [`CONTINUE`](path::CONTINUE); `None` if the answer has no status.
     #[serde(default)]
     pub status: Option<String>,
     /// The cause of a failure; empty if the answer has no message.

@@ -1,4 +1,5 @@
-//! An engine that follows a script: a response repeats its prompt, token by token, and ends with an end-of-sequence token.
+//! An engine that follows a script: sample 0 repeats its prompt token by token, sample 1 repeats it from the second token on, and so on. A
+//! response then ends with an end-of-sequence token.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};

@@ -56,7 +56,8 @@ pub struct CompletionResponse {
     pub created: u64,
     /// The name of the model.
     pub model: String,
-    /// The responses, prompt by prompt; in a stream only the choice with new text or an end, and none in the event with the usage.
+    /// The responses, prompt by prompt; in a stream, one choice with its new text and tokens or its end, and none in the event with the
+    /// usage.
     pub choices: Vec<CompletionChoice>,
     /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -66,8 +66,8 @@ pub struct AbortRequest {
 pub struct AbortResponse {
     /// Always `aborted`.
     pub status: String,
-    /// The number of ids in the request, known or not; without ids, the number of aborted requests. `rollpacker serve` counts only the ids
-    /// of running calls.
+    /// The number of ids in the request, known or not; without ids, the number of aborted requests. `rollpacker serve` counts the calls
+    /// that it aborts instead, with and without ids.
     pub aborted: u64,
 }
 
@@ -108,7 +108,7 @@ impl CollectiveRpcRequest {
 /// The answer to a [`CollectiveRpcRequest`]. vLLM answers with status 500 if the method fails.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveRpcResponse {
-    /// The result of each worker; `null` for methods without a result.
+    /// The result of each worker; `null` for methods without a result. The result of a worker that failed may be an error message.
     #[serde(default)]
     pub results: Vec<Value>,
 }

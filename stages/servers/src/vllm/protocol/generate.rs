@@ -28,8 +28,8 @@ pub struct GenerateRequest {
     /// The options of a stream. Allowed only with `stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Prompts share the KV cache of a common prefix only if their salts are equal. 1 to 1,024 characters. `rollpacker serve` shares the
-    /// cache without regard to salts, but only among running responses.
+    /// In vLLM, prompts share the KV cache of a common prefix only if their salts are equal. `rollpacker serve` ignores the salts: running
+    /// responses to an equal prompt share the cache. 1 to 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
     /// Options that this struct does not have. A server that cannot honour one must refuse the request.

@@ -47,8 +47,8 @@ pub mod path {
     /// GET; metrics in the Prometheus text format.
     pub const METRICS: &str = "/metrics";
     /// POST; answers with [`StatusResponse`](super::StatusResponse) after the pause took effect. The query has `mode`, a
-    /// [`PauseMode`](super::PauseMode), and `clear_cache`, which clears the KV cache after the pause; `true` by default, and ignored by
-    /// [`PauseMode::Keep`](super::PauseMode::Keep).
+    /// [`PauseMode`](super::PauseMode), and `clear_cache`, which clears the KV cache once the pause has begun; `true` by default, and
+    /// ignored by [`PauseMode::Keep`](super::PauseMode::Keep).
     pub const PAUSE: &str = "/pause";
     /// POST; answers with [`StatusResponse`](super::StatusResponse).
     pub const RESUME: &str = "/resume";

@@ -4,7 +4,7 @@ use serde_json::{Value, from_value, json, to_value};
 
 use super::*;
 
-/// Reads JSON that vLLM's clients send, and writes it again.
+/// Checks that JSON that vLLM's clients send is the same after it was read and written again.
 fn same<T: Serialize + DeserializeOwned>(written: &Value) {
     let read: T = from_value(written.clone()).unwrap();
     assert_eq!(&to_value(read).unwrap(), written);
