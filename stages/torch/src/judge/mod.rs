@@ -42,7 +42,8 @@ use crate::model::device::{resolve_device, set_threads_of_this_thread};
 use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
 
-/// A chat model that runs in this process. Clones share the model; dropping the last one ends its thread.
+/// A chat model that runs in this process. Clones share the model. Dropping the last one ends the model's thread after its current
+/// iteration, and waits for it.
 #[derive(Clone)]
 pub struct TorchChat(Arc<JudgeModel>);
 
@@ -89,7 +90,7 @@ impl TorchChat {
         Ok(Self(Arc::new(model)))
     }
 
-    /// Adds this model to `colocated`, a list of models that an engine can run on its instances.
+    /// Adds this model to `colocated`, a list of models that an engine can run on its instances. The list does not keep the model alive.
     pub fn register_in(&self, colocated: &ColocatedModels) {
         let model: Arc<dyn ColocatedModel> = Arc::clone(&self.0) as _;
         colocated.add(Arc::downgrade(&model));
