@@ -7,8 +7,9 @@
 //! released, after the engine has ended, and without an engine, as in `score`. An answer that such a change interrupts keeps its tokens and
 //! continues after them.
 //!
-//! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
-//! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout) documents.
+//! An answer depends only on the model, the messages and the sampling parameters. Its random numbers are keyed by the seed and the prompt.
+//! Its logits may differ in their last bits if other sequences are computed with it, because matrix kernels may sum in a different order
+//! for a different number of rows. Such a difference rarely changes a token.
 
 mod bytes;
 mod models;

@@ -1,8 +1,8 @@
 //! An engine for servers: the model of a folder on threads of this process, with options for each request.
 //!
-//! Each instance is a thread with a [generator](crate::rollout), as an instance of the [rollout engine](crate::rollout::TorchEngine) is:
-//! the same KV cache, scheduler and sampler. The instances share one copy of the weights. All samples of a request go to the instance with
-//! the fewest responses in flight, so that the prompt is computed once.
+//! Each instance is a thread that generates with the same KV cache, scheduler and sampler as an instance of the [rollout
+//! engine](crate::rollout::TorchEngine). The instances share one copy of the weights. All samples of a request go to the instance with the
+//! fewest responses in flight, so that the prompt is computed once.
 //!
 //! A request shares a cached prefix only with running responses, and only if the current weights computed it. No later request therefore
 //! reuses a prefix that old weights computed.
