@@ -7,8 +7,9 @@
 //! released, after the engine has ended, and without an engine, as in `score`. An answer that such a change interrupts keeps its tokens and
 //! continues after them.
 //!
-//! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
-//! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout) documents.
+//! An answer depends only on the model, the messages and the sampling parameters. Its random numbers are keyed by the seed and the prompt.
+//! Its logits may differ in their last bits if other sequences are computed with it, because matrix kernels may sum in a different order
+//! for a different number of rows. Such a difference rarely changes a token.
 
 mod bytes;
 mod models;
@@ -42,7 +43,8 @@ use crate::model::device::{resolve_device, set_threads_of_this_thread};
 use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
 
-/// A chat model that runs in this process. Clones share the model; dropping the last one ends its thread.
+/// A chat model that runs in this process. Clones share the model. Dropping the last one ends the model's thread after its current
+/// iteration, and waits for it.
 #[derive(Clone)]
 pub struct TorchChat(Arc<JudgeModel>);
 
@@ -89,7 +91,7 @@ impl TorchChat {
         Ok(Self(Arc::new(model)))
     }
 
-    /// Adds this model to `colocated`, a list of models that an engine can run on its instances.
+    /// Adds this model to `colocated`, a list of models that an engine can run on its instances. The list does not keep the model alive.
     pub fn register_in(&self, colocated: &ColocatedModels) {
         let model: Arc<dyn ColocatedModel> = Arc::clone(&self.0) as _;
         colocated.add(Arc::downgrade(&model));

@@ -28,10 +28,11 @@ pub struct TorchChatOptions {
     /// Memory for the weights and the answers in flight, in bytes or as a text such as `1.5GiB`. Layers that do not fit are read from the
     /// files in every forward pass, while the layers before them compute. Without a budget, the whole model is held in memory.
     pub memory_budget: Option<Bytes>,
-    /// Maximum number of answers that are generated concurrently, at least 1; 8 by default.
+    /// Maximum number of answers that the judge's own thread generates concurrently, at least 1; 8 by default. A colocated model may
+    /// generate as many on each instance.
     pub max_running: usize,
-    /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; at least 1, 16384 by
-    /// default. Answers beyond this limit are preempted and computed again.
+    /// Maximum number of tokens that these answers may hold in the KV cache together, including prompts; at least 1, 16384 by default.
+    /// Answers beyond this limit are preempted and computed again. Each instance that runs a colocated model has a KV cache of its own.
     pub kv_cache_tokens: usize,
     /// `true` to run the model on the actor's engine instances while there are any; `false` by default. With `memory_budget`, it runs on
     /// one instance only.

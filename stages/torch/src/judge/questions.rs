@@ -95,7 +95,7 @@ impl Questions {
         self.wake(state);
     }
 
-    /// Returns the number of tokens of the next question; `None` if no question waits.
+    /// Returns the number of tokens of the next question: of its prompt, and of its answer so far. Returns `None` if no question waits.
     pub(super) fn next(&self) -> Option<usize> {
         self.lock().next().map(|question| question.sequence.tokens())
     }

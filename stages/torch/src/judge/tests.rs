@@ -226,7 +226,8 @@ fn a_folder_is_loaded_as_one_model() {
     assert!(models.open_model(other).is_ok(), "the first model is no longer in use");
 }
 
-/// Returns a queue and a worker that answers it with the model of `folder`, `max_running` questions at once.
+/// Returns a queue, and a function that creates workers. Each worker answers the questions of the queue with the model of `folder`, up to
+/// `max_running` at once.
 fn worker(
     folder: &Folder,
     max_running: usize,

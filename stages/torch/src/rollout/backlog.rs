@@ -55,7 +55,8 @@ impl Backlog {
         })
     }
 
-    /// Removes and returns all queued responses, with the number of queued commands that contained them. Queued policies remain.
+    /// Removes all queued requests. Returns their responses, and the number of requests, including those whose responses were all
+    /// [removed](Self::remove) before. Queued policies remain.
     pub(super) fn clear(&mut self) -> (Vec<Sequence>, u64) {
         let mut all = Vec::new();
         let mut batches = 0;

@@ -16,7 +16,8 @@ use super::Waker;
 use super::counters::Counters;
 use super::statistics::InstanceStatistics;
 
-/// Lower bound of the limit on the tokens that a colocated model may process between two checks for commands while the actor is idle.
+/// Number of tokens that a colocated model may process in an iteration while the actor is idle. An iteration that needs more tokens gets as
+/// many as it needs.
 const ALONE_TOKENS: usize = 512;
 
 /// A list of models that an engine can run on its instances. A clone is a handle to the same list.
@@ -29,8 +30,8 @@ pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);
 
 /// A model that can be run on the instances of an engine.
 pub(crate) trait ColocatedModel: Send + Sync {
-    /// Returns a workload that runs the model on one instance. The model calls `wake` when there is work. Returns `None` if the model
-    /// cannot run on a further instance, or the workload cannot be created.
+    /// Returns a workload that runs the model on the instance with the number `instance`, from 0. The model calls `wake` when there may be
+    /// work for the workload. Returns `None` if the model cannot run on this instance, or the workload cannot be created.
     fn workload(&self, wake: Waker, instance: u32) -> Option<Box<dyn ColocatedWorkload>>;
 
     /// Returns the number of tokens that the colocated model may process on an instance after each iteration of the actor, on average; at

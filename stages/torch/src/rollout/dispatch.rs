@@ -67,7 +67,8 @@ impl<T> Dispatch<T> {
         self.placed
     }
 
-    /// Assigns a response to an instance. Returns [`Route::Ends`] if the response was aborted, and `None` if it is held.
+    /// Assigns a response to the placed instance with the fewest responses, and returns [`Route::To`] with this instance. Returns
+    /// [`Route::Ends`] if the response was aborted before. If no instance is placed, holds the response and returns `None`.
     pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         let assignment =
             self.assignments.entry(id).or_insert(Assignment { instance: None, aborted: false });

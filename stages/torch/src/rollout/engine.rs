@@ -63,7 +63,7 @@ use crate::model::{Decoder, WeightStore};
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
 /// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops each
-/// instance once it has finished its current iteration and executed the commands in its channel.
+/// instance once it has finished its current iteration and executed the commands in its channel, and waits until all threads have ended.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
 /// KV cache of the old weights. Their token versions show which policy sampled each token. A
@@ -93,7 +93,8 @@ impl TorchEngine {
     /// Starts the instances, which share the weights.
     ///
     /// Until the first [`load`](RolloutEngine::load) the instances sample with the weights of `decoder`, as policy version 0; later
-    /// policies are read from `weights`.
+    /// policies are read from `weights`. `detokenize` makes the text of each completed response. `clock` gives the times of responses and
+    /// iterations.
     ///
     /// # Errors
     /// Returns an error if an option is out of bounds, the machine cannot generate deterministically although the options require it,

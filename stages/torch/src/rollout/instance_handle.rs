@@ -55,8 +55,8 @@ pub(super) struct InstanceContext {
 }
 
 impl InstanceHandle {
-    /// Sends a command. Discards the command if the channel is closed or the instance has ended. If the instance has failed, an event gives
-    /// the reason, which the caller may not have polled yet.
+    /// Sends a command. Discards the command if the channel is closed or the instance has ended. An instance that has failed has reported
+    /// the reason as an event; the caller of the engine may not have polled this event yet.
     pub(super) fn send(&self, command: InstanceCommand) {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);

@@ -1,8 +1,8 @@
 //! Tests whether this machine computes bit-identical logits independent of the rest of the batch.
 //!
 //! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
-//! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
-//! last tokens are computed alone and together with tokens of other sequences.
+//! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size. Then its
+//! last tokens are computed one by one, and some of its tokens together, each in another sequence with the same tokens.
 
 use tch::{Kind, TchError, Tensor};
 

@@ -46,10 +46,11 @@ pub(super) struct KvCache {
 }
 
 impl KvCache {
-    /// Creates a cache without memory for about `tokens` tokens. The caller must limit the blocks in use; the cache itself has no limit.
+    /// Creates a cache that is meant for `tokens` tokens, and allocates no memory yet. The caller must limit the blocks in use; the cache
+    /// itself has no limit.
     ///
-    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory exceeds that of
-    /// the largest number of blocks in use so far by less than one chunk.
+    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full. The number of chunks therefore
+    /// never exceeds the number that the peak of the blocks in use fills, the last one partly.
     pub(super) fn new(config: &ModelConfig, tokens: usize, device: Device) -> Self {
         let (kernel, chunk) = match device {
             Device::Cpu => (AttentionKernel::detect(), HOST_CHUNK),
@@ -73,7 +74,8 @@ impl KvCache {
         &self.pool
     }
 
-    /// Allocates memory for the blocks in use, and frees all but [`SPARE_CHUNKS`] of the chunks without blocks in use.
+    /// Allocates memory for the blocks in use, and frees all but [`SPARE_CHUNKS`] of the chunks without blocks in use. If the number of
+    /// chunks in use has grown by more than an eighth since the last time, first returns free memory of the process to the system.
     pub(super) fn fit(&mut self) -> Result<(), TchError> {
         let mut spare = SPARE_CHUNKS;
         let before = self.bytes();

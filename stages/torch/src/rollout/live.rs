@@ -21,8 +21,12 @@ impl LiveIterations {
         Self { instances }
     }
 
-    /// Returns the iterations since the last call. Each row covers one batch size, contexts within one power of two, one number of running
-    /// instances, and one number of devices per instance. Tokens and seconds are means; `repeats` is the number of iterations.
+    /// Returns the iterations since the last call on any reader of the same engine, or since the engine started if this is the first call.
+    /// Each iteration is returned once.
+    ///
+    /// A row covers the iterations with the same batch size, the same number of running instances, the same number of devices per instance,
+    /// and a mean context between one power of two and the next. `tokens` is the mean context of a sequence, `seconds` the mean time of an
+    /// iteration, and `repeats` the number of iterations.
     #[must_use]
     pub fn take(&self) -> Vec<Row> {
         iterations::take(self.instances.iter().map(|counters| &counters.iterations))

@@ -75,7 +75,7 @@ pub enum TorchEngineError {
     /// The system cannot create a thread.
     #[error("cannot start the thread of rollout engine instance {instance}: {error}")]
     Thread {
-        /// The number of the instance, from 0.
+        /// The number of the instance, from 0. Also 0 if the thread that tests the kernels cannot start its threads.
         instance: u32,
         /// The error of the operating system.
         error: std::io::Error,

@@ -153,7 +153,8 @@ impl LockstepRace {
         self.ended.insert((tick, id), completion);
     }
 
-    /// Returns the ends that were not reported yet. All other responses end later than `floor`.
+    /// Returns the ends that were not returned before, and `floor`. The caller must have passed all ends up to `floor` to
+    /// [`process_event`](Self::process_event).
     pub(super) fn reached(&mut self, floor: Tick) -> Reached {
         Reached { ended: std::mem::take(&mut self.unreported), floor }
     }

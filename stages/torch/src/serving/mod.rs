@@ -1,8 +1,8 @@
 //! An engine for servers: the model of a folder on threads of this process, with options for each request.
 //!
-//! Each instance is a thread with a [generator](crate::rollout), as an instance of the [rollout engine](crate::rollout::TorchEngine) is:
-//! the same KV cache, scheduler and sampler. The instances share one copy of the weights. All samples of a request go to the instance with
-//! the fewest responses in flight, so that the prompt is computed once.
+//! Each instance is a thread that generates with the same KV cache, scheduler and sampler as an instance of the [rollout
+//! engine](crate::rollout::TorchEngine). The instances share one copy of the weights. All samples of a request go to the instance with the
+//! fewest responses in flight, so that the prompt is computed once.
 //!
 //! A request shares a cached prefix only with running responses, and only if the current weights computed it. No later request therefore
 //! reuses a prefix that old weights computed.
@@ -42,7 +42,8 @@ use crate::rollout::generator::Capacity;
 use crate::rollout::instance_handle::panic_message;
 
 /// A model that answers independent requests on threads of this process. Dropping it ends each thread once it has finished its current
-/// iteration and executed the commands that were already sent to it. The receivers of responses in flight get a failure.
+/// iteration and executed the commands that were already sent to it, and waits for the threads. The receivers of responses in flight get a
+/// failure.
 pub struct TorchServing {
     folder: PathBuf,
     limits: ServingLimits,
@@ -59,7 +60,8 @@ struct Shared {
     label: Mutex<Arc<str>>,
     /// Locked while a command is sent to all instances, so that commands take effect in the same order on all instances.
     sending: Mutex<()>,
-    /// Locked during a load of weights, so that loads take effect in the same order on all instances.
+    /// Locked during a load of weights, so that loads run one after the other. Otherwise, a load that reads its files slowly could replace
+    /// the weights of a later load.
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -136,8 +138,8 @@ impl TorchServing {
 /// The reason for which requests fail after the engine was dropped.
 const SHUT_DOWN: &str = "it was shut down";
 
-/// Runs an instance on `threads` threads until the engine is dropped, or an error or a panic. Then all requests in flight and all later
-/// requests of the instance fail.
+/// Runs an instance on `threads` threads until the engine is dropped, or the instance fails with an error or a panic. Then fails the
+/// requests in flight, and all requests that still arrive until the engine is dropped.
 fn run(mut worker: Worker, threads: usize) {
     let run = || {
         let _threads = KernelThreads::for_this_thread(threads)
@@ -153,8 +155,8 @@ fn run(mut worker: Worker, threads: usize) {
 }
 
 impl Shared {
-    /// Sends a command to every instance. The future is ready when all instances have replied, and returns an error if an instance has
-    /// stopped or has replied with an error.
+    /// Sends a command to every instance, before the future is polled. The future is ready when all instances have replied, or one has
+    /// stopped. It returns an error if an instance has stopped or has replied with an error.
     fn on_all(
         self: &Arc<Self>,
         command: impl Fn(Reply) -> Command,

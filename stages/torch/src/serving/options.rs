@@ -20,7 +20,7 @@ pub struct TorchServingConfig {
     /// multiple of 16. At least 2. Responses beyond this limit are preempted and computed again.
     pub kv_cache_tokens: usize,
     /// Maximum number of tokens of a prompt and its response together. At least 2, and at most the smaller of the model's positions and
-    /// `kv_cache_tokens`, which is the default. (vLLM: `--max-model-len`)
+    /// `kv_cache_tokens`. `None` selects this upper bound. (vLLM: `--max-model-len`)
     pub context: Option<usize>,
     /// Seed of the responses to requests that have no seed.
     pub seed: u64,

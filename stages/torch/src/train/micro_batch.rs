@@ -24,8 +24,8 @@ impl<'a> PromptResponse<'a> {
     }
 }
 
-/// Divides pairs of a prompt and a response into micro-batches of at most `budget` [fed tokens](PromptResponse::fed_tokens); a longer pair
-/// is a micro-batch of its own. Returns the indices of the pairs of each micro-batch.
+/// Divides pairs of a prompt and a response into micro-batches of at most `budget` [fed tokens](PromptResponse::fed_tokens). A longer pair
+/// shares its micro-batch only with pairs that add no fed tokens to it. Returns the indices of the pairs of each micro-batch.
 ///
 /// The number of micro-batches is about `parts(tokens)`, or larger if the budget requires it. `tokens` is the number of fed tokens of all
 /// pairs, in which shared prompts count once. All micro-batches have about the same number of fed tokens.

@@ -73,12 +73,12 @@ pub struct SftStep {
 
 /// Minimizes the mean cross-entropy of the response tokens. Each epoch has a new order of examples, which depends on the seed alone.
 ///
-/// `on_step` is called after every update. The call sets the number of torch threads of the calling thread to `config.threads`. A
-/// successful run disables the gradients of the decoder at its end.
+/// `on_step` is called after every update. This function sets the number of torch threads of the calling thread to `config.threads`. It
+/// enables the gradients of the decoder, and disables them at the end.
 ///
 /// # Errors
 /// Returns an error if no example has a response token, an example has an empty prompt, the loss or the gradient is not finite, or the
-/// backend fails.
+/// backend fails. If the examples are valid, the decoder keeps the updates that were made before the error, and its gradients stay enabled.
 pub fn fine_tune(
     decoder: &mut Decoder,
     examples: &[Example],

@@ -265,8 +265,9 @@ impl TorchTrainer {
         Ok(())
     }
 
-    /// Applies the accumulated gradients of the critic and of the policy, and clears them. The policy does not change if no response
-    /// carries loss. Returns an error if a gradient or the value loss is not finite.
+    /// Applies the accumulated gradients, first those of the critic and then those of the policy, and clears them. The policy does not
+    /// change if no response carries loss. Returns an error if a gradient or the value loss is not finite, or an operation fails. Also
+    /// returns the errors of [`Accumulation::tally`].
     fn apply(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating weights");
         self.threads.collect_gradients().map_err(failed())?;

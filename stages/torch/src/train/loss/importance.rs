@@ -10,8 +10,8 @@ use super::{LOG_RATIO_LIMIT, Segments};
 /// `old` and `rollout` are log-probabilities of the trainer and of the engine. All tensors are `[tokens]`.
 ///
 /// # Errors
-/// Returns an error if the tensors differ in shape, kind or device, or if `options` weights whole sequences and `segments` has another
-/// number of tokens.
+/// Returns an error if an operation fails, for example because the tensors are on different devices. Also returns an error if `options`
+/// weights whole sequences and `segments` has another number of tokens.
 pub fn importance_weights(
     options: &RolloutIs,
     old: &Tensor,

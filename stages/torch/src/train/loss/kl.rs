@@ -41,7 +41,7 @@ pub trait KlEstimator: Debug + Send + Sync {
     /// reference. All tensors are `[tokens]`.
     ///
     /// # Errors
-    /// Returns an error if the tensors differ in shape, kind or device.
+    /// Returns an error if an operation fails, for example because the tensors are on different devices.
     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
 }
 

@@ -52,7 +52,7 @@ impl Tokens<'_> {
     /// Returns the log-ratio of the policy to the old policy in nats, clamped to [-20, 20]; `[tokens]`.
     ///
     /// # Errors
-    /// Returns an error if the tensors differ in shape, kind or device.
+    /// Returns an error if an operation fails, for example because the tensors are on different devices.
     pub fn log_ratio(&self) -> Result<Tensor, TchError> {
         self.logprobs.f_sub(self.old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     }
@@ -103,7 +103,7 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// Returns the loss of each token.
     ///
     /// # Errors
-    /// Returns an error if the tensors differ in shape, kind or device.
+    /// Returns an error if an operation fails, for example because the tensors are on different devices.
     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError>;
 
     /// Converts the importance `weights` of tokens to the factors that multiply the token losses. Both are `[tokens]`.
@@ -111,7 +111,8 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// The default is the weights themselves. A loss that is defined for whole sequences combines the weights of a sequence.
     ///
     /// # Errors
-    /// Returns an error if there are not as many weights as the sequences have tokens.
+    /// Returns an error if an operation fails, for example because there are not as many weights as the sequences have tokens. The default
+    /// does not fail.
     fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
         let _ = segments;
         Ok(weights.shallow_clone())
@@ -133,12 +134,13 @@ fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
 }
 
 /// Returns the log-probability of each target and the entropy of its distribution in nats, both `[tokens]`, from logits `[tokens,
-/// vocabulary]`.
+/// vocabulary]`. `targets` must be `[tokens]`, with ids of the vocabulary.
 ///
 /// The entropy carries a gradient only if `entropy_grad` is `true`, since the gradient doubles the memory that the backward pass needs.
 ///
 /// # Errors
-/// Returns an error if a target is not in the vocabulary, or the shapes differ.
+/// Returns an error if an operation fails, for example because there are more targets than rows of logits, or, on the CPU, because a target
+/// is not in the vocabulary.
 pub fn log_probs(
     logits: &Tensor,
     targets: &Tensor,

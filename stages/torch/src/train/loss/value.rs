@@ -12,10 +12,10 @@ pub struct ValueLoss {
 }
 
 /// Returns PPO's clipped value loss: `max((v - R)^2, (clip(v, V - c, V + c) - R)^2) / 2`. `v` is the prediction, `V` the prediction before
-/// the update, `R` the return, and `c` is `cliprange` (Schulman et al. 2017, as in the authors' code).
+/// the update, `R` the return, and `c` is `cliprange` (Schulman et al. 2017, as in the authors' code). All tensors are `[tokens]`.
 ///
 /// # Errors
-/// Returns an error if the tensors differ in shape, kind or device.
+/// Returns an error if an operation fails, for example because the tensors are on different devices.
 pub fn value_loss(
     predicted: &Tensor,
     before: &Tensor,

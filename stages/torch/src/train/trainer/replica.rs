@@ -35,7 +35,9 @@ impl TorchTrainer {
         Ok(Partial { gradient, totals })
     }
 
-    /// Adds a sum over all replicas to the sums that were received in this step.
+    /// Adds a sum over all replicas to the sums that were received in this step. Returns an error if the kind or the length of the gradient
+    /// does not match this trainer, a sum leaves the range of fixed point, a total has an unknown name, or, in deterministic mode, a unit
+    /// is repeated.
     pub(super) fn put(&mut self, sum: Partial) -> Result<(), TrainError> {
         let Partial { gradient, totals } = sum;
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());
@@ -50,7 +52,9 @@ impl TorchTrainer {
     }
 }
 
-/// Splits a gradient into the parts of the policy and of the critic. Both parts are empty if no replica has accumulated anything.
+/// Splits a gradient of `all` numbers into the first `of_policy` numbers, which belong to the policy, and the others, which belong to the
+/// critic. Both parts are empty if no replica has accumulated anything. Returns an error if the gradient has another length, or is not of
+/// the kind that `deterministic` requires.
 fn split(
     mut gradient: Numbers,
     totals: &[Total],
