@@ -53,7 +53,8 @@ pub enum Precision {
     #[default]
     Float32,
     /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and products are accumulated in float32. The result is
-    /// rounded to bfloat16. CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
+    /// rounded to bfloat16. CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast. An engine whose own kernels
+    /// compute the products on a CPU rounds only the weights.
     Bfloat16,
 }
 
