@@ -115,8 +115,9 @@ pub struct TrainerConfig {
     /// The precision of the matrix products of the layers. Default: float32.
     #[serde(default)]
     pub dtype: Precision,
-    /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
-    /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on the number of threads.
+    /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory. Tensor
+    /// operations use the rest, unless the trainer is deterministic: its updates do not depend on the number of threads. At least 1;
+    /// default 1.
     pub threads: usize,
     /// `true` to make updates bit-identical for any order of arrival and any number of replicas. Each prompt's responses then form their
     /// own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.
