@@ -14,7 +14,7 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::{Step, Steps};
 
-/// The maximum staleness, in steps. Each step of staleness is a policy that is in flight from the start.
+/// The maximum staleness, in steps. It bounds the memory of a feedback edge, which carries `staleness + 1` batches from the start.
 pub const MAX_STALENESS: u64 = 1 << 16;
 
 /// The open end of a feedback edge, to which the stream of new policies is connected.

@@ -5,7 +5,7 @@
 //! that do not process batches, use timely's own `OperatorBuilder`.
 //!
 //! Architecture invariant: no operator of ours reads or writes a stream of batches except through this wrapper. Two operators are
-//! exceptions: the operator that ends the spans of steps ([`crate::telemetry`]), and the operator that turns the ledger's differential
+//! exceptions: the operator that ends the spans of a stage ([`crate::telemetry`]), and the operator that turns the ledger's differential
 //! updates into batches, whose input has no batches.
 
 use std::rc::Rc;

@@ -35,7 +35,7 @@ pub mod column {
     pub const GROUND_TRUTH: &str = "ground_truth";
     /// `Utf8`, nullable: the `extra_info` of the prompt and the configured extra columns of the dataset, as a JSON object.
     pub const EXTRA_INFO: &str = "extra_info";
-    /// `UInt64`: the step that launched a response, [`crate::step::Step`].
+    /// `UInt64`: the step that launched a response or continues it after a pause, [`crate::step::Step`].
     pub const STEP: &str = "step";
     /// `UInt8`: 0 launches responses, 1 aborts, 2 pauses, 3 reports that a tick has passed; see [`super::REQUESTS`].
     pub const ACTION: &str = "action";
@@ -49,8 +49,8 @@ pub mod column {
     /// `UInt32`, tokens: the length of the response. The token lists of the response are empty if the engine counts tokens without sampling
     /// them.
     pub const RESPONSE_LENGTH: &str = "response_length";
-    /// `UInt32`, tokens: the number of tokens of the response that earlier steps sampled before the response was paused; 0 if it was never
-    /// paused.
+    /// `UInt32`, tokens: the number of tokens of the response that earlier steps sampled: 0 if this step launched the response, and all
+    /// tokens if the response ended in an earlier step and was kept for this step.
     pub const RESUMED_LENGTH: &str = "resumed_length";
     /// Shared `Int32`: the sampled tokens, including the end-of-sequence token if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";

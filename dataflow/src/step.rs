@@ -146,12 +146,13 @@ impl fmt::Display for PromptId {
 
 /// A response, identified by the step that launched it, its prompt and the index of the sample.
 ///
-/// A prompt that is deferred and launched again gets new responses with a different step.
+/// A prompt that is deferred and launched again gets new responses with a different step. If a later step continues a paused response, the
+/// response gets a new id with that step.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct SampleId {
-    /// The step in which the response was launched.
+    /// The step that launched the response, or that continues it after a pause.
     pub step: Step,
     /// The prompt that the response answers.
     pub prompt: PromptId,

@@ -279,8 +279,8 @@ fn is_before_secret(argument: &str) -> bool {
         || word.strip_suffix(':').is_some_and(|name| is_secret_parameter(unquoted(name)))
 }
 
-/// Returns `true` if an argument is a flag and not the value of a flag, although it may begin with `-`: one letter, or words in lower case
-/// after `--`.
+/// Returns `true` if an argument is a flag: `-` with one character, or `--` with words in lower case. Any other argument that begins with
+/// `-` may be the value of a flag, such as a key.
 fn is_flag(argument: &str) -> bool {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     match argument.strip_prefix("--") {
@@ -355,9 +355,9 @@ fn redact_urls(text: &str, redact_query: impl Fn(&str) -> String) -> Cow<'_, str
     kept.into()
 }
 
-/// Returns the length of the user information in a URL, which begins after the scheme; 0 if it has none. If the host seems to have a port
-/// that is not a number, as when a password contains `/`, `?` or `#`, everything before the last `@` is user information, even if the `@`
-/// is in the path.
+/// Returns the length of the user information in a URL, which begins after the scheme; 0 if it has none. The user information ends at the
+/// last `@` before the first `/`, `?` or `#`. If there is no such `@`, a password may contain one of these characters: if the host seems to
+/// have a port that is not a number, the user information ends at the last `@` of the URL.
 fn user_information(url: &str) -> usize {
     let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
     let port = authority.rsplit_once(':').filter(|_| !authority.starts_with('['));

@@ -82,7 +82,8 @@ where
 }
 
 /// Streams the batches of an iterator, all at step 0, on the worker's own thread. Sends as many rows as `budget` allows, and continues
-/// whenever rows are released. The output ends when the iterator ends or the budget is closed.
+/// whenever rows are released. The output ends when the iterator ends or the budget is closed. The operator sets itself as the
+/// [waker](Budget::set_waker) of `budget`, which replaces an earlier waker.
 ///
 /// Use it for runs in virtual time, where the run would depend on the timing of a producer thread. The second stream carries errors and is
 /// always empty.

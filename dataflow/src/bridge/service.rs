@@ -47,7 +47,8 @@ impl<T: 'static> ServiceThread<T> {
         Ok(Self { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Runs `work` on the thread. `wake` is called once the reply is ready, also if the thread panicked.
+    /// Queues `work` to run on the thread, and returns the pending reply without waiting. `wake` is called once the reply is ready, also if
+    /// the thread panicked.
     pub fn call<R: Send + 'static>(
         &self,
         wake: impl FnOnce() + Send + 'static,

@@ -17,10 +17,10 @@ impl TaskRuntime {
     /// Starts a runtime with `threads` threads of the given name, for futures; blocking calls get threads of their own.
     ///
     /// # Errors
-    /// If the system cannot create a thread.
+    /// If the system refuses a resource for timers or I/O, such as an epoll instance.
     ///
     /// # Panics
-    /// If `threads` is 0.
+    /// If `threads` is 0, or the system cannot start a thread.
     pub fn start(threads: usize, name: &str) -> io::Result<Self> {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(threads).thread_name(name).enable_all();

@@ -81,8 +81,10 @@ impl<K: Eq + Hash + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         canceller.cancel();
     }
 
-    /// Returns the key and the result of the next task that has ended, if any; the result is [`Panicked`] if the task panicked. Call it
-    /// until it returns `None`: the operator is woken only for results that arrive after all earlier results were taken.
+    /// Returns the key and the result of the next task that has ended, if any; the result is [`Panicked`] if the task panicked. With
+    /// [`Executor::Inline`], the tasks run within this call, and a panic of a task unwinds through it.
+    ///
+    /// Call it until it returns `None`: the operator is woken only for results that arrive after all earlier results were taken.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Panicked>)> {
         if let TaskRunner::Inline(futures, waker) = &mut self.running {
             let mut context = Context::from_waker(waker);

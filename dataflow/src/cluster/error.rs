@@ -73,12 +73,12 @@ pub enum ClusterError {
         /// The value of the other process.
         there: String,
     },
-    /// A connection broke before the run began.
+    /// A connection broke before the run began, or the other process sent an invalid first message.
     #[error("the connection with {peer} broke: {reason}")]
     Connection {
         /// The name of the other process.
         peer: String,
-        /// The error of the system.
+        /// The error of the system, or the reason why the message is invalid.
         reason: String,
     },
     /// The system lacks a resource that the workers need.

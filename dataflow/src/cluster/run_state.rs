@@ -168,7 +168,8 @@ impl RunState {
     }
 
     /// Waits for the next message to the other processes: `Some(Some(fault))` once the run has failed and the fault is not yet reported,
-    /// `Some(None)` when a heartbeat is due, and `None` once this process is closed.
+    /// `Some(None)` when a heartbeat is due, and `None` once the run is closed in this process. A fault that is returned counts as reported
+    /// and is not returned again.
     pub(super) fn wait_for_heartbeat(&self) -> Option<Option<Fault>> {
         let at_most = self.state().heartbeat_interval;
         self.wait(at_most)

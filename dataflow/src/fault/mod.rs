@@ -178,7 +178,8 @@ pub(crate) fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Makes a panic in any thread end the process with exit status 101, after the panic is reported.
+/// Makes a panic in any thread end the process with exit status 101, after the panic is reported. Panics that this crate catches while it
+/// reads the rows of a snapshot are exempt; they are not reported either.
 ///
 /// Binaries call this function, because a worker that unwinds would leave its peers waiting forever.
 pub fn stop_on_panic() {

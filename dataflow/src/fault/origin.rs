@@ -17,8 +17,8 @@ pub enum Origin {
     User,
     /// The surroundings of the process: files and disks, memory, the network, servers, other processes. A retry can help.
     Environment,
-    /// This program, or a stage that violates its contract. Errors of unknown origin count as errors of the program, for example errors of
-    /// libtorch.
+    /// This program, or a stage that violates its contract. Errors of libraries whose cause is unknown, such as errors of libtorch, count
+    /// as errors of the program.
     Program,
 }
 

@@ -142,8 +142,10 @@ pub struct SnapshotRequest(Cadence);
 impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
-    /// Returns `None` if not all workers of the graph have registered with this cadence. This is always the case if some workers run in
-    /// other processes, which do not receive the request. Such runs take snapshots only by the cadence and at the end of the run.
+    /// Returns `None` if some workers of the graph are not registered with this cadence, because they have not started yet or have ended.
+    /// This is always the case if some workers run in other processes, which do not receive the request. Such runs take snapshots only by
+    /// the cadence and at the end of the run. A request before the first worker has registered applies to the first step of a new run; a
+    /// resumed run ignores it.
     #[must_use]
     pub fn now(&self) -> Option<Step> {
         let mut state = self.0.lock();

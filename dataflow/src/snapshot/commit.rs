@@ -24,7 +24,8 @@ use crate::step::Step;
 use crate::watchdog::WaitHandle;
 
 const NAME: &str = "snapshots";
-/// The maximum number of snapshots that wait for parts. If more snapshots wait, an operator does not report its parts.
+/// The maximum number of snapshots that wait for parts. More waiting snapshots show that an operator fails to report its parts, which is a
+/// bug.
 const MAX_INCOMPLETE: usize = 64;
 
 /// The output streams of a graph's snapshots.

@@ -11,7 +11,7 @@ pub(crate) struct SnapshotLayout {
 }
 
 /// The identity of a snapshot: a generation and a step. Ordered by generation first: the snapshots of a newer process descend from the
-/// snapshot that this process restored, even if an older process got further.
+/// snapshot that the newer process restored, even if an older process got further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SnapshotId {
     pub(crate) generation: Generation,

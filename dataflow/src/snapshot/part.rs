@@ -64,7 +64,8 @@ impl Part {
         })
     }
 
-    /// Creates a part whose file `write` fills on the writer thread.
+    /// Creates a part whose file `write` fills, on the writer thread of the worker or, in virtual time, on the worker's own thread.
+    /// `extension` is the extension of the file.
     pub fn from_writer(
         extension: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
@@ -125,7 +126,8 @@ impl Draft<'_> {
     /// Creates a part whose file another writer produces, such as a trainer that saves its weights.
     ///
     /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
-    /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
+    /// runs later and waits until the file is complete: on the writer thread of the worker or, in virtual time, on the worker's own thread.
+    /// An error of the closure becomes the error of the part.
     ///
     /// If the part is only [held](super::Cadence::with_held_states), `begin` is not called; the operator is asked for the part again if it
     /// is needed. If the folder of the part cannot be created, `begin` is not called either, and the part fails.

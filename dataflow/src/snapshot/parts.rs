@@ -167,7 +167,8 @@ impl Parts {
     }
 
     /// Announces that data of `step` is about to change the state, which includes all earlier steps. Writes the result of `state` for each
-    /// step before `step` at whose end a snapshot is taken.
+    /// step before `step` at whose end a snapshot is taken. If the state has not changed since its last part was written, `state` may not
+    /// be called, and the snapshot then includes the earlier part.
     ///
     /// # Contract
     /// The calls are in the order of steps, and every step that changes the state is announced before its first change.

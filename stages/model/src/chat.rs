@@ -44,7 +44,7 @@ impl ChatTemplate {
         Self { origin: "plain".to_owned(), environment: None, special_tokens: Vec::new() }
     }
 
-    /// Compiles a template.
+    /// Compiles a template. The special tokens are undefined in it, because they are read from a model folder.
     ///
     /// # Errors
     /// Returns an error if `source` is not valid Jinja.

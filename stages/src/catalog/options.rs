@@ -55,7 +55,8 @@ impl CatalogError {
     }
 }
 
-/// Checks that `value`, the value of the option `key`, is finite and that `fits` accepts it.
+/// Checks that `value`, the value of the option `key`, is finite and that `fits` accepts it. `expected` describes the accepted values in
+/// the error, such as `a number above 0`.
 ///
 /// # Errors
 /// Returns [`CatalogError::Option`] if the value is not finite or `fits` rejects it.

@@ -64,7 +64,8 @@ pub trait Chat: Send + Sync + 'static {
 /// The beginning of the reason of [`cut_off`].
 const CUT_OFF: &str = "the judge's answer was cut off after";
 
-/// Returns the error of an answer that reached its maximum length. The same question with the same sampling would be cut off again.
+/// Returns the error of an answer that reached its maximum length of `tokens` tokens. It is fatal, because the same question with the same
+/// sampling would be cut off again.
 #[must_use]
 pub fn cut_off(tokens: impl std::fmt::Display) -> RewardError {
     RewardError::fatal(format_args!("{CUT_OFF} {tokens} tokens"))

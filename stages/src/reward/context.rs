@@ -119,8 +119,11 @@ impl Context {
         context
     }
 
-    /// Waits until all [budgets](super::Budgets) of the call can cover `cost`, and takes it from them. Call this for costs that
-    /// [`Reward::cost`](super::Reward::cost) could not foresee.
+    /// Takes `cost` from the [budgets](super::Budgets) of each [`Limited`](super::Limited) around the call, one after the other, the
+    /// outermost first. At each budget, it takes at most the allowance of one minute and waits until the amount is available. Returns
+    /// immediately if no budget limits the call. If the future is dropped while it waits, amounts taken from earlier budgets stay taken.
+    ///
+    /// Call this for costs that [`Reward::cost`](super::Reward::cost) could not foresee.
     pub async fn spend(&self, cost: Cost) {
         for budgets in &self.budgets {
             budgets.take(cost).await;

@@ -128,7 +128,7 @@ impl RewardError {
     }
 }
 
-/// The number of consecutive errors of one reward, without a score in between, after which [`OnError::Tolerate`] ends a run.
+/// The number of consecutive errors of one reward on one worker, without a score in between, at which [`OnError::Tolerate`] ends a run.
 pub const MAX_TOLERATED: u32 = 32;
 
 /// The effect of a reward's error on the run.
@@ -153,7 +153,8 @@ pub enum OnError {
     Tolerate,
     /// The run ends with the error.
     Fail,
-    /// The response scores 0, and the error is counted.
+    /// The failed reward counts as a score of 0, and the error is counted. If a group reward fails, the responses keep the scores of their
+    /// own reward.
     Zero,
     /// The group is not trained on, and the error is counted.
     DropGroup,

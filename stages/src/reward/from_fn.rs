@@ -12,8 +12,9 @@ use super::{Context, Reward, RewardError, Sample, Score};
 /// Turns a function of a sample into a reward.
 ///
 /// The function may compute for long or block: within a tokio runtime it is called on a thread for blocking work, otherwise on the current
-/// thread. A panic becomes a [fatal](super::ErrorKind::Fatal) error. A running function cannot be cancelled from outside; see
-/// [`from_fn_with`] for functions that check for cancellation.
+/// thread. A panic becomes a [fatal](super::ErrorKind::Fatal) error, unless
+/// [`stop_on_panic`](rollpacker_dataflow::fault::stop_on_panic) was called, which makes it end the process. A running function cannot be
+/// cancelled from outside; see [`from_fn_with`] for functions that check for cancellation.
 ///
 /// ```
 /// use rollpacker_stages::reward::{Router, from_fn};

@@ -11,16 +11,18 @@ use rollpacker_dataflow::step::{SampleId, Tick};
 
 use super::FinishReason;
 
-/// A response that has ended by itself.
+/// The end of a response. Engines report the responses that have ended by themselves; the caller of an engine may also use this type for
+/// responses that it aborts or pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
-    /// The tick of the end: the launch tick plus the tokens of the response, without the tokens with which it was resumed.
+    /// The tick of the end. For a response that has ended by itself, it is the launch tick plus the tokens of the response, without the
+    /// tokens with which it was resumed.
     pub tick: Tick,
     /// The response.
     pub id: SampleId,
     /// Number of tokens of the response, including the tokens with which it was resumed.
     pub tokens: u32,
-    /// The finish reason; always [whole](FinishReason::is_whole).
+    /// The finish reason; in the reports of an engine, always [whole](FinishReason::is_whole).
     pub finish_reason: FinishReason,
 }
 

@@ -9,8 +9,8 @@ use rollpacker_dataflow::step::SampleId;
 pub struct Sampling {
     /// Divisor of the logits; finite and at least 0. With 0 the most likely token is chosen. (verl: `rollout.temperature`)
     pub temperature: f64,
-    /// Nucleus sampling: the most likely tokens whose probabilities sum to at least this are kept. In (0, 1]; 1 turns it off. Applied after
-    /// `top_k`. (verl: `rollout.top_p`)
+    /// Nucleus sampling: the fewest most likely tokens whose share of the probability is at least this are kept. In (0, 1]; 1 turns it off.
+    /// Applied after `top_k`: the share refers to the tokens that `top_k` keeps. (verl: `rollout.top_p`)
     pub top_p: f64,
     /// The number of most likely tokens that are kept; 0 turns it off. Tokens with the same probability as the last kept token are kept
     /// too. (verl: `rollout.top_k`, where -1 turns it off)

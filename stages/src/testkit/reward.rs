@@ -26,7 +26,7 @@ pub struct RewardWorld {
     pub is_deterministic: bool,
 }
 
-/// Checks a reward against its [contract](Reward). Runs in a tokio runtime.
+/// Checks a reward against its [contract](Reward). The future must be awaited in a tokio runtime with timers.
 ///
 /// Besides the samples themselves, the checks score them with responses that models write: an empty response, a long response, a response
 /// of control characters, and a response in several scripts.
@@ -35,7 +35,7 @@ pub struct RewardWorld {
 /// Returns the first rule that does not hold, with the behavior that breaks it.
 ///
 /// # Panics
-/// Panics if the world has no samples.
+/// Panics if the world has no samples, or there is no tokio runtime with timers.
 pub async fn check_reward(reward: impl Reward, world: &RewardWorld) -> Result<(), Nonconformance> {
     assert!(!world.samples.is_empty(), "a reward is checked with at least one sample");
     let reward = SharedReward::new(reward);

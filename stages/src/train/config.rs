@@ -53,7 +53,8 @@ pub enum Precision {
     #[default]
     Float32,
     /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and products are accumulated in float32. The result is
-    /// rounded to bfloat16. CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
+    /// rounded to bfloat16. CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast. An engine whose own kernels
+    /// compute the products on a CPU rounds only the weights.
     Bfloat16,
 }
 
@@ -114,8 +115,9 @@ pub struct TrainerConfig {
     /// The precision of the matrix products of the layers. Default: float32.
     #[serde(default)]
     pub dtype: Precision,
-    /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
-    /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on the number of threads.
+    /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory. Tensor
+    /// operations use the rest, unless the trainer is deterministic: its updates do not depend on the number of threads. At least 1;
+    /// default 1.
     pub threads: usize,
     /// `true` to make updates bit-identical for any order of arrival and any number of replicas. Each prompt's responses then form their
     /// own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.

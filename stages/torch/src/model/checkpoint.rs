@@ -179,7 +179,8 @@ impl TensorEntry {
     }
 }
 
-/// Writes `tensors` as float32 to `model.safetensors` in `folder`, in a format that transformers can load.
+/// Writes `tensors` to `model.safetensors` in `folder`, in a format that transformers can load. Tensors keep their type, which must be
+/// float32 or float64. An existing file is replaced only after all tensors are written.
 pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), TorchError> {
     let path = folder.join(SINGLE_FILE);
     let stored =

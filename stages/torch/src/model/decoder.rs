@@ -232,7 +232,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case. Also returns an error if a copy
-    /// fails.
+    /// fails; some parameters then have new values and others do not.
     pub fn copy_from(&mut self, weights: &Weights) -> Result<(), TorchError> {
         let mut given = weights.parameters(&self.config)?;
         for (name, parameter) in &mut self.parameters {

@@ -38,9 +38,10 @@ const FLOAT: u64 = size_of::<f32>() as u64;
 impl Demand {
     /// Returns the bytes of the keys and values, plus the larger of the activations of a pass and the logits.
     ///
-    /// The activations of one layer count, in float32. In the feed-forward block, the widest point holds the gate and up projections with
-    /// their results, and queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors and
-    /// their inputs. Logits count three times, for the copies that sampling makes.
+    /// The activations of one layer count, in float32, with the cosines and sines of the rotation. In the feed-forward block, the widest
+    /// point holds the gate and up projections with their results, three copies of the residual stream, three tensors of the size of the
+    /// queries, and three of the size of the keys. In attention, it holds two copies of the residual stream and six tensors of either size,
+    /// among them the rotated tensors and their inputs. Logits count three times, for the copies that sampling makes.
     #[must_use]
     pub fn bytes(&self, config: &ModelConfig) -> u64 {
         let [hidden, inner, layers, head_dim] =
