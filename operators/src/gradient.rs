@@ -17,10 +17,10 @@ use crate::trainer::TrainerThread;
 /// The name of the operator in metrics and faults.
 const NAME: &str = "gradient";
 
-/// Groups whose gradients are accumulated, and the trainer that accumulated them.
+/// Groups that the trainer has received, and the trainer.
 pub struct Gradients<'scope> {
-    /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated. On several workers, the stream has no rows after
-    /// [`reduce`](crate::ReduceExt::reduce).
+    /// Batches of [`schema::GROUPS`]. A batch is emitted once the trainer has accumulated its gradient, or has stored the batch because the
+    /// update of an earlier step is still to come. On several workers, the stream has no rows after [`reduce`](crate::ReduceExt::reduce).
     pub accumulated: BatchStream<'scope>,
     /// The streams that the next operators pass on.
     pub streams: StepStreams<'scope>,

@@ -54,7 +54,7 @@ impl GroupQueue {
         std::mem::replace(&mut self.devices, devices) != devices
     }
 
-    /// Returns the earliest step with queued groups.
+    /// Returns the earliest step with queued groups; `None` if there is none.
     pub(crate) fn first(&self) -> Option<Step> {
         self.groups.iter().map(HeldGroups::step).min()
     }
@@ -130,7 +130,7 @@ impl<T> GroupCalls<T> {
         self.queue.push(held);
     }
 
-    /// Returns the earliest step with queued groups.
+    /// Returns the earliest step with queued groups; `None` if there is none.
     pub(crate) fn first(&self) -> Option<Step> {
         self.queue.first()
     }

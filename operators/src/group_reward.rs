@@ -140,7 +140,8 @@ enum ScoredGroup {
     Failed(Fault),
 }
 
-/// A group that is being scored. Dropping it cancels the scoring.
+/// A group that is being scored. Dropping it marks the context of the reward as cancelled, for code that blocks a thread. The future of the
+/// reward is dropped separately, by the tasks.
 struct PendingGroup {
     capabilities: Capabilities,
     rows: Vec<Row>,

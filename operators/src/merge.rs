@@ -17,8 +17,7 @@ use crate::policy::metrics_batch;
 /// Routes batches of [`schema::METRICS`] from all workers to the first worker, and merges the values of each metric of a step into one
 /// value. Emits the metrics of a step once, when the step is complete. On a single worker, returns the stream unchanged.
 ///
-/// [`Merge::of`] gives the rule of a metric: the sum for counts, the maximum for durations and levels (such as queue lengths), and the mean
-/// for others.
+/// [`Merge::of`] gives the rule of a metric: the sum, the maximum, the minimum or the mean of the values.
 #[must_use]
 pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
     if metrics.scope().peers() == 1 {

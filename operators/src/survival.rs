@@ -106,7 +106,8 @@ impl Survival {
         self.tallies.last_key_value().map(|(length, _)| *length)
     }
 
-    /// Returns P(L > `tokens`). It is 1 if nothing was observed, and constant beyond the longest whole response.
+    /// Returns the estimated probability P(L > `tokens`) that the length L of a response exceeds `tokens`. It is 1 if nothing was observed,
+    /// and constant beyond the longest whole response.
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
         self.falls()

@@ -33,7 +33,7 @@ pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
     })
 }
 
-/// Checks that the last of `policies`, which a trainer restored from a snapshot, is the policy with which the next step samples.
+/// Checks that the last of `policies`, which a trainer restored from a snapshot, is the policy that the next step trains.
 ///
 /// # Errors
 /// If `policies` is empty, or the version of the last policy is not the number of the next step.
@@ -83,7 +83,8 @@ struct TimedTrainer {
 }
 
 impl TrainerThread {
-    /// Starts the thread, and creates the trainer on it, because a trainer's resources may be bound to their thread.
+    /// Starts the thread, and creates the trainer on it, because a trainer's resources may be bound to their thread. `clock` measures the
+    /// busy times in the metrics.
     ///
     /// # Errors
     /// If `make` fails.
@@ -190,7 +191,7 @@ impl TrainerThread {
     }
 
     /// Runs the trainer's models on `groups`. The reply has one output per response, in the order of the rows. The reply is an error if the
-    /// trainer fails or an output that is `needed` is missing. Calls `wake` when the reply is ready.
+    /// trainer fails, or if an output that is `needed` is missing or has the wrong length. Calls `wake` when the reply is ready.
     pub(crate) fn infer(
         &self,
         step: Step,
@@ -201,8 +202,8 @@ impl TrainerThread {
         self.service.call(wake, move |timed| timed.infer(step, &groups, needed))
     }
 
-    /// Accumulates the gradient of `groups`. Groups of steps after the step whose update comes next are held until their own update comes
-    /// next; the reply is then ready at once. Calls `wake` when the reply is ready.
+    /// Accumulates the gradient of `groups`. Groups of a step after the step whose update comes next are only stored, and accumulated when
+    /// their own update comes next. Calls `wake` when the groups are accumulated or stored.
     pub(crate) fn accumulate(
         &self,
         step: Step,

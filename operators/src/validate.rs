@@ -117,8 +117,8 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Creates a validator that answers each of `prompts` once with `engine` and scores the responses with `router`. Group rewards are not
-    /// used: a score does not depend on the other responses to the prompt.
+    /// Creates a validator that answers each of `prompts` once with `engine` and scores the responses with `router`. The rewards run on
+    /// `runtime` and receive `clock`. Group rewards are not used: a score does not depend on the other responses to the prompt.
     #[must_use]
     pub fn new(
         engine: Box<dyn RolloutEngine>,
@@ -165,7 +165,7 @@ impl Validator {
     /// data source and fails [`MAX_TOLERATED`] times or more.
     ///
     /// # Panics
-    /// If called from an asynchronous task.
+    /// If called from an asynchronous task, or if a reward panics.
     pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, ValidationError> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =

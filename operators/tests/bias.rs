@@ -199,7 +199,7 @@ fn waiting_for_all_has_no_bias() {
     within("bias/policy_mean", &metrics, 0.97 * true_mean()..=1.03 * true_mean());
 }
 
-/// If the schedule selects nothing, the ledger's means are those of the steps that count.
+/// If the schedule trains on all responses, the ledger's means are those of the steps that count.
 #[test]
 fn steps_of_the_warm_up_leave_no_trace() {
     const WARMUP: u64 = 20;
@@ -236,8 +236,8 @@ fn steps_of_the_warm_up_leave_no_trace() {
     within("ledger/rows", metrics, 640.0..=640.0);
 }
 
-/// Checks that the trainer receives the weights that the schedule decided: 1 in groups of first draws; in groups of long rounds they differ
-/// and average 1.
+/// Checks the weights in the groups that the trainer receives: each response has one, their mean is about 1, and some are clearly above 1
+/// and some below.
 fn weights_arrive_in_the_groups(reports: &[StepReport]) {
     let batches = || reports.iter().flat_map(|report| &report.groups);
     let weights: Vec<f32> = batches()

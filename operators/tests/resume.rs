@@ -154,7 +154,7 @@ fn prompts(ids: std::ops::Range<u64>) -> Batch {
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
-/// Returns long-tailed durations that depend on the prompt and on the sample.
+/// Returns the duration of a response, which depends on the step, the prompt and the sample. Durations have a long tail.
 fn seconds(id: SampleId) -> u64 {
     let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -163,7 +163,7 @@ fn seconds(id: SampleId) -> u64 {
     1 + (hash >> 33) % 9 + long
 }
 
-/// A trainer that folds its inputs into a number. Its state consists of the number and of the policies so far.
+/// A trainer that folds its inputs into a number. Its state consists of the number and the last `kept` policies.
 struct Folding {
     folded: u64,
     step: u64,
@@ -276,7 +276,7 @@ impl StepCost for Cost {
     }
 }
 
-/// Returns a planner that uses the lengths of earlier rounds, with a trainer that takes devices of the tail.
+/// Returns a stream trainer with a predictive planner, whose decisions depend on the lengths of earlier rounds.
 fn placing() -> Box<dyn PlacementPolicy> {
     let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 40 };
     let planner = Planner::new(Rule::Predictive, job, 1).expect("valid");
@@ -445,7 +445,7 @@ impl Observer for ResultObserver {
 struct Run {
     schedule: Builtin,
     staleness: u64,
-    /// The number of steps between snapshots.
+    /// The number of steps between snapshots. If it is 0, snapshots are taken only on request and at the end of the run.
     every: u64,
     stop: Stop,
     prompts: u64,

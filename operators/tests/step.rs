@@ -29,7 +29,7 @@ fn tail_batching() -> TailBatching {
     TailBatching::new(config).expect("valid")
 }
 
-/// Returns the number of times that each prompt was trained on.
+/// Returns the number of trained responses of each prompt.
 fn trained(reports: &[StepReport]) -> BTreeMap<u64, usize> {
     let mut trained = BTreeMap::new();
     for batch in reports.iter().flat_map(|report| &report.groups) {

@@ -72,7 +72,8 @@ impl TimeLimit for ObservedLimit {
     }
 }
 
-/// Returns limits with an audit share of 0.2, with a seed that audits only sample 1 of prompt 1 among these responses of step 0.
+/// Returns limits with an audit share of 0.2. Their seed audits only sample 1 of prompt 1 among `responses` responses to each of `prompts`
+/// prompts at step 0.
 fn policy(prompts: u64, responses: u32) -> AdaptiveLimits {
     let audited = |policy: &mut AdaptiveLimits, prompt, sample| {
         let id = SampleId { step: Step(0), prompt: PromptId(prompt), sample };

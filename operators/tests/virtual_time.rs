@@ -9,7 +9,8 @@ use rollpacker_operators::report::{StepReport, measure};
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 
-/// Runs two steps of four prompts with two responses: sample `s` of prompt `p` takes `10 p + s + 1` seconds.
+/// Returns a run of two steps with four prompts each and two responses to each prompt. In a step, sample `s` of prompt `p` (from 0 to 3)
+/// takes `10 p + s + 1` seconds.
 fn two_steps<P: PlacementPolicy + 'static>(
     placement: P,
     scoring: Scoring,

@@ -266,9 +266,9 @@ impl Pipeline {
 
     /// Builds the graph of the RL step.
     ///
-    /// Data flows from the prompts to the update in the order of the chained calls. The only cycle is the policy stream: `feedback` opens
-    /// it before the schedule, and `weights.connect` closes it at the end. The policy that step `t` produces returns at step
-    /// `t + 1 + staleness`, which limits how far the rollout can run ahead.
+    /// Data flows from the prompts to the update in the order of the chained calls. The only cycle that this function builds is the policy
+    /// stream: `feedback` opens it before the schedule, and `weights.connect` closes it at the end. The policy that step `t` produces
+    /// returns at step `t + 1 + staleness`, which limits how far the rollout can run ahead.
     ///
     /// `policies` are the policies of the first steps. `budget` limits the prompts that are read ahead. After a resume, the prompts that
     /// the schedule holds and has not launched already occupy units of `budget`.

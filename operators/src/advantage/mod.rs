@@ -133,8 +133,8 @@ pub struct Estimate {
 /// # Ok::<(), rollpacker_operators::advantage::EstimateError>(())
 /// ```
 pub trait TokenAdvantage: Send + Sync {
-    /// Returns one estimate per trajectory, in order. `trajectories` holds whole groups, ordered by prompt: all groups of a step if
-    /// [`whole_step`](Self::whole_step) is `true`, and some of the groups otherwise.
+    /// Returns one estimate per trajectory, in order. `trajectories` holds whole groups: all groups of a step in the order of their prompts
+    /// if [`whole_step`](Self::whole_step) is `true`, and some of the groups in any order otherwise.
     fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate>;
 
     /// Returns `true` if the estimator needs all groups of a step at once. Default: `true`.

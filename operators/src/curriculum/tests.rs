@@ -135,7 +135,8 @@ fn options_out_of_range_are_named() {
 }
 
 proptest! {
-    /// Every prompt of an epoch is judged once, known prompts within the bounds are always drawn, and the share of exploration holds.
+    /// Checks the judgement of each row against the last result of the row, the counts of judgements, and that a serialized curriculum is
+    /// read back unchanged.
     #[test]
     fn prompts_are_judged_by_their_last_result(
         groups in prop::collection::vec((0..12_u64, prop::collection::vec(0..3_u32, 1..5)), 0..80),

@@ -207,7 +207,7 @@ fn quantile(policy: &Survival, p: f64) -> Option<f64> {
     policy.quantile(p).filter(|length| *length > 0).map(f64::from)
 }
 
-/// Returns P(L >= `tokens`).
+/// Returns the probability that a response has at least `tokens` tokens.
 fn share_at_least(curve: &Curve, tokens: u32) -> f64 {
     tokens.checked_sub(1).map_or(1.0, |before| curve.survival(before))
 }

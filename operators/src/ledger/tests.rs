@@ -194,7 +194,8 @@ fn the_length_advantage_of_the_policy_matches_a_manual_computation() {
     assert!(!few.contains_key("bias/gradient_ratio"), "three groups are too few for an estimate");
 }
 
-/// A third response to each prompt is aborted at 300 tokens; its pairs are censored there, or end there for the lower bound.
+/// Every second prompt has a third response, which is aborted at 300 tokens. Its pairs are censored there; for the lower bound, they end
+/// with the next token.
 #[test]
 fn surplus_responses_give_bounds() {
     let surplus: &[Row] = &[RIGHT_IF_LONG[0], RIGHT_IF_LONG[1], (300, None)];

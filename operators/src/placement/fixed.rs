@@ -1,4 +1,4 @@
-//! Placement policies that depend only on the rounds. They have no learned state, so a resumed policy starts like a new one.
+//! Placement policies that learn nothing: they are constant, or follow the events of the rounds. A resumed policy starts like a new one.
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;

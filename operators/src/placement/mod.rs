@@ -87,7 +87,7 @@ pub enum Event {
         step: Step,
         /// The id of the prompt.
         prompt: PromptId,
-        /// The number of responses of the group.
+        /// The number of responses of the group that were admitted.
         samples: u32,
     },
     /// The round of a step closed.

@@ -27,7 +27,7 @@ pub struct StreamTrainerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundFilter {
-    /// Rounds that wait for each response, as in the paper.
+    /// All rounds except [short](RoundKind::Short) ones, as in the paper.
     Long,
     /// All rounds, including speculative ones.
     All,

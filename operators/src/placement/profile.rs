@@ -64,8 +64,8 @@ impl Profile {
         &self.rows
     }
 
-    /// Returns a copy in which `row` replaces the measurements at its point; `row` is added if there are none. The rows of the copy are
-    /// sorted by point.
+    /// Returns a copy in which `row` replaces the measurements at its point, which consists of the phase, the placement, the batch size and
+    /// the number of tokens. If there are none, `row` is added. The rows of the copy are sorted by point.
     ///
     /// # Errors
     /// If [`new`](Self::new) rejects the rows.

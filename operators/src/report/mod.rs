@@ -166,7 +166,8 @@ pub trait Observer {
         let _ = warning;
     }
 
-    /// Receives the fault that ends the run, before the graph is torn down. The teardown waits for the current work of the stages' threads.
+    /// Receives the fault of this worker that ends the run, before the graph is torn down. The teardown waits for the current work of the
+    /// stages' threads. A fault of another worker is not received.
     fn failed(&mut self, fault: &Fault) {
         let _ = fault;
     }
@@ -213,8 +214,8 @@ impl<O: Observer + ?Sized> Observer for Rc<RefCell<O>> {
     }
 }
 
-/// Reports the progress and the completion of each step to `observer`, and saves the state of `observer` in snapshots. Warnings, faults and
-/// snapshots are not reported.
+/// Reports the progress and the completion of each step to `observer`, and saves the state of `observer` in snapshots. `clock` gives the
+/// times in the reports. Warnings, faults and snapshots are not reported.
 ///
 /// With several workers, the streams must be routed to the first worker
 /// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first), [`merge_metrics`](crate::merge::merge_metrics)). The observers

@@ -31,7 +31,7 @@ pub enum ResumeError {
         step: Step,
         /// The name of the part.
         part: &'static str,
-        /// The error of the component that rejected the state.
+        /// The error of the component that rejected the state, or the reason why the state is missing or unused.
         reason: BoxError,
     },
 }

@@ -2,7 +2,7 @@
 //!
 //! A score is needed while its response may be trained on. It is no longer needed when the schedule defers or rejects the prompt, admits a
 //! group without the response, or closes the round without admitting the response. A scoring in flight is then cancelled, and a response
-//! that arrives later is not scored. The step ends with the last score of a response that is trained on.
+//! that arrives later is not scored. A step therefore waits only for the scores of the responses that are trained on.
 //!
 //! There are two exceptions. A schedule that decides by scores needs all scores until the round closes. A rollout
 //! [without cancellation](crate::rollout::Rollouts::without_cancellation) needs all scores.
@@ -97,7 +97,7 @@ pub(crate) struct GroupScoring {
 /// [`Executor::Inline`] runs futures on the worker, in tests and in virtual time; a live run passes the handle of a tokio runtime.
 pub trait RewardExt<'scope> {
     /// Scores each response that ended by itself and whose score is needed, with the reward that `router` selects for its data source. The
-    /// rewards run on `executor`.
+    /// rewards run on `executor`, and `clock` measures how long they take. A panic of a reward ends the run.
     ///
     /// `limit` determines how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) set the same limits for all responses.
     ///

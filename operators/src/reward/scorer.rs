@@ -39,7 +39,8 @@ pub(super) struct Capabilities {
     pub(super) warnings: Capability<Step>,
 }
 
-/// A response that is being scored. Dropping it cancels the scoring.
+/// A response that is being scored. Dropping it marks the context of the reward as cancelled, for code that blocks a thread. The future of
+/// the reward is dropped separately, by the tasks.
 pub(super) struct Pending {
     pub(super) capabilities: Rc<Capabilities>,
     pub(super) id: SampleId,

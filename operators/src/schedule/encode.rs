@@ -29,7 +29,8 @@ struct Request {
     samples: u32,
 }
 
-/// Encodes launches, aborts and pauses in their order, each with its worker. Returns one batch for each run of equal actions.
+/// Encodes launches, aborts and pauses in their order, each with its worker. Returns one batch for each run of equal actions. `version` is
+/// the policy version of the open step, and `row_of` returns the row of a launched prompt.
 pub(super) fn requests(
     decided: &[Decision],
     workers: &[Option<u32>],

@@ -86,8 +86,8 @@ impl Inclusion {
         }
     }
 
-    /// Records a response; `open` is the step of the open round. After a round has closed, late responses to the prompts that it deferred
-    /// are recorded as lost draws. All other responses of closed rounds are ignored.
+    /// Records a response; `open` is the step of the open round, or `None` if no round is open. After a round has closed, late responses to
+    /// the prompts that it deferred are recorded as lost draws. All other responses of closed rounds are ignored.
     pub(super) fn on_response(
         &mut self,
         open: Option<Step>,
@@ -211,8 +211,8 @@ fn units(weight: f64) -> u32 {
     (weight * UNIT).round() as u32
 }
 
-/// Returns P(L in bucket | L > `tokens`) for the buckets from the bucket of `tokens` to the bucket of `longest`. If `longest` is less than
-/// `tokens`, returns it for the bucket of `tokens` alone. The last bucket includes all greater lengths.
+/// Returns, for each bucket from that of `tokens` to that of `longest`, the probability that a response with more than `tokens` tokens ends
+/// in the bucket. If `longest` is less than `tokens`, returns only the bucket of `tokens`. The last bucket includes all greater lengths.
 fn beyond(curve: &Curve, tokens: u32, longest: u32) -> impl Iterator<Item = (u32, f64)> {
     let alive = curve.survival(tokens);
     let last = bucket(longest.max(tokens));

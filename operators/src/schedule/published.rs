@@ -52,7 +52,7 @@ impl PublishedPolicies {
         }
     }
 
-    /// Returns the first step whose policy all workers have and that was not taken.
+    /// Returns the first step whose policy all workers have and that was not taken; `None` if there is none.
     pub(super) fn first(&self) -> Option<Step> {
         self.ready.keys().next().copied()
     }

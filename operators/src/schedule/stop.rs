@@ -37,8 +37,9 @@ impl Stop {
         self.set(StopReason::Requested);
     }
 
-    /// Sets a predicate that is called with a step before its round may open, in the order of steps. Once the predicate returns `false`, no
-    /// further round opens, and the run ends as [`OutOfTime`](StopReason::OutOfTime). Only the first call of this method has an effect.
+    /// Sets a predicate that is called with each step, in order, before the schedule receives the policy of the step. Once the predicate
+    /// returns `false`, the rounds of this step and of all later steps do not open, and the run ends as
+    /// [`OutOfTime`](StopReason::OutOfTime). The rounds of earlier steps still run. Only the first call of this method has an effect.
     pub fn set_deadline_check(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
         drop(self.0.may_begin.set(Box::new(may_begin)));
     }

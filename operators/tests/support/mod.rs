@@ -1,5 +1,5 @@
 //! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer that
-//! records its inputs, and the whole step over them.
+//! records how much it trains on, and the whole step over them.
 
 #![allow(
     dead_code,
@@ -82,7 +82,8 @@ pub fn length(id: SampleId) -> u32 {
     1 + u32::try_from(if die < 90 { die % 10 } else { die }).expect("small")
 }
 
-/// An engine that ends one response per poll, the shortest first, as if each token took a tick.
+/// An engine that ends its responses one after the other, the shortest first, as if each token took a tick. Unless it is instant, it ends
+/// one response each time it is polled until `None`.
 #[derive(Default)]
 pub struct ShortestFirst {
     version: PolicyVersion,
@@ -209,7 +210,7 @@ pub struct Trained {
     pub calls: usize,
 }
 
-/// A trainer that records its inputs.
+/// A trainer that records how much it trains on in each step.
 #[derive(Clone, Default)]
 pub struct Remembering {
     pub steps: Arc<Mutex<BTreeMap<Step, Trained>>>,
@@ -374,7 +375,8 @@ pub struct Run<E = ShortestFirst> {
     pub cap: u32,
     /// The number of steps that the ledger leaves out.
     pub warmup_steps: u64,
-    /// The size of each prompt's text in bytes, if prompts are not [`prompts`]; see [`sized_prompts`].
+    /// The size of each prompt's text in bytes; see [`sized_prompts`]. If `None`, the prompts are those of [`prompts_of_rows`] with a
+    /// curriculum, and of [`prompts`] without one.
     pub prompt_bytes: Option<usize>,
 }
 

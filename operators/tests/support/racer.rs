@@ -14,7 +14,8 @@ use super::length;
 struct Running {
     instance: usize,
     launched: Tick,
-    /// The step that first launched the response. Together with prompt and sample, it determines the sampled tokens.
+    /// The step that first launched the response. Together with the prompt, it determines the sampled tokens; together with prompt and
+    /// sample, the length.
     first: Step,
     partial: Partial,
     version: PolicyVersion,
@@ -34,7 +35,8 @@ impl Running {
     }
 }
 
-/// An engine in which a poll lets a random instance sample some tokens, and returns at most one of the ended responses, in any order.
+/// An engine in which a poll lets a random instance sample some tokens, and returns at most one of the ended responses, in any order. In
+/// lockstep, a poll returns released responses first, without sampling.
 pub struct Racer {
     instances: usize,
     dice: u64,

@@ -202,7 +202,7 @@ impl ScheduleDriver {
         }
     }
 
-    /// Returns the first step whose policy can be delivered to the schedule.
+    /// Returns the first step whose policy can be delivered to the schedule; `None` if there is none.
     pub(super) fn next_due_policy(&self) -> Option<Step> {
         let can_deliver_policy = self.sequencer.as_ref().is_none_or(Sequencer::can_deliver_policy);
         self.published.first().filter(|_| can_deliver_policy)

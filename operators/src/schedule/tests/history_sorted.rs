@@ -52,7 +52,7 @@ fn the_first_epoch_keeps_the_read_order_and_reads_at_most_one_round() {
     );
 }
 
-/// Runs epochs of rows whose responses have the length of their row in `lengths`. Returns the rows of each round.
+/// Runs one epoch for each list in `lengths`, which contains the response length of each row. Returns the rows of each round.
 fn rounds(config: Config, lengths: &[&[u32]]) -> Vec<Vec<u64>> {
     let rows = lengths[0].len() as u64;
     let mut schedule = HistorySorted::new(config).unwrap();

@@ -125,7 +125,7 @@ pub(super) fn deliver_in_any_order(log: Vec<Entry>, mut schedule: Builtin, seed:
     }
 }
 
-/// Writes the schedule to a snapshot and reads it back.
+/// Serializes the schedule as JSON and reads it back. Checks that the result equals the schedule.
 pub(super) fn restored(schedule: Builtin) -> Builtin {
     let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
     assert_eq!(schedule, restored);

@@ -45,7 +45,7 @@ pub(super) fn open_round(log: &[Entry]) -> Option<Step> {
     })?
 }
 
-/// Returns the launched prompts, without replacements of lost responses.
+/// Returns the prompt and the reason of each launch, except replacements of lost responses.
 pub(super) fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
     let launch = |entry: &Entry| match entry {
         Entry::Decision(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {

@@ -333,7 +333,7 @@ impl Oracle {
         self.quotas.keys().find(|lane| names.contains(&lane.as_ref())).cloned()
     }
 
-    /// Returns the earliest epoch with a prompt that was not admitted.
+    /// Returns the earliest epoch with a prompt that has a quota and was not admitted.
     fn epoch(&self, past: &[Entry]) -> Option<u32> {
         let done = admitted(past);
         let left = self

@@ -303,7 +303,8 @@ impl Play {
         !self.prompts.is_empty() || self.workers.iter().any(has_arrivals)
     }
 
-    /// Returns the first closed step for which no worker has work left.
+    /// Returns the first closed step if no worker has work of the step, or of an earlier one, left. Returns `None` otherwise, or if no step
+    /// is closed.
     fn trained(&self) -> Option<Step> {
         let step = *self.closed.first()?;
         (!self.workers.iter().any(|worker| worker.is_at(step))).then_some(step)
