@@ -209,7 +209,7 @@ impl RunFolder {
     /// Also writes the event file of TensorBoard from now on. The file begins with the metrics that the folder has.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the records in the folder cannot be read, or the event file cannot be written.
     pub fn with_events(self) -> Result<Self, RecordError> {
         let events = EventLog::create(&self.folder)?;
         Ok(Self { events: Some(events), ..self })

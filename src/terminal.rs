@@ -100,7 +100,7 @@ pub fn clean(text: &str) -> String {
     escape(&redact(text)).into_owned()
 }
 
-/// Escapes control characters, except line feeds and tabs, and characters that change the text direction.
+/// Escapes control characters other than line feeds and tabs. Also escapes characters that change the text direction.
 ///
 /// The form is `\u001b`, which JSON parsers read as the same character.
 #[must_use]
