@@ -23,7 +23,7 @@ impl EventLog {
     /// after the snapshot.
     ///
     /// # Errors
-    /// If `metrics.jsonl` cannot be read, or the file cannot be written.
+    /// If `metrics.jsonl`, `recipe.toml` or `summary.json` cannot be read, or the event file cannot be written.
     pub(crate) fn create(run: &Path) -> Result<Self, RecordError> {
         let path = events(run);
         let failed = RecordError::of(&path);

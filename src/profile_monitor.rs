@@ -105,7 +105,7 @@ impl ProfileMonitor {
     /// Rewrites the file that the profile was read from, if any cell was renewed.
     ///
     /// # Errors
-    /// If the file cannot be written, or a cell could not be renewed.
+    /// If a cell could not be renewed, in which case the file is not touched, or if the file cannot be written.
     pub fn finish(&self) -> Result<(), DriftError> {
         if let Some(reason) = self.failed.clone() {
             return Err(DriftError::Rows { path: self.path.clone(), reason });

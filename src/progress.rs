@@ -88,7 +88,7 @@ impl Console {
         }
     }
 
-    /// Prints a validation that does not belong to a training step.
+    /// Prints a validation that does not belong to a training step. `step` is the number of steps that were trained before it.
     pub fn report_validation(&mut self, step: u64, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
         if terminal::is_json() {

@@ -222,7 +222,8 @@ impl RunReporter {
         RunFolder::model(self.writer.path())
     }
 
-    /// Reports a validation that does not belong to a training step. The metrics at step 0 become the warm start in the summary.
+    /// Reports a validation that does not belong to a training step. `step` is the number of steps that were trained before it. At
+    /// step 0, the metrics become the warm start in the summary.
     pub fn report_validation(&mut self, step: u64, metrics: &Metrics) {
         self.console.report_validation(step, metrics);
         if step == 0 {

@@ -209,7 +209,7 @@ impl RunFolder {
     /// Also writes the event file of TensorBoard from now on. The file begins with the metrics that the folder has.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the records in the folder cannot be read, or the event file cannot be written.
     pub fn with_events(self) -> Result<Self, RecordError> {
         let events = EventLog::create(&self.folder)?;
         Ok(Self { events: Some(events), ..self })
@@ -406,7 +406,7 @@ fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
     Ok(rollpacker_files::write(&folder.join(RECIPE), recipe.as_bytes())?)
 }
 
-/// Truncates a file to its first `length` bytes, and returns it opened for appending.
+/// Truncates a file to its first `length` bytes, and returns it open for writing, positioned at its end.
 ///
 /// The file is replaced by a new file, so that another hard link to it, for example in a copy of the folder, keeps all bytes.
 fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {

@@ -2,8 +2,8 @@
 //!
 //! All text for the terminal is printed by this module, except progress bars and the help and usage errors of `clap`. Text from other
 //! sources, such as server responses, dataset strings and file names, may contain control sequences that move the cursor or change earlier
-//! output. These are escaped, and secrets are redacted, except in [`JsonRows`]. A closed standard output or standard error, for example
-//! after `| head`, is not an error: the run continues. Only [`JsonRows`] returns the error of a closed standard output.
+//! output. These sequences are escaped. Secrets are redacted, except in the lines of [`JsonRows`]. A closed standard output or standard
+//! error, for example after `| head`, is not an error: the run continues. Only [`JsonRows`] returns the error of a closed standard output.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -100,7 +100,7 @@ pub fn clean(text: &str) -> String {
     escape(&redact(text)).into_owned()
 }
 
-/// Escapes control characters, except line feeds and tabs, and characters that change the text direction.
+/// Escapes control characters other than line feeds and tabs. Also escapes characters that change the text direction.
 ///
 /// The form is `\u001b`, which JSON parsers read as the same character.
 #[must_use]

@@ -74,20 +74,21 @@ impl PromptFile {
         }
     }
 
-    /// Reads every row.
+    /// Reads every row. `first_row` is the number of rows of the dataset before the file.
     ///
     /// # Errors
     ///
-    /// If the file cannot be reopened.
+    /// If the file cannot be reopened, or a Parquet file is damaged.
     pub(crate) fn read_all(&self, first_row: u64) -> Result<Chunks, DatasetError> {
         self.read(std::iter::once(0..self.rows()).collect(), first_row)
     }
 
-    /// Reads some rows. `first_row` is the number of rows of the dataset before the file.
+    /// Reads some rows: `ranges` are ranges of row numbers of the file, ascending and disjoint. `first_row` is the number of rows of the
+    /// dataset before the file.
     ///
     /// # Errors
     ///
-    /// If the file cannot be reopened.
+    /// If the file cannot be reopened, or a Parquet file is damaged.
     pub(crate) fn read(
         &self,
         ranges: Vec<Range<u64>>,

@@ -77,8 +77,9 @@ pub struct Percentiles {
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds, a path or glob is invalid or matches no file, or a file cannot be opened or decoded. Bad rows are counted
-/// and are no error.
+/// If a setting is out of bounds; if a path or glob is invalid or matches no file; if a file cannot be opened or decoded, can be read only
+/// once, has another format, or is a JSONL file without rows; or if a column is absent or has the wrong type. Bad rows are counted and are
+/// no error.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
     let mut count =

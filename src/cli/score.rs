@@ -270,7 +270,8 @@ impl ColumnArgs {
         }
     }
 
-    /// Returns the columns that the command line names, except those whose absence is an error of each row.
+    /// Returns the columns that the command line names and at least one row must have. The columns of the response, the reference answer
+    /// and the group are not among them: a row that lacks one of these, if it needs it, gets an error of its own.
     fn named(&self) -> BTreeSet<String> {
         let extra = self.extra_columns.iter().flatten().filter(|name| *name != "*");
         let named = [&self.data_source_key, &self.prompt_key, &self.extra_info_key];

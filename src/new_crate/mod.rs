@@ -72,8 +72,8 @@ pub(crate) enum NewCrateError {
 /// URL of a git repository.
 ///
 /// # Errors
-/// If the name is not a valid name of a crate or is taken, the folder exists, `rollpacker` is neither a checkout nor a URL, or a file cannot be
-/// written.
+/// If the name is not a valid name of a crate or is taken, the folder exists, `rollpacker` is neither a checkout nor a URL, or a file
+/// cannot be written. In the last case, the folder and the files that were already written remain.
 pub(crate) fn create(
     parent: &Path,
     name: &str,

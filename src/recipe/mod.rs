@@ -153,9 +153,9 @@ impl RawRecipe {
     /// Converts the settings and checks that they fit each other. The settings must have no [wrong values](Self::wrong_values).
     ///
     /// # Errors
-    /// If settings conflict, with at most one error for each check, or if `trainer.stall_timeout` or `trainer.max_wall_time` is not a valid
-    /// duration. All errors are reported together. Conflicts that involve the schedule or the placement are only reported if it can be
-    /// built.
+    /// If settings conflict, with at most one error for each check, if the schedule or the placement rejects its options, or if
+    /// `trainer.stall_timeout` or `trainer.max_wall_time` is not a valid duration. All errors are reported together. Conflicts of
+    /// the schedule or the placement with `[pipeline]` are only reported if it can be built.
     fn resolve(self) -> Result<Recipe, RecipeError> {
         let mut errors = self.conflicts();
         let placement = or_default(self.live_placement().map(Some), &mut errors);

@@ -68,7 +68,8 @@ impl RawRecipe {
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
     /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as
-    /// are strings whose key looks like the name of a secret.
+    /// are strings whose key looks like the name of a secret, secrets in the arguments of an option `command`, and secrets in the command
+    /// and the environment of `rollout.serve`.
     fn redacted(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(remove_credentials);

@@ -94,7 +94,8 @@ impl ScoreColumns {
         self.required.retain(|name| find(row, name).is_none());
     }
 
-    /// Checks that each required column was in one of the rows of `file`, of which `last` are the columns of the last one.
+    /// Checks that each required column was in at least one row of `file`. `last` are the columns of the last row, which the error
+    /// lists.
     ///
     /// # Errors
     /// If a column was in no row.

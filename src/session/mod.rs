@@ -221,10 +221,11 @@ impl Session {
         Self { inputs: self.inputs.with_snapshots(snapshots), ..self }
     }
 
-    /// Returns a digest of the names and the row counts of the training files, and of the settings that determine the order of the prompts.
+    /// Returns a digest of the names and the row counts of the training files, and of everything else that determines the order of the
+    /// prompts. The folders of the files do not count. Reads no file.
     ///
     /// # Errors
-    /// If the dataset cannot be read or has no fingerprint.
+    /// If the dataset has no fingerprint. Every open dataset has one.
     pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
         let cursor = self.inputs.train_data.prompts(Cursor::default())?.cursor();
         cursor.fingerprint.context("the dataset has no fingerprint")
@@ -263,7 +264,8 @@ impl Session {
     /// prompts, validation prompts in the training set, and groups of one response. Each is one line.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used. The message names the file and the row.
+    /// If a dataset cannot be read, one of the first prompts cannot be used, or every training prompt is too long. For a prompt, the
+    /// message names the file and the row.
     pub fn warnings(&self) -> anyhow::Result<Vec<String>> {
         Ok(self.inputs.warnings()?)
     }

@@ -164,7 +164,7 @@ impl SharedInputs {
     /// Returns warnings about the recipe and its first prompts.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used.
+    /// If a dataset cannot be read, one of the first prompts cannot be used, or every training prompt is too long.
     pub(super) fn warnings(&self) -> Result<Vec<String>, PromptError> {
         let recipe = &self.recipe;
         let reader = self.reader(self.train_data.clone(), OverlongPrompts::default());

@@ -24,7 +24,7 @@ impl ViewError {
         Self { status: StatusCode::BAD_REQUEST, text }
     }
 
-    /// Returns the error of a request whose `Host` header does not name this machine.
+    /// Returns the error of a request that the server refuses because of its `Host` header.
     pub(super) fn forbidden(text: String) -> Self {
         Self { status: StatusCode::FORBIDDEN, text }
     }

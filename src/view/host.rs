@@ -11,7 +11,8 @@ use super::error::ViewError;
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                               base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Refuses requests whose `Host` header does not name this machine.
+/// Refuses requests whose `Host` header is missing or is neither `localhost`, `[::1]` nor an IPv4 address that begins with `127.`. The
+/// port does not matter.
 ///
 /// Another site can point its own domain name to this machine (DNS rebinding). The browser then sends that name.
 pub(super) async fn only_loopback(request: Request, next: Next) -> Response {

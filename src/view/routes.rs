@@ -23,8 +23,8 @@ const MAX_POINTS: usize = 4000;
 
 type Answer<T> = Result<Json<T>, ViewError>;
 
-/// Returns the routes of the page and of its data. With `loopback_only`, requests whose `Host` header does not name this machine are
-/// refused.
+/// Returns the routes of the page and of its data. With `loopback_only`, requests are refused unless their `Host` header is `localhost` or
+/// a loopback address.
 pub(crate) fn router(runs: Shared, loopback_only: bool) -> Router {
     let calls = Router::new()
         .route("/api/runs", get(lines))

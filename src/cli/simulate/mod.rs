@@ -264,7 +264,11 @@ impl SimulateArgs {
         }
     }
 
-    /// Returns `true` if the output ends with advice on the schedule: with a trace, or if the schedule is swept.
+    /// Returns `true` if the output ends with advice on the schedule. This is so with a trace, or if a swept key controls how the job is
+    /// scheduled, such as `schedule.name` or `pipeline.staleness`.
+    ///
+    /// # Errors
+    /// If an argument of `--sweep` cannot be parsed.
     fn advises(&self) -> anyhow::Result<bool> {
         let axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;

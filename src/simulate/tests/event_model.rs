@@ -59,7 +59,7 @@ impl Instance {
         self.running.iter().map(|&slot| all[slot].context()).sum()
     }
 
-    /// Runs all iterations that end by `now`, and returns the responses that ended with their times.
+    /// Runs all iterations that end by `now`. Returns the responses that ended, each with the time of its end in nanoseconds.
     fn run(&mut self, now: f64, engine: &Engine, all: &mut [Response]) -> Vec<(u64, usize)> {
         let mut ended = Vec::new();
         while self.at <= now {
@@ -102,7 +102,7 @@ impl Instance {
         self.at + NANOS * engine.decode.iteration(self.running.len() as u32, self.kv_tokens(all))
     }
 
-    /// Runs one iteration, and returns the responses that ended with their times.
+    /// Runs one iteration. Returns the responses that ended, each with the time of its end in nanoseconds.
     fn sample(&mut self, engine: &Engine, all: &mut [Response]) -> Vec<(u64, usize)> {
         self.at = self.next_end(engine, all);
         for &slot in &self.running {
@@ -132,7 +132,8 @@ impl Instance {
     }
 }
 
-/// The responses that a round keeps: the first `responses` to end of each prompt, until `open_groups` more prompts have that many.
+/// The responses that a round keeps. A prompt is kept once `responses` of its responses have ended, with exactly these responses. The round
+/// is over when it has kept `open_groups` more prompts.
 struct Round {
     open_groups: usize,
     responses: usize,

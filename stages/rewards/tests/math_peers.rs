@@ -74,7 +74,8 @@ fn math_answers_as_math_verify_expects() {
     }
 }
 
-/// Returns the result of a named mode in the fixture's format; `None` for graders that are tested elsewhere.
+/// Returns the result of the reward that matches the grader of a row, in the fixture's format; `None` for graders that are tested
+/// elsewhere.
 fn graded(row: &Value) -> Option<Value> {
     let response = row["args"][0].as_str()?;
     let truth = row["args"][1].as_str();

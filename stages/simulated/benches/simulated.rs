@@ -52,7 +52,8 @@ fn request(prompt: u64) -> Request {
     }
 }
 
-/// Runs a step until every response has ended. With `aborts`, the other responses of a prompt are aborted when its first sample ends.
+/// Runs a step until every response has ended or was aborted, and returns the number of responses that ended. With `aborts`, the other
+/// responses of a prompt are aborted when its first sample ends.
 fn step(prompts: u64, engine: &mut SimulatedEngine, clock: &VirtualClock, aborts: bool) -> usize {
     engine.load(&Policy { version: PolicyVersion(0), location: String::new(), digest: 0 });
     (0..prompts).for_each(|prompt| engine.generate(request(prompt)));

@@ -32,7 +32,8 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 /// A letter by itself, or as the label of the text that follows.
 static LABEL: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z])(?:$|[)\]}.:,])"));
 
-/// A letter, a number of at most two digits or a Roman numeral by itself, or as the label of the text that follows. `2.5` is no label.
+/// A letter, a number of at most two digits, or up to four of the letters `i`, `v` and `x`, by itself or as the label of the text that
+/// follows. `2.5` is no label.
 static ANY_LABEL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^([A-Za-z]|[0-9]{1,2}|[ivxIVX]{1,4})(?:$|[)\]}]|[.:,](?:$|[^0-9]))"));
 
@@ -63,8 +64,9 @@ pub fn letter(text: &str) -> Option<char> {
         .or_else(|| labelled(bare).map(|(letter, _)| letter))
 }
 
-/// Returns the label that is the whole text or is at its beginning, as written: a letter, a number of at most two digits, or a Roman numeral
-/// up to 39: `2`, `(2)`, `2. Paris`, `\text{(iv)}`. Returns `None` for any other text.
+/// Returns the label that is the whole text or is at its beginning, as written: `2`, `(2)`, `2. Paris`, `\text{(iv)}`. A label is a letter,
+/// a number of at most two digits, or up to four of the letters `i`, `v` and `x` in either case, as in Roman numerals. Returns `None` for
+/// any other text.
 ///
 /// ```
 /// use rollpacker_math::choice::label;

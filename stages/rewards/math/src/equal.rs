@@ -142,8 +142,11 @@ impl Comparer {
         set::is_set(answer) && inequalities.iter().any(|truth| set::same(self, truth, answer))
     }
 
-    /// Returns the more likely of the [meanings](relation::inequalities) of inequalities, of which there must be one. If the union is all
-    /// real numbers, as for `x > 1, x < 2`, the intersection is meant.
+    /// Returns the more likely of the [meanings](relation::inequalities) of inequalities. If there are two, this is the union, or the
+    /// intersection if the union is all real numbers, as for `x > 1, x < 2`.
+    ///
+    /// # Panics
+    /// If `meanings` is empty.
     fn meaning<'a>(&self, meanings: &'a [Expr]) -> &'a Expr {
         match meanings {
             [union, intersection] if set::same(self, union, &Expr::Domain('R')) => intersection,

@@ -194,7 +194,7 @@ impl Zygote {
         self.group.oom_kills()
     }
 
-    /// Runs a job.
+    /// Runs a job. `number` identifies it on the [socket](Self::cancel_socket) that cancels jobs.
     ///
     /// # Errors
     /// If the zygote dies, does not respond in time, or sends an invalid message. The zygote must then be replaced.

@@ -186,7 +186,8 @@ impl Parser {
         false
     }
 
-    /// Parses `^*` and similar marks, which are part of a name.
+    /// Consumes `*`, `\dagger` or a similar mark after `^`, which is part of a name, and returns the character for it. Returns `None` and
+    /// consumes nothing if no mark follows.
     fn mark(&mut self) -> Option<char> {
         let begin = self.at;
         let braced = self.accept('{');

@@ -23,7 +23,8 @@ impl Parser {
     /// Parses a limit, sum, product or integral after its command. The bounds may be in either order.
     ///
     /// The name of the variable of a limit, a sum, a product or a definite integral does not matter: within the body, it is replaced by a
-    /// name that only depends on the number of operators below.
+    /// name that only depends on how deeply operators are nested in the body. It is kept if it occurs in the index of another name, as `k`
+    /// in `a_k`.
     pub(super) fn operator(&mut self, name: &str) -> Option<Expr> {
         let is_integral = name.ends_with("int");
         let (mut lower, mut upper) = (None, None);

@@ -1,7 +1,8 @@
 use super::super::Verifier;
 use super::is_correct;
 
-/// Checks that a comparison neither panics nor takes long, regardless of its result.
+/// Compares a text with itself and with others, and ignores the results. The test fails if a comparison panics, and does not end if one
+/// takes forever.
 fn survives(text: &str) {
     let _ = is_correct(text, text);
     let _ = is_correct(text, "1");
@@ -68,7 +69,7 @@ fn deep_and_long() {
     survives(&"x+".repeat(1 << 19));
 }
 
-/// Each text has fewer tokens than the maximum, but would become a tree of too many levels.
+/// Most of the texts have fewer tokens than the maximum, but would become trees of too many levels.
 #[test]
 fn chains_of_suffixes_and_operators_do_not_overflow_the_stack() {
     let survive = || {
