@@ -19,8 +19,9 @@ documented! {
     /// choices, the form of the ground truth decides: the labels are A to J, 0 to 10, or i to x.
     ///
     /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. In boxes and after `answer`, the
-    /// text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that is the whole answer or its last line, or else the last capital letter or Roman
-    /// numeral of several letters that stands alone. Numbers in a sentence do not count.
+    /// text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that is
+    /// the whole answer or its last line, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers
+    /// in a sentence do not count.
     ///
     /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A label may be wrapped in brackets, quotes,
     /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
