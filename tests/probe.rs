@@ -53,7 +53,7 @@ enum Action {
     Interrupt(String, u32),
 }
 
-/// Starts a proxy in front of a server. `treat` receives path and body of each call.
+/// Starts a proxy in front of a server and returns its URL. `treat` receives path and body of each call.
 fn proxy(
     server: SocketAddr,
     treat: impl Fn(&str, String) -> Action + Send + Sync + 'static,

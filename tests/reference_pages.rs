@@ -18,7 +18,8 @@ fn page(name: &str) -> String {
     fs::read_to_string(path).expect("the page")
 }
 
-/// Returns the rows of the first table of `docs/files.md` after a mark, each as its first `columns` cells without backticks.
+/// Returns the rows of the first table of `docs/files.md` after the comment `<!-- mark -->`, without the header. Each row is its first
+/// `columns` cells, without backticks.
 fn table(mark: &str, columns: usize) -> Vec<Vec<String>> {
     let page = page("files.md");
     let (_, after) = page.split_once(&format!("<!-- {mark} -->")).expect("the mark");

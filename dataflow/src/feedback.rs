@@ -68,7 +68,7 @@ pub fn policies_from<'scope>(
     (at_first.concat(later), FeedbackEdge { handle })
 }
 
-/// Emits batches at ascending steps.
+/// Returns a stream that emits each batch at its step. The steps must be in ascending order.
 fn at_steps(scope: Scope<'_, Step>, batches: Vec<(Step, Batch)>) -> BatchStream<'_> {
     let mut operator = Operator::new("initial policy", scope);
     let (mut output, stream) = operator.output(&schema::POLICIES, &[]);

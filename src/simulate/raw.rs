@@ -265,7 +265,8 @@ section! {
         every: f64 = 0.05,
         /// The minimum share of the instances that keep generating. In (0, 1]. Default: 0.5.
         keep: f64 = 0.5,
-        /// The maximum share of the remaining KV caches that the projected need may fill. In (0, 1]. Default: 0.95.
+        /// With the trigger `adaptive`, the maximum share of the KV caches of the kept instances that the projected tokens of the running
+        /// responses may fill. In (0, 1]. Default: 0.95.
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,

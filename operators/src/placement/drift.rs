@@ -130,8 +130,8 @@ impl DriftMonitor {
             .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
     }
 
-    /// Returns the largest mean factor between measured and profiled seconds of all observed cells. A factor below 1 counts as its inverse,
-    /// so the result is at least 1. Returns `None` if no cell was observed.
+    /// Returns the largest mean factor between measured and profiled seconds of all observed cells, also of those with few measurements. A
+    /// factor below 1 counts as its inverse, so the result is at least 1. Returns `None` if no cell was observed.
     #[must_use]
     pub fn max_ratio(&self) -> Option<f64> {
         let ratios = self.cells.iter().map(|(_, ratio)| ratio.mean.abs().exp());

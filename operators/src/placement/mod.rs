@@ -137,10 +137,10 @@ pub enum Reason {
     ScaleDown,
     /// The step is predicted to end sooner on fewer, wider instances.
     Consolidate,
-    /// The ratio of the preemptions of the last round of the kind to those of the previous round of the kind exceeded its tolerated
-    /// maximum.
+    /// The last round had more than the tolerated multiple of the preemptions of the previous round of the same
+    /// [kind](crate::wire::decision::RoundKind).
     Preemptions,
-    /// No response was preempted in several consecutive rounds of the kind.
+    /// No response was preempted in several consecutive rounds of the same kind.
     Idle,
     /// The round is predicted to be the shortest with this parallelism.
     Predicted,

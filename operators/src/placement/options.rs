@@ -16,8 +16,8 @@ pub struct StreamTrainerOptions {
     pub trigger: Trigger,
     /// The minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5, as in the paper.
     pub keep: f64,
-    /// The maximum share of the KV caches of the kept instances that the projected tokens may fill, in (0, 1]. Default: 0.95, as in the
-    /// paper.
+    /// With [`Trigger::Adaptive`], the maximum share of the KV caches of the kept instances that the projected tokens of the running
+    /// responses may fill, in (0, 1]. Default: 0.95, as in the paper.
     pub headroom: f64,
     /// `true` to merge the last responses onto fewer, wider instances when this is predicted to end the step sooner. Default: `false`.
     pub consolidate: bool,
@@ -150,8 +150,8 @@ impl Trigger {
         }
     }
 
-    /// Returns the share from which predictions are compared, and the share between comparisons. Triggers without predictions compare
-    /// predictions only to consolidate, from 0.5 in steps of 0.05.
+    /// Returns the share of ended responses from which predictions are compared, and the maximum distance between two comparisons, as a
+    /// share of the expected responses. Triggers other than `Predicted` need predictions only to consolidate, and use 0.5 and 0.05.
     pub(super) fn comparison_cadence(self) -> (f64, f64) {
         match self {
             Self::Predicted { from, every } => (from, every),

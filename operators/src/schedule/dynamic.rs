@@ -57,7 +57,8 @@ documented! {
         pub max_generated_batches: usize [batches],
         /// The action to take when a round has launched its maximum number of prompts and too few groups have reward variance.
         pub on_exhausted: OnExhausted,
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

@@ -43,7 +43,8 @@ documented! {
         pub slots: usize [responses],
         /// The order in which waiting requests are launched.
         pub order: Order,
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

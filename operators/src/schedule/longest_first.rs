@@ -45,7 +45,8 @@ documented! {
         pub responses: u32,
         /// The maximum number of responses that run at a time. At least 1.
         pub slots: usize [responses],
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

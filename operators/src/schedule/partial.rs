@@ -61,7 +61,8 @@ documented! {
         /// The maximum number of rounds that a response may take part in, and thus of policy versions that it may span. At least
         /// `oversubscription`.
         pub max_versions: u64 [rounds],
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

@@ -24,7 +24,7 @@ pub struct OpenRound {
     groups: BTreeMap<PromptId, Group>,
     /// Groups with waiting requests, by rank.
     waiting: BTreeSet<((u8, u32), PromptId)>,
-    /// The complete groups so far if the round has a harvest, by number of tokens.
+    /// The complete groups so far, by number of tokens; empty unless the rules have a [harvest](RoundRules::harvest).
     harvested: BTreeSet<(u64, PromptId)>,
     running: usize,
     /// The number of paused responses whose ends are not reported yet.

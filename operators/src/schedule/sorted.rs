@@ -75,7 +75,8 @@ documented! {
         /// `true` to give the slots that the current load cannot fill to prompts of the next load. Default: `false`.
         #[serde(default)]
         pub carry_over: bool,
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

@@ -40,7 +40,8 @@ documented! {
         pub prompts: usize,
         /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
         pub responses: u32,
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64>,
     }

@@ -94,7 +94,8 @@ documented! {
         /// round. From 0 to 1048576. If `None` (the default), there is no limit.
         #[serde(default)]
         pub max_queue_age: Option<u64> [rounds],
-        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
+        /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64> [steps],
         /// The filter that rejects and replaces groups without reward variance. If `None` (the default), such groups are admitted. (verl:

@@ -76,8 +76,14 @@ pub(super) struct Decision<'a> {
     tolerance: f64,
 }
 
-/// Decides for each job of `runs`, whose summaries are `summaries`. `open` adds the summaries at the upper end of a correlation that a
-/// trace does not determine. `tolerance` is the maximum relative deviation of the mean trained length from the mean length of the policy.
+/// Chooses a configuration for each job of `runs`. Returns one decision per job, in the order of the jobs' first configurations.
+///
+/// `summaries` has one summary per entry of `runs`, in the same order. If a trace does not determine the within-prompt correlation, these
+/// are the summaries at its lower end, and `open` has those at its upper end; otherwise `open` is `None`. `tolerance` is the maximum
+/// relative deviation of the mean trained length from the mean length of the policy's responses.
+///
+/// # Panics
+/// If there are fewer summaries than runs.
 pub(super) fn decide<'a>(
     runs: &'a [ConfigurationRuns],
     summaries: &'a [Summary],

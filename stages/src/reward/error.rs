@@ -98,7 +98,7 @@ impl RewardError {
         Self::new(ErrorKind::NotApplicable, reason)
     }
 
-    /// Returns the error of a dataset row that lacks a required field.
+    /// Returns the fatal error of a dataset row that lacks the field `field`.
     #[must_use]
     pub fn missing(field: &str, data_source: &str) -> Self {
         Self::fatal(format_args!(

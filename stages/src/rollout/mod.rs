@@ -27,7 +27,7 @@ pub struct Policy {
     pub version: PolicyVersion,
     /// The location of the weights, in the format of the trainer that published them.
     pub location: String,
-    /// Digest of the weights; any number if the trainer computes no digest.
+    /// Digest of the weights. If the trainer computes no digest, any number that is equal on all workers.
     pub digest: u64,
 }
 

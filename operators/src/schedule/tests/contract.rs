@@ -1,6 +1,6 @@
-//! The contract of a schedule as a slow oracle: reads the log of a run, and checks each decision against the entries before it.
+//! A slow oracle for the contract of a schedule. It reads the log of a run, and checks each decision against the entries before it.
 //!
-//! It has the dataset and the guarantees of the configuration, keeps no state, and scans the log again for each question.
+//! It knows the prompts of the run and the guarantees of the configuration, keeps no state, and scans the log again for each question.
 
 use std::collections::BTreeSet;
 

@@ -24,8 +24,8 @@ use crate::vllm::protocol::{
 
 /// The default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: u32 = 16;
-/// Maximum number of token ids, echoed tokens and log-probabilities of prompts in an answer. The answer repeats the entries of a prompt for
-/// each of its choices.
+/// Maximum total number of token ids, echoed tokens and log-probabilities of prompts in an answer. The answer repeats the entries of a
+/// prompt for each of its choices.
 const MAX_PROMPT_ENTRIES: usize = 1 << 22;
 
 /// A call whose options have been checked.

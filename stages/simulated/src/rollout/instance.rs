@@ -56,8 +56,9 @@ impl Shape {
         Some(NANOS * bytes / bandwidth)
     }
 
-    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` responses that hold `held` tokens. A hundredth
-    /// of the capacity is reserved for growth, and a single response always runs.
+    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` responses that hold `held` tokens: fewer than
+    /// `max_running` responses run, and the KV cache has room for the response and a token of each running one. A hundredth of the capacity
+    /// is reserved for growth. A single response always runs.
     pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
         let room = self.capacity - self.capacity / 100;
         running == 0 || running < self.max_running && held + context + u64::from(running) <= room

@@ -1,4 +1,4 @@
-//! The allocator of the C library, from which libtorch takes its memory.
+//! The allocator of the C library, from which libtorch takes its memory on the CPU.
 
 /// Returns free memory of libtorch to the system.
 ///

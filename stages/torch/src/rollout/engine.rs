@@ -254,7 +254,8 @@ impl TorchEngine {
         }
     }
 
-    /// Returns `true` if the response must keep its policy and a newer policy has been loaded since it was requested.
+    /// Returns `true` if the engine is deterministic, so that a response keeps its policy, and a newer policy has been loaded since the
+    /// response was requested.
     fn is_late(&self, sequence: &Sequence) -> bool {
         self.shared.config.deterministic && sequence.launch.policy != self.policy
     }

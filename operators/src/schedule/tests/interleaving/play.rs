@@ -1,4 +1,4 @@
-//! Runs the real drivers over model engines, in an order of actions chosen by a seeded generator.
+//! Runs the real drivers over models of engines, in an order of actions chosen by a seeded generator.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -151,10 +151,11 @@ impl<'a> Completion<'a> {
         code
     }
 
-    /// Returns a piece together with the pieces that it needs, transitively.
+    /// Returns the indices of the piece `chosen` and of the pieces that define the names which it uses or which the tests require,
+    /// transitively.
     ///
-    /// This is a depth-first search over unresolved names. `bound` has the names that the pieces taken so far define. Only other names are
-    /// looked up, so that each name is resolved by one piece.
+    /// This is a depth-first search over unresolved names. Each name is resolved as seen from `chosen`. `bound` has the names that the
+    /// pieces found so far define. They are not looked up, so that each name is resolved by one piece.
     fn needed(&self, chosen: usize) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         let mut bound: BTreeSet<&str> = BTreeSet::new();
