@@ -1,5 +1,6 @@
 //! The configuration of a dataset: the files to read and the order of their rows.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -116,19 +117,15 @@ impl DatasetConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), DatasetError> {
-        let bound = |key, value: u64, min: u64, expected| match value >= min {
-            true => Ok(()),
-            false => Err(DatasetError::Setting { key, expected, found: value.to_string() }),
-        };
-        bound("window_rows", self.window_rows, 64, "at least 64")?;
-        bound(
-            "window_rows",
-            u64::from(u32::MAX) - self.window_rows.min(u64::from(u32::MAX)),
-            1,
-            "less than 4294967295",
-        )?;
-        bound("window_bytes", self.window_bytes, 1 << 20, "at least 1048576")?;
-        bound("max_samples", self.max_samples.unwrap_or(1), 1, "at least 1")
+        let within =
+            |key, value: u64, range: RangeInclusive<u64>, expected| match range.contains(&value) {
+                true => Ok(()),
+                false => Err(DatasetError::Setting { key, expected, found: value.to_string() }),
+            };
+        let rows = 64..=u64::from(u32::MAX) - 1;
+        within("window_rows", self.window_rows, rows, "64 to 4294967294")?;
+        within("window_bytes", self.window_bytes, 1 << 20..=u64::MAX, "at least 1048576")?;
+        within("max_samples", self.max_samples.unwrap_or(1), 1..=u64::MAX, "at least 1")
     }
 }
 

@@ -179,6 +179,18 @@ fn a_field_may_be_missing_in_the_first_row() {
 }
 
 #[test]
+fn settings_out_of_bounds_are_named_with_their_value() {
+    let folder = Folder::new();
+    let file = folder.lines("a.jsonl", &[json!({"prompt": "x"})]);
+    for window_rows in [63, u64::from(u32::MAX), 1 << 40] {
+        let config = DatasetConfig { window_rows, ..DatasetConfig::of([file.clone()]) };
+        let error = Dataset::open(config).err().expect("refused").to_string();
+        let expected = format!("`window_rows`: expected 64 to 4294967294, found {window_rows}");
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
 fn a_text_prompt_that_is_json_but_no_messages_is_text() {
     let folder = Folder::new();
     let texts = ["[]", r#"[{"a": 1}]"#, "[1, 2]", r#"[{"role": "user", "content": "hi"}]"#];
