@@ -223,9 +223,9 @@ impl RawJob {
             SimulatedPlacement::Stream => {}
         }
         match self.stream.trigger {
-            Trigger::Never => &["rounds", "from", "to", "every"],
-            Trigger::Fixed => &["to", "every"],
-            Trigger::Predicted => &["to"],
+            Trigger::Never => &["rounds", "from", "to", "every", "headroom"],
+            Trigger::Fixed => &["to", "every", "headroom"],
+            Trigger::Predicted => &["to", "headroom"],
             Trigger::Adaptive => &[],
         }
     }
@@ -342,6 +342,14 @@ mod tests {
     fn a_swept_trigger_and_source_leave_the_keys_of_others() {
         let raw = swept(&["stream.to=0.7", "stream.from=0.3"], &["stream.trigger=fixed"]);
         assert_eq!((raw.stream.from, raw.stream.to), (0.3, Stream::default().to));
+        for trigger in ["never", "fixed", "predicted"] {
+            let trigger = format!("stream.trigger={trigger}");
+            let headroom = ["schedule.name=tail_batching", "stream.headroom=0.9"];
+            assert_eq!(swept(&headroom, &[&trigger]).stream.headroom, Stream::default().headroom);
+            let raw = self::raw(&[&headroom[..], &[&trigger]].concat());
+            let error = raw.reject_unused().expect_err("only `adaptive` uses it");
+            assert!(error.to_string().starts_with("key `stream.headroom`"), "{error}");
+        }
         let raw = swept(&["lengths.file=a.csv"], &["lengths.source=paper"]);
         assert_eq!(raw.lengths.file, None);
     }

@@ -68,9 +68,9 @@ impl Override {
         parts.filter_map(|part| Some(part.split_once('}')?.0.to_owned())).collect()
     }
 
-    /// Returns the text after the first `=`; empty if there is none.
+    /// Returns the text of the value; empty if there is none.
     fn value_text(&self) -> &str {
-        self.written.split_once('=').unwrap_or_default().1
+        split_override(&self.written).map_or("", |(_, text)| text)
     }
 }
 

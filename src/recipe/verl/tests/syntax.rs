@@ -57,7 +57,7 @@ fn entries_of_dictionaries_are_overrides() {
 
 #[test]
 fn own_keys_are_not_changed() {
-    let own = ["algorithm.lam=0.9", "data.seed=null", "rolout.n=3"];
+    let own = ["algorithm.lam=0.9", "data.seed=null", "rolout.n=3", r#"reward.routes."a=b"=math"#];
     assert_eq!(overrides("", &own), own);
 }
 

@@ -118,15 +118,10 @@ impl VllmClient {
         let limit = self.limits.load;
         let answer: CollectiveRpcResponse =
             self.endpoint.post(path::COLLECTIVE_RPC, &request, limit).await?;
-        // A worker may fail although the call succeeds; its result is then an error message.
-        match answer.results.into_iter().find(|result| !result.is_null()) {
-            Some(Value::String(message)) => Err(self.endpoint.invalid_answer(
-                path::COLLECTIVE_RPC,
-                "null of each worker",
-                message,
-            )),
-            _ => Ok(()),
-        }
+        worker_error(answer.results).map_or(Ok(()), |message| {
+            let expected = "null of each worker";
+            Err(self.endpoint.invalid_answer(path::COLLECTIVE_RPC, expected, message))
+        })
     }
 
     pub(crate) async fn label(&self, label: &str) -> Result<(), ServerError> {
@@ -324,9 +319,25 @@ pub(super) fn score_request(tokens: &[i32], salt: &str) -> GenerateRequest {
     }
 }
 
+/// Returns the error message of the first worker that failed. A worker may fail although the call succeeds; its result is then a text.
+fn worker_error(results: Vec<Value>) -> Option<String> {
+    results.into_iter().find_map(|result| match result {
+        Value::String(message) => Some(message),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_of_any_worker_is_found() {
+        let error = |results: &[Value]| worker_error(results.to_vec());
+        let (done, failed) = (Value::Bool(true), Value::from("no such file"));
+        assert_eq!(error(&[Value::Null, done.clone()]), None);
+        assert_eq!(error(&[Value::Null, done, failed]).as_deref(), Some("no such file"));
+    }
 
     #[test]
     fn the_error_of_a_stream_is_quoted_without_secrets() {
