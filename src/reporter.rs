@@ -50,7 +50,8 @@ struct ReporterSnapshot {
     totals: Totals,
     /// The extent of the run folder after the last step.
     extent: RunFolderExtent,
-    /// The metrics of the validation before the first step. JSON has no NaN and no infinity; such values are null.
+    /// The metrics of the validation before the first step; `None` if there was no such validation. JSON has no NaN and no infinity;
+    /// such values are null.
     warm_start: Option<BTreeMap<String, Option<f64>>>,
 }
 

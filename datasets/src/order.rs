@@ -66,7 +66,11 @@ impl Window {
 }
 
 impl RowOrder {
-    /// Creates an order for the rows of `segments`, which are consecutive and begin at row 0.
+    /// Creates the order of the rows of `segments`, which must be consecutive and begin at row 0. Rows are shuffled within windows of at
+    /// most `window_rows` rows and about `window_bytes` bytes. The order of an epoch depends on `seed`.
+    ///
+    /// # Panics
+    /// If `window_rows` or `window_bytes` is less than 64, the number of blocks of a window.
     pub(crate) fn new(
         segments: &[Segment],
         seed: u64,

@@ -26,7 +26,7 @@ pub struct PromptRow {
     pub messages: Vec<Message>,
     /// The reference answer, if there is one: text as it is, other values as JSON.
     pub ground_truth: Option<String>,
-    /// The `extra_info` of the row and the configured extra columns.
+    /// The `extra_info` of the row and the configured extra columns. A field of `extra_info` replaces a column of the same name.
     pub extra_info: Map<String, Value>,
 }
 

@@ -21,7 +21,7 @@ use crate::policy::{metrics_batch, policy_batch};
 use crate::streams::StepStreams;
 use crate::trainer::{self, TrainerCallError, TrainerThread};
 
-/// The policies that steps produce, and the metrics of their training.
+/// The output streams of an update: the published policies, and the metrics, errors and warnings of the step.
 pub struct Updates<'scope> {
     /// Batches of [`schema::POLICIES`]: one row per step, at the step that produced it.
     pub policies: BatchStream<'scope>,

@@ -45,7 +45,7 @@ fn uniform(words: &[u64]) -> f64 {
     ((mix(words) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
-/// Returns a normal number by the Box-Muller transform.
+/// Returns a standard normal number by the Box-Muller transform.
 fn normal(words: &[u64]) -> f64 {
     let (one, other) = (uniform(words), uniform(&[mix(words), 5]));
     (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()

@@ -29,7 +29,7 @@ pub(crate) fn check_replicas(config: &TrainerConfig, workers: usize) -> Result<(
     }
 }
 
-/// The catalog entries that a recipe names.
+/// The catalog entries that a recipe selects, and the settings that are checked against them.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only sessions make the entries"))]
 pub(crate) struct Choices {

@@ -70,8 +70,8 @@ const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 /// ```
 #[derive(Clone)]
 pub struct Schedules {
-    /// The schedules by name. An entry returns an error of its constructor without conversion, because the error may concern a key of
-    /// another section.
+    /// The schedules by name. An entry makes a `Result`, so that the error of a constructor stays a [`ScheduleError`]: it may
+    /// concern a key of another section.
     catalog: Catalog<Result<Box<dyn Schedule>, ScheduleError>>,
     /// The schedules whose stages run one after the other by default.
     in_sequence: Vec<&'static str>,

@@ -108,7 +108,8 @@ section! {
 section! {
     /// The section `[training]`: the layout of a copy of the trained model over GPUs, and the size of micro-batches.
     Training {
-        /// The number of GPUs of a tensor-parallel group. At least 1. Default: 2.
+        /// The number of GPUs of a tensor-parallel group. The product with `pipeline_parallel` and `context_parallel` must divide
+        /// `cluster.gpus`. At least 1. Default: 2.
         tensor_parallel: u32 = 2,
         /// The number of pipeline stages. At least 1. Default: 1.
         pipeline_parallel: u32 = 1,

@@ -38,7 +38,7 @@ pub enum RunSnapshotsError {
         /// The folder of the snapshots.
         folder: PathBuf,
     },
-    /// There is no snapshot after the requested step.
+    /// There is no snapshot of the state after the requested number of steps.
     #[error("{}: expected a snapshot after step {steps}, found {}", folder.display(), StepList(known))]
     NoStep {
         /// The folder of the snapshots.

@@ -23,7 +23,8 @@ pub(crate) fn check() -> Result<(), LogFilterError> {
     log_filter::parse().map(drop)
 }
 
-/// Prints messages from now on. Has no effect if the program already has a subscriber; the subscriber of an export includes the [`layer`].
+/// Installs a global subscriber that prints log messages, with the [`layer`]. Does nothing if the program already has one. The subscriber
+/// that exports telemetry has the [`layer`], too.
 pub(crate) fn print() {
     drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer())));
 }

@@ -37,7 +37,8 @@ impl Vocabulary {
     /// Returns the text of each token of a response, or the reason why there are no texts. Exactly one of the two values is `Some`.
     ///
     /// Without a tokenizer, a response with as many characters as tokens is taken to have one character per token, as with the models of
-    /// the built-in task. One token more than characters is taken to be the end-of-sequence token.
+    /// the built-in task. If there is one token more than characters, the last token is taken to be the end-of-sequence
+    /// token, and its text is empty.
     pub(super) fn pieces(
         &self,
         ids: &[i32],

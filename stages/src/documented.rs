@@ -30,7 +30,7 @@ impl Field {
         Self { unit, ..self }
     }
 
-    /// Returns the name as a recipe writes it, without the mark of a raw identifier.
+    /// Returns the name as a recipe writes it, without the prefix `r#` of a raw identifier.
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.name.strip_prefix("r#").unwrap_or(self.name)

@@ -129,7 +129,7 @@ impl Planner {
     }
 
     /// Returns the parallelism of a round of kind `round` that opens now, and the reason: [`Reason::Round`] if the parallelism is that of
-    /// the last round of the kind.
+    /// the last round of the kind, or the initial one for the first round of the kind.
     pub fn plan<C: StepCost>(
         &mut self,
         round: RoundKind,

@@ -70,7 +70,8 @@ documented! {
         /// default), it is `prompts`.
         #[serde(default)]
         pub harvest: Option<usize> [groups],
-        /// The treatment of responses that are running when a round has its complete groups.
+        /// The treatment of responses that are running when a round has its complete groups: `on_policy` aborts them and launches their
+        /// prompts again in a later round, and `harvest` must then be `prompts`; `partial` pauses them and resumes them in the next round.
         pub mode: Mode,
         /// `true` to give the slots that the current load cannot fill to prompts of the next load. Default: `false`.
         #[serde(default)]

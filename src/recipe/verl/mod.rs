@@ -103,7 +103,8 @@ fn is_negative(setting: &Override) -> bool {
     setting.value.as_integer().is_some_and(|value| value < 0)
 }
 
-/// Defaults of verl that change what a run computes and differ from ours, as TOML.
+/// Keys that a run with verl's keys notes if they are not set, because their defaults differ from verl's. Each has verl's default, as TOML.
+/// The list is not complete: `docs/verl.md` describes the other differences.
 const DEFAULTS: [(&str, &str); 3] =
     [("algorithm.adv_estimator", "\"gae\""), ("rollout.n", "1"), ("data.train_batch_size", "1024")];
 /// The setting that selects the advantage estimator, and thereby decides if there is a critic.

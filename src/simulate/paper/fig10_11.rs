@@ -16,7 +16,7 @@ const SPREAD_S: [f64; 3] = [55.7, 25.4, 21.2];
 
 /// Fig. 11a: mean of the longest trained response of a short round, in tokens.
 const SHORT_LONGEST: f64 = 1442.0;
-/// The length of the longest response in every long round and in every round of veRL, in tokens.
+/// Fig. 11a: length of the longest response in every long round and in every round of veRL, in tokens.
 const CAP: f64 = 32_768.0;
 
 /// Fig. 11b: mean rollout seconds of veRL, of short rounds and of long rounds.

@@ -6,11 +6,11 @@ use failsafe::StateMachine;
 use failsafe::backoff::{self, EqualJittered};
 use failsafe::failure_policy::{self, ConsecutiveFailures};
 
-/// The number of failures in a row after which the circuit breaker opens.
+/// The number of failures in a row after which the circuit breaker opens. The first delay of `failsafe` rounds to 0 s.
 const MAX_FAILURES: u32 = 3;
 
-/// Decides how soon a failing server is called or started again: immediately after the first two failures in a row, and with exponential
-/// back-off of about 1 to 30 s from the third failure on.
+/// Decides how soon a failing server is called or started again. There is no delay after the first three failures in a row. From the
+/// fourth failure on, the delay grows exponentially from 1 to 2 s up to 15 to 30 s; within each range it is random.
 #[derive(Clone)]
 pub(crate) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
 

@@ -82,7 +82,7 @@ impl Proxy {
         self.bodies(kind).len()
     }
 
-    /// Returns the JSON of the calls of a kind that were answered.
+    /// Returns the request bodies, as JSON, of the calls of a kind that were answered.
     pub(crate) fn bodies(&self, kind: &str) -> Vec<Value> {
         let calls = self.state.calls.lock().unwrap();
         let own = calls.iter().filter(|(found, _)| found == kind);

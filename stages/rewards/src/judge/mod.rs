@@ -87,10 +87,11 @@ const MIN_RETRY_TEMPERATURE: f64 = 0.5;
 impl Judgement {
     const KEYS: [&str; 8] = names(Self::FIELDS);
 
-    /// Removes the options of the judgement from the options of a judge and parses them. The remaining options belong to the model.
+    /// Removes the options of the judgement from the options of a judge and parses them. Options that are left out have their defaults. The
+    /// remaining options belong to the model. Ranges and templates are checked later, when the judge is created.
     ///
     /// # Errors
-    /// If an option has the wrong type.
+    /// If an option has the wrong type or an unknown value, or if `verdict` has an unknown field or lacks a required one.
     pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
         read(take(options, &Self::KEYS))
     }

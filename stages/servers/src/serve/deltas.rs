@@ -29,7 +29,8 @@ pub(super) struct Delta {
     pub(super) end: Option<End>,
 }
 
-/// The responses of a job while they are sampled.
+/// The stream of the new tokens and texts of a job's choices, in the order in which the engine reports them. Dropping it aborts the
+/// requests that have not ended.
 pub(super) struct Deltas {
     service: Arc<Service>,
     options: Options,

@@ -91,7 +91,8 @@ pub struct CompletionChoice {
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
-/// The log-probabilities of the tokens of a [`CompletionChoice`]; the lists are of equal length.
+/// The log-probabilities of the tokens of a [`CompletionChoice`]. The lists are of equal length, but `top_logprobs` and `text_offset` are
+/// empty if the server omits them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionLogprobs {
     /// The tokens as text.

@@ -132,7 +132,8 @@ fn a_prompt_with_enough_responses_is_drawn_from_its_own() {
     assert!(rates(0) > rates(1) + 10.0, "prompts with longer responses are harder");
 }
 
-/// Returns the lengths of prompts that have `responses` each, with a correlation of `truth` between two.
+/// Returns trace records of [`PROMPTS`] prompts with `responses` responses each. The lengths of two responses to a prompt have the
+/// correlation `truth`, as the correlation of their normal scores.
 fn recorded(responses: u32, truth: f64) -> Vec<TraceRecord> {
     let mut config = math();
     config.domains.values_mut().for_each(|domain| domain.correlation = truth);
