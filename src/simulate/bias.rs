@@ -92,7 +92,8 @@ fn is_exact(run: &RunOutcome) -> bool {
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
 }
 
-/// Returns a ratio of lengths from the source that [`LengthBias::of`] describes. `name` is the ledger's name of the ratio.
+/// Returns a ratio of lengths from the source that [`LengthBias::of`] describes, or `None` if no source has it. `name` is the ledger's name
+/// of the ratio, and `statistic` is the statistic of lengths whose ratio it is.
 fn chosen_ratio(
     run: &RunOutcome,
     baseline: &RunOutcome,
@@ -105,7 +106,7 @@ fn chosen_ratio(
         .or_else(|| last(run, &format!("bias/{name}")))
 }
 
-/// Returns a statistic of the trained lengths of `run` divided by the same statistic of `baseline`.
+/// Returns a statistic of the trained lengths of `run` divided by the same statistic of `baseline`; `None` if either has no value.
 fn ratio(
     run: &RunOutcome,
     baseline: &RunOutcome,

@@ -64,7 +64,8 @@ fn share(value: f64) -> bool {
 }
 
 impl RawJob {
-    /// Checks that every setting is within its bounds; schedules and length models check their own.
+    /// Checks that settings are within their bounds. The options of schedules, length models and placements, and the numbers that describe
+    /// devices, models and the cost model, are checked elsewhere.
     ///
     /// # Errors
     /// If settings are out of their own ranges, returns an error for each of them. Otherwise, if a setting conflicts with another, returns

@@ -8,8 +8,8 @@ use toml::{Table, Value};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{Number, between, within};
 
-/// Maximum ratio of a constant to its fitted value. It is also the maximum, in seconds, of a constant whose fitted value is 0, and its
-/// inverse is the minimum ratio of a constant in `POSITIVE`.
+/// Maximum ratio of a constant to its fitted value, for all constants except shares and correlations. It is also the maximum, in seconds,
+/// of a constant whose fitted value is 0, and its inverse is the minimum ratio of a constant in `POSITIVE`.
 const MAX_FACTOR: f64 = 1000.0;
 
 /// Constants that are shares, from 0.001 to 1.

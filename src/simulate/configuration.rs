@@ -41,8 +41,8 @@ pub fn summaries(runs: &[ConfigurationRuns]) -> anyhow::Result<Vec<Summary>> {
     runs.iter().zip(plain_syncs(runs)).map(summary).collect()
 }
 
-/// Returns the indices of the configurations of each job: the configurations that were requested, and their baselines. The jobs are in the
-/// order of their first configuration.
+/// Returns the name of each job, as in [`ConfigurationRuns::job`], and the indices of its configurations: the configurations that were
+/// requested, and their baselines. The jobs are in the order of their first requested configuration.
 #[must_use]
 pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
     let mut names: Vec<&str> = Vec::new();

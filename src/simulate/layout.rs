@@ -22,8 +22,8 @@ pub(super) fn written(training: &Training) -> TrainingLayout {
     }
 }
 
-/// Returns the layout that is predicted to train fastest, among the layouts that fit and use as many devices as the layout of the job.
-/// Returns the layout of the job if none fits.
+/// Returns the layout that is predicted to train fastest, among the layouts that fit, use as many devices as the layout of the job, and
+/// keep each tensor-parallel group within a server. Returns the layout of the job if none fits.
 #[must_use]
 pub(super) fn planned(job: &Job) -> TrainingLayout {
     let written = job.training_layout;

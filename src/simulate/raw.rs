@@ -86,7 +86,8 @@ section! {
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. At least 1. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
-        /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus`. Default: 1.
+        /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus` that does not exceed the GPUs of a
+        /// server. A `planner.rule` other than `fixed` may change it during a run. Default: 1.
         /// (verl: `rollout.tensor_model_parallel_size`)
         tensor_parallel: u32 = 1,
         /// Maximum number of responses that an instance runs at once. At least 1. Default: 256. (verl: `rollout.max_num_seqs`)
@@ -94,13 +95,15 @@ section! {
         /// The share of GPU memory for weights and KV cache. From 0.001 to 1. Default: `calibration.memory_share`. (verl:
         /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
-        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: `prompt_chunks` for `sync`,
+        /// Dispatch of responses to instances: `round_robin` to the instances in turn, `prompt_chunks` in chunks of consecutive prompts,
+        /// one chunk per instance, or `least_loaded` to the instance with the fewest responses. Default: `prompt_chunks` for `sync`,
         /// `least_loaded` for `longest_first`, `round_robin` for all other schedules.
         dispatch: Option<Dispatch> = None,
         /// The time at which instances receive requests that are launched together: with `together`, when the last of them is handed out;
         /// with `streamed`, each when it is handed out itself. Default: `together`.
         hand_out: HandOut = HandOut::Together,
-        /// Interval between two checks for ended responses, in seconds. From 0 to 60. Default: 0.01.
+        /// Interval between two checks for ended responses and for scores, in seconds. With 0, each is reported immediately. From 0 to 60.
+        /// Default: 0.01.
         report_interval_s: f64 = 0.01,
     }
 }
@@ -108,18 +111,20 @@ section! {
 section! {
     /// The section `[training]`: the layout of a copy of the trained model over GPUs, and the size of micro-batches.
     Training {
-        /// The number of GPUs of a tensor-parallel group. The product with `pipeline_parallel` and `context_parallel` must divide
-        /// `cluster.gpus`. At least 1. Default: 2.
+        /// The number of GPUs of a tensor-parallel group, which must fit into a server. The product with `pipeline_parallel` and
+        /// `context_parallel` must divide `cluster.gpus`. At least 1. Default: 2.
         tensor_parallel: u32 = 2,
-        /// The number of pipeline stages. At least 1. Default: 1.
+        /// The number of pipeline stages. The product with `tensor_parallel` and `context_parallel` must divide `cluster.gpus`. At least 1.
+        /// Default: 1.
         pipeline_parallel: u32 = 1,
-        /// The number of GPUs over which a sequence is split. At least 1. Default: 1.
+        /// The number of GPUs over which a sequence is split. The product with `tensor_parallel` and `pipeline_parallel` must divide
+        /// `cluster.gpus`. At least 1. Default: 1.
         context_parallel: u32 = 1,
         /// The size of a micro-batch into which sequences are packed, in tokens; a longer sequence is a micro-batch of its own, and 1
-        /// disables packing. Default: 16384.
+        /// disables packing. At least 1. Default: 16384.
         micro_batch_tokens: u32 = 16_384,
-        /// The layout of a copy of the model: `written`, or `planned`, which selects the layout that is predicted to train fastest.
-        /// Default: `written`.
+        /// The layout of a copy of the model: `written`, which is the layout of the keys of this section, or `planned`, which is the layout
+        /// over the same number of GPUs that is predicted to train fastest. Default: `written`.
         layout: Layout = Layout::Written,
     }
 }
@@ -137,7 +142,8 @@ section! {
     Data {
         /// The number of prompts of an epoch. At least 1. Default: 16 times the prompts of all steps, which is more than a run reads.
         prompts: Option<u64> = None,
-        /// The number of prompts of an epoch, in rounds of `train_batch_size` prompts; an alternative to `prompts`. At least 1.
+        /// The number of prompts of an epoch, in rounds of `train_batch_size` prompts; an alternative to `prompts`. Must not be set
+        /// together with `prompts`. At least 1.
         epoch_rounds: Option<u64> = None,
         /// The number of prompts per step, P0 in the paper. At least 1. Default: 128. (verl: `data.train_batch_size`)
         train_batch_size: usize = 128,
@@ -154,9 +160,10 @@ section! {
 section! {
     /// The section `[lengths]`: the source and the distributions of response lengths and prompt lengths.
     Lengths {
-        /// The source of lengths: `paper`, `two_mode`, `empirical` or `trace`. Default: `paper`.
+        /// The source of lengths: `paper`, the distributions of Fig. 2a of the RollPacker paper; `two_mode`, two log-normal modes for each
+        /// kind of task; `empirical`, percentiles for each kind of task; or `trace`, recorded responses. Default: `paper`.
         source: Source = Source::Paper,
-        /// The recorded responses of `trace`: a file or a folder.
+        /// The recorded responses of `trace`: a file or a folder. Required by `trace`, and not allowed with other sources.
         file: Option<PathBuf> = None,
         /// The column of response lengths: numbers of tokens, lists of token ids, or texts, whose tokens `tokenizer` counts. Default: the
         /// first column with a usual name, such as `response_length`, `output_tokens`, `response_ids` or `completion`.
@@ -185,11 +192,11 @@ section! {
 section! {
     /// `[tasks]`: shares of the kinds of tasks, and how they are rewarded.
     Tasks {
-        /// The share of math tasks, relative to the sum of the three shares. At least 0. Default: 1.
+        /// The share of math tasks, relative to the sum of the three shares, which must be more than 0. At least 0. Default: 1.
         math: f64 = 1.0,
-        /// The share of code tasks, which run in a sandbox. At least 0. Default: 1.
+        /// The share of code tasks, which run in a sandbox, relative to the sum of the three shares. At least 0. Default: 1.
         code: f64 = 1.0,
-        /// The share of tasks that a model judges. At least 0. Default: 1.
+        /// The share of tasks that a model judges, relative to the sum of the three shares. At least 0. Default: 1.
         judge: f64 = 1.0,
         /// The number of programs that the sandbox runs at once. At least 1. Default: 8 per GPU.
         sandbox_slots: Option<usize> = None,
@@ -199,18 +206,20 @@ section! {
         /// The GPUs of the judge: `dedicated` GPUs, which `cluster.gpus` does not count, or the GPUs of the rollout (`colocated`). Default:
         /// `dedicated` for `sync`, `fused` and `longest_first`, `colocated` for all other schedules.
         judge_placement: Option<Judge> = None,
-        /// Sharing of the rollout's GPUs with a colocated judge: `mps` or `time_slicing`. Default: `mps`.
+        /// Sharing of the rollout's GPUs with a colocated judge: `mps` runs the judge and the engine at the same time, `time_slicing`
+        /// alternately. Must be `mps` unless a colocated judge scores responses during the rollout. Default: `mps`.
         judge_sharing: JudgeSharing = JudgeSharing::Mps,
-        /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Default: `fixed` for `sync`,
-        /// `fused` and `longest_first`, and with rewards after the rollout; otherwise `adaptive`.
+        /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Must not be `adaptive` with
+        /// rewards after the rollout. Default: `fixed` for `sync`, `fused` and `longest_first`, and with rewards after the rollout;
+        /// otherwise `adaptive`.
         timeout: Option<LimitMode> = None,
         /// The fixed time limit, and the upper bound of the adaptive limit, in seconds. Above 0, at most 86400. Default: 30.
         timeout_s: f64 = 30.0,
         /// `true` if the dataset contains the time that a correct solution takes, which adaptive limits use until a correct answer is
-        /// known. Default: `true`.
+        /// known. Must not be set with fixed limits. Default: `true`.
         reference_time: Option<bool> = None,
-        /// The share of responses that an adaptive limit does not end before `timeout_s`, to measure how often the limit is wrong. In [0,
-        /// 1]. Default: 0.001.
+        /// The share of responses that an adaptive limit does not end before `timeout_s`, to measure how often the limit is wrong. Must not
+        /// be set with fixed limits. In [0, 1]. Default: 0.001.
         audit_share: Option<f64> = None,
     }
 }
@@ -219,13 +228,15 @@ section! {
     /// The section `[pipeline]`: the overlap of the stages, and the assignment of GPUs. Keys that are left out default to what the authors
     /// of the schedule do; see [`super::job`].
     Pipeline {
-        /// The time of scoring, as in recipes: `streamed` or `after_rollout`. Default: `after_rollout` for `sync`, `streamed` for all other
-        /// schedules.
+        /// Scoring of responses, as in recipes: `streamed` scores each response as soon as it ends, `after_rollout` scores all responses of
+        /// a step after the rollout. Default: `after_rollout` for `sync`, `streamed` for all other schedules.
         reward: Option<Scoring> = None,
-        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`. Default: `whole_step` for
-        /// `sync`, `streamed` for all other schedules.
+        /// Training on groups, as in recipes: `streamed` trains on groups as they become complete, `once` first on the groups that are
+        /// complete when a GPU starts to train and then on the rest, `whole_step` on all groups of the step at once. Default: `whole_step`
+        /// for `sync`, `streamed` for all other schedules.
         gradient: Option<Gradient> = None,
-        /// Maximum number of groups that the trainer receives at once, as in recipes. At least 1. Default: all complete groups.
+        /// Maximum number of groups that the trainer receives at once, as in recipes. Must not be set unless groups are streamed. At least
+        /// 1. Default: all complete groups.
         max_groups: Option<usize> = None,
         /// The assignment of GPUs: `colocated`, where all GPUs generate and then all train; `separate`, where some generate and the others
         /// train; `stream`, where some begin to train before the rollout ends; or the name of a placement that the program
@@ -237,11 +248,12 @@ section! {
         /// The placements that the program adds.
         #[serde(skip)]
         placements: Placements = Placements::default(),
-        /// The number of GPUs that train, with `placement = "separate"`. Default: at most half of `cluster.gpus`, as many as whole
-        /// copies of the model take that leave whole instances.
+        /// The number of GPUs that train, with `placement = "separate"`: a multiple of the GPUs of a copy of the trained model that leaves
+        /// one or more whole instances of `rollout.tensor_parallel` GPUs. Default: the largest such number that is not above half of
+        /// `cluster.gpus`; if there is none, the smallest above half.
         training_gpus: Option<u32> = None,
-        /// Maximum number of steps by which the sampling policy may lag behind the trained policy. From 0 to 65,536. Default: 0, which is
-        /// on-policy.
+        /// Maximum number of steps by which the sampling policy may lag behind the trained policy. Must be 0 with the placements
+        /// `colocated` and `stream`. From 0 to 65,536. Default: 0, which is on-policy.
         staleness: u64 = 0,
     }
 }
@@ -249,8 +261,8 @@ section! {
 section! {
     /// `[stream]`: the stream trainer, Algorithm 1 of RollPacker with extensions.
     Stream {
-        /// The rounds in which GPUs may move from the rollout to the trainer: `long`, the rounds that wait for every response that they
-        /// launch, or `all`. Default: `long`.
+        /// The rounds in which GPUs may move from the rollout to the trainer: `long`, all rounds except the speculative (`short`) ones, or
+        /// `all`. Default: `long`.
         rounds: RoundFilter = RoundFilter::Long,
         /// The trigger for moving GPUs: `never`; `fixed`, at the share `from` of completed responses; `adaptive`, at the first milestone at
         /// which the remaining responses are projected to fit on fewer instances; or `predicted`, as soon as moving GPUs is predicted to
@@ -259,7 +271,7 @@ section! {
         /// A share of completed responses: the trigger `fixed` moves GPUs at this share, `adaptive` has its first milestone there, and
         /// `predicted` moves no GPUs before it. In (0, 1]. Default: 0.2.
         from: f64 = 0.2,
-        /// The last milestone of `adaptive`, as a share of completed responses. In (0, 1]. Default: 0.5.
+        /// The upper bound of the milestones of `adaptive`, as a share of completed responses. From `stream.from` to 1. Default: 0.5.
         to: f64 = 0.5,
         /// The distance between two milestones of `adaptive`, as a share of completed responses. With `predicted`, the maximum distance
         /// between two predictions, which are more frequent when few responses remain. In (0, 1]. Default: 0.05.
@@ -281,7 +293,8 @@ section! {
     /// The section `[planner]`: the rule that chooses the tensor parallelism of the rollout.
     Planner {
         /// The rule that chooses the tensor parallelism: `fixed` keeps `rollout.tensor_parallel`, `paper` follows preemptions (RollPacker,
-        /// section 4.3), and `predictive` chooses the shortest predicted round. Default: `fixed`.
+        /// section 4.3), and `predictive` chooses the shortest predicted round. Must be `fixed` unless the placement is `colocated` or
+        /// `stream`. Default: `fixed`.
         rule: PlannerRule = PlannerRule::Fixed,
     }
 }
@@ -326,7 +339,8 @@ choice! {
     Layout {
         /// The layout of `training.tensor_parallel`, `training.pipeline_parallel` and `training.context_parallel`.
         Written,
-        /// The layout that is predicted to train fastest, among the layouts that fit and use as many GPUs as the layout as written.
+        /// The layout that is predicted to train fastest, among the layouts that fit, use as many GPUs as the layout as written, and keep
+        /// each tensor-parallel group within a server. The layout as written if none fits.
         Planned,
     }
 }

@@ -52,7 +52,7 @@ pub struct RolloutSetup {
     pub instances: u32,
     /// The number of GPUs of an instance.
     pub tensor_parallel: u32,
-    /// The share of the rounds of this kind that began with these instances, among the rounds of all kinds.
+    /// The number of rounds of this kind that began with these instances, divided by the number of rounds of all kinds.
     pub share: f64,
 }
 

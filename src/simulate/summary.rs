@@ -12,7 +12,7 @@ use super::outcome::{RunOutcome, StageTimes, StepOutcome};
 use super::setup::Setup;
 use super::stat::{SeedStat, stat};
 
-/// The steps of one kind of round.
+/// Statistics of the steps of one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundSummary {
     /// The share of these steps in all steps.
@@ -42,7 +42,7 @@ pub struct Summary {
     pub rounds: BTreeMap<String, RoundSummary>,
     /// Mean seconds of a step by stage.
     pub stages: StageTimes,
-    /// The mean share of the engine's slots that were idle during a rollout.
+    /// The mean share of the engine's slots that were idle during a rollout. It has as many slots as responses ran at once.
     pub bubble_ratio: Option<SeedStat>,
     /// The mean share of a step in which the trainer was idle.
     pub waiting_ratio: Option<SeedStat>,
@@ -204,7 +204,7 @@ pub(super) mod tests {
     use super::super::configuration::tests::configured;
     use super::*;
 
-    /// Returns a run with steps of the given kinds of rounds and seconds.
+    /// Returns a run with one step for each pair of a kind of round and seconds in `steps`. All steps have the same `metrics`, by name.
     pub(crate) fn run(steps: &[(&str, f64)], metrics: &[(&str, f64)]) -> RunOutcome {
         let metrics: Metrics =
             metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect();

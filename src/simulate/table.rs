@@ -161,7 +161,7 @@ pub(super) fn range(values: LowHigh, shown: fn(f64) -> String) -> String {
     if min == max { min } else { format!("{min}–{max}") }
 }
 
-/// Pads the columns to equal widths; the first column is left-aligned, the others right-aligned.
+/// Pads the columns to equal widths; the first column is left-aligned, the others right-aligned. Each row has as many cells as `head`.
 pub(super) fn aligned(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::raw::Lengths;
 use crate::recipe::error::out_of_bounds;
 
-/// The part of a trace that a job uses, and the assumptions that complete it.
+/// A summary of the trace of a job: the number of its responses, how many of them are truncated, and what is assumed where it has no data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceSummary {
     /// A description of the trace: its files and its column of lengths.
@@ -92,7 +92,7 @@ fn recorded(
     }
 }
 
-/// A trace that is read once and shared by all configurations of a sweep.
+/// A trace with the estimate of its within-prompt correlation. It is read once and shared by the configurations of a sweep that use it.
 #[derive(Clone, Debug)]
 pub struct SharedTrace {
     /// The recorded responses.

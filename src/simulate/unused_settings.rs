@@ -276,7 +276,7 @@ mod tests {
         from_table(table).expect("valid")
     }
 
-    /// Returns the job `written` with the settings of a sweep laid over it.
+    /// Returns the job `written` with the settings of a sweep laid over it, without the settings that these make useless.
     fn swept(written: &[&str], swept_keys: &[&str]) -> RawJob {
         let mut raw = raw(&[written, swept_keys].concat());
         let swept_keys: Vec<String> =

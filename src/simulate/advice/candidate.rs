@@ -13,7 +13,7 @@ pub(super) struct Candidate<'a> {
     pub(super) summary: &'a Summary,
     /// The summary at the upper end of the interval; `None` unless the trace only bounds the correlation.
     pub(super) upper: Option<&'a Summary>,
-    /// `true` if this is the plain `sync` of its job, to which all speed-ups are relative. Other configurations may be as fast.
+    /// `true` if this is the plain `sync` of its job, to which [`speed`](Self::speed) and [`interval`](Self::interval) are relative.
     pub(super) is_sync: bool,
 }
 

@@ -18,12 +18,13 @@ pub struct Advice {
     /// The job: the values of the swept keys that do not belong to the schedule; empty if no such key is swept.
     pub job: String,
     /// The recommended configuration: of the on-policy configurations with low bias that are not significantly slower than the fastest of
-    /// them, the one with the lowest cost. `None` if none is on-policy with low bias. If a trace only bounds the within-prompt correlation
-    /// of lengths, both conditions must hold at the lower and at the upper bound.
+    /// them, the one with the least error of the mean length, then the fewest discarded tokens, then the fewest settings. `None` if none is
+    /// on-policy with low bias. If a trace only bounds the within-prompt correlation of lengths, both conditions must hold at the lower and
+    /// at the upper bound.
     pub choice: Option<String>,
-    /// Other low-bias configurations whose speed-up does not differ significantly from the speed-up of the fastest low-bias configuration.
+    /// Other on-policy configurations with low bias whose speed-up does not differ significantly from the speed-up of the fastest of them.
     pub not_separated: Vec<String>,
-    /// The fastest configuration, regardless of its bias.
+    /// The fastest configuration, regardless of its bias; `None` without configurations.
     pub fastest: Option<String>,
     /// The choice at each end of the within-prompt correlation; empty unless a trace does not determine it.
     pub ends: Vec<ChoiceAtEnd>,

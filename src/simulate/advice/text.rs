@@ -203,7 +203,7 @@ fn step_seconds(candidate: &Candidate<'_>) -> LowHigh {
     LowHigh { low, high: candidate.upper.map_or(low, seconds) }
 }
 
-/// Returns a figure at both ends; the same value twice if there is no upper end.
+/// Returns a figure at both ends; the same value twice if there is no upper end, and `None` if the figure is not known at an end.
 fn at_both_ends(
     candidate: &Candidate<'_>,
     of: fn(&Summary) -> Option<SeedStat>,

@@ -30,16 +30,18 @@ use crate::recipe::{RecipeError, from_table};
 /// - `tail_batching` has the stream trainer.
 /// - `frontier_group` has separate GPUs for generation and for training.
 /// - `sync`, `fused` and `longest_first` have a judge on its own GPUs and a fixed time limit of the sandbox. All other schedules have
-///   RollPacker's reward scheduler: a judge on the GPUs of the rollout, and adaptive time limits.
+///   RollPacker's reward scheduler: a judge on the GPUs of the rollout, and adaptive time limits. If the job scores after the rollout, time
+///   limits are fixed for these schedules, too.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The job as written. Keys that are left out have their defaults, except for defaults that depend on the schedule.
+    /// The job as written. Keys that are left out have their defaults, except for defaults that depend on the schedule, which stay `None`.
     pub raw: RawJob,
     /// The data of the devices, with the number of GPUs of a server that the job sets.
     pub hardware: Hardware,
     /// The shape of the trained model.
     pub model: ModelShape,
-    /// The constants of the cost model, after the controller's work is divided among the controllers.
+    /// The constants of the cost model, after the controller's work is divided among the controllers. Its share of memory is
+    /// `rollout.gpu_memory_utilization` if the job sets this key.
     pub calibration: Calibration,
     /// The time of scoring: during the rollout or after it.
     pub scoring: Scoring,
@@ -136,7 +138,7 @@ impl Job {
         (self.raw.lengths.correlation.is_none() && low < high).then_some(high)
     }
 
-    /// Returns the job with `settings` applied to it and a single seed.
+    /// Returns the job with `settings`, `key=value` each, applied to it and a single seed. It records neither a Gantt chart nor a timeline.
     ///
     /// # Errors
     /// If the result is not a valid job.

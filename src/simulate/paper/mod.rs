@@ -64,7 +64,7 @@ pub struct Reproduction {
 
 impl Reproduction {
     /// Selects the items whose title contains one of `only`, or all items if `only` is empty. `overrides` are settings of every job,
-    /// `key=value` each.
+    /// `key=value` each. `size` is the number of seeds and steps of each job.
     ///
     /// # Errors
     /// If an element of `only` is contained in no item's title.

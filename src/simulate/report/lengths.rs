@@ -9,7 +9,7 @@ use super::super::configuration::ConfigurationRuns;
 use super::super::outcome::RunOutcome;
 use super::chart::{BLUE, TEXT, WIDTH, draw};
 
-/// Number of points of a curve.
+/// Number of intervals between the points of a curve.
 const POINTS: u32 = 120;
 
 /// Returns an SVG chart of two cumulative distributions of lengths: of the responses that a configuration trained on, and of all responses

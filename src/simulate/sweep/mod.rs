@@ -105,6 +105,9 @@ impl Sweep {
     ///
     /// # Errors
     /// If a configuration is not a valid job; the error names it.
+    ///
+    /// # Panics
+    /// If an index is not the index of a configuration.
     pub fn with_assumption(&self, indices: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
             let is_baseline_of = |requested: &usize| self.points[*requested].baseline == *index;
@@ -164,14 +167,14 @@ impl Sweep {
         self.points.iter().map(|point| point.job.total_steps()).min().unwrap_or(0)
     }
 
-    /// Returns the first job, or `None` without jobs.
+    /// Returns the first job, which may be the job of an added baseline, or `None` without jobs.
     #[must_use]
     pub fn job(&self) -> Option<&Job> {
         self.points.first().map(|point| &point.job)
     }
 
-    /// Runs each job with each of its seeds, on `threads` threads. `run` performs one run with one seed; `done` is called after each run.
-    /// All runs are performed even if one fails. The result does not depend on the number of threads.
+    /// Runs each job with each of its seeds, on at most `threads` threads. `run` performs one run with one seed; `done` is called after
+    /// each run. All runs are performed even if one fails. The result does not depend on the number of threads.
     ///
     /// # Errors
     /// If a run fails. The error is the error of the first failed run in the order of the configurations, and names the configuration and
@@ -222,7 +225,7 @@ impl SweepPoint {
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads and returns the results in the order of the indices.
+/// Calls `work` with each index below `count` on at most `threads` threads and returns the results in the order of the indices.
 pub(super) fn parallel<T: Send>(
     threads: NonZero<usize>,
     count: usize,

@@ -156,7 +156,7 @@ impl Log {
     }
 }
 
-/// Checks that instances and trainer share no device, and that the total busy time does not exceed that of all devices.
+/// Checks that instances and trainer share no device, and that devices are busy for more than 5 % and at most all of the time.
 fn check(name: &str, job: &Job) {
     let (log, reports) = watched(job);
     let (instances, gpus) = (generating(&reports), job.raw.cluster.gpus);

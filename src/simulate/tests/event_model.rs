@@ -186,7 +186,8 @@ impl<'a> Model<'a> {
         Self { job, engine, lengths, next: 0 }
     }
 
-    /// Runs a round that opens at `opened`. Report intervals end at multiples of their length, independently of `opened`.
+    /// Runs a round that opens at `opened`, in nanoseconds. The round launches `samples` responses to each of the prompts `launched`, and
+    /// keeps the first `responses` of them that end. Report intervals end at multiples of their length, independently of `opened`.
     fn round(
         &mut self,
         step: Step,

@@ -42,7 +42,8 @@ fn instances(devices: u32, context: PlacementContext) -> Placement {
     Placement { instances: devices / tensor_parallel, tensor_parallel }
 }
 
-/// Returns placements that are made of the policies of `separate` and `colocated`.
+/// Returns placements that are made of the policies of `separate` and `colocated`. The cluster cannot follow the decisions of `greedy` and
+/// `narrow`.
 fn placements() -> Placements {
     let pool = |PoolOptions { training_gpus }: PoolOptions, context: PlacementContext| {
         if !training_gpus.is_multiple_of(context.training_replica) {
