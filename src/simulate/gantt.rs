@@ -15,7 +15,8 @@ use serde::Serialize;
 /// Number of equal parts into which a step is divided.
 const BINS: usize = 240;
 
-/// The activity of instances and trainer during a step. Times are seconds since the previous step was complete.
+/// The activity of instances and trainer during a step. Times are seconds since the previous step was complete or, for the first step,
+/// since its round opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gantt {
     /// The number of the step, from 1.

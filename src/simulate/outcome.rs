@@ -45,7 +45,7 @@ pub struct StepOutcome {
     pub step: u64,
     /// The kind of the round: `full`, `short` or `long`.
     pub round: String,
-    /// Seconds since the previous step was complete.
+    /// Seconds since the previous step was complete; for the first step of a run, seconds since its round opened.
     pub seconds: f64,
     /// The seconds of each stage, without the part that overlaps with the previous step.
     pub stages: StageTimes,

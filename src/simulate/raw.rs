@@ -87,7 +87,8 @@ section! {
         /// The number of responses to a prompt, R0 in the paper. At least 1. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
         /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus` that does not exceed the GPUs of a
-        /// server. A `planner.rule` other than `fixed` may change it during a run. Default: 1.
+        /// server. It must divide the GPUs of a server with the placement `stream`, and with a `planner.rule` other than `fixed`, which
+        /// may change it during a run. Default: 1.
         /// (verl: `rollout.tensor_model_parallel_size`)
         tensor_parallel: u32 = 1,
         /// Maximum number of responses that an instance runs at once. At least 1. Default: 256. (verl: `rollout.max_num_seqs`)

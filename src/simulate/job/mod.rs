@@ -25,10 +25,10 @@ use crate::recipe::{RecipeError, from_table};
 ///
 /// - `sync` is veRL. It dispatches chunks of prompts, scores after the rollout, and trains on whole steps, on GPUs that generate and train
 ///   in turn.
-/// - All other schedules dispatch by response and score each response when it ends. `longest_first` dispatches to the instance with the
-///   fewest responses; the other schedules dispatch to the instances in turn.
-/// - `tail_batching` has the stream trainer.
-/// - `frontier_group` has separate GPUs for generation and for training.
+/// - All other schedules dispatch by response, score each response when it ends, and train on groups as they become complete.
+///   `longest_first` dispatches to the instance with the fewest responses; the other schedules dispatch to the instances in turn.
+/// - `tail_batching` has the stream trainer, and `frontier_group` has separate GPUs for generation and for training. With all other
+///   schedules, all GPUs generate and train in turn.
 /// - `sync`, `fused` and `longest_first` have a judge on its own GPUs and a fixed time limit of the sandbox. All other schedules have
 ///   RollPacker's reward scheduler: a judge on the GPUs of the rollout, and adaptive time limits. If the job scores after the rollout, time
 ///   limits are fixed for these schedules, too.

@@ -81,7 +81,7 @@ impl Item {
     }
 
     /// Adds the share of ratios whose direction agrees between the paper and the simulation: more than 1, less than 1, or within half a
-    /// percent of 1.
+    /// percent of 1. Each of `pairs` is the paper's ratio and the simulated ratio.
     pub(super) fn signs(&mut self, pairs: Vec<(f64, SimulatedValue)>) {
         self.points("signs that agree", 1.0, Provenance::HeldOut, move |runs| {
             let agree = pairs.iter().filter(|(paper, ours)| sign(*paper) == sign(ours(runs)));
@@ -89,7 +89,8 @@ impl Item {
         });
     }
 
-    /// Adds Spearman's rank correlation between the paper's values and the simulated values.
+    /// Adds Spearman's rank correlation between the paper's values and the simulated values, which are the first and the second items of
+    /// `pairs`.
     pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, SimulatedValue)>) {
         self.points(cell, 1.0, Provenance::HeldOut, move |runs| {
             let (paper, ours): (Vec<_>, Vec<_>) =

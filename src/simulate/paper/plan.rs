@@ -90,7 +90,7 @@ impl Plan {
             .to_owned()
     }
 
-    /// Returns the number of runs.
+    /// Returns the number of runs of [`run`](Self::run): one for each seed of each distinct job that is kept.
     ///
     /// # Errors
     /// If a job is not valid.
@@ -99,7 +99,8 @@ impl Plan {
         Ok(jobs.iter().map(|job| job.seeds().len()).sum())
     }
 
-    /// Runs all jobs, the largest first so that no thread ends long after the others, and calls `done` after each run.
+    /// Runs the distinct jobs that are kept, the largest first so that no thread ends long after the others, and calls `done` after each
+    /// run.
     ///
     /// # Errors
     /// If a job is not valid or its run fails.

@@ -50,7 +50,7 @@ pub(super) fn table(table: &SummaryTable, summaries: &[Summary]) -> String {
     )
 }
 
-/// Renders a colour and its meaning.
+/// Renders an entry of a legend: a square of the CSS colour `colour`, and its meaning `name`.
 pub(super) fn swatch(colour: &str, name: &str) -> String {
     format!("<span><i class=\"swatch\" style=\"background:{colour}\"></i>{}</span>", escape(name))
 }

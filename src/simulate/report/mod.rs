@@ -157,7 +157,7 @@ fn gantt_legend() -> String {
     )
 }
 
-/// Renders a line style and its meaning.
+/// Renders an entry of a legend: a line with the CSS colour `colour` and the CSS border style `style`, and its meaning `name`.
 fn line(colour: &str, style: &str, name: &str) -> String {
     format!(
         "<span><i class=\"line\" style=\"border-top-color:{colour};border-top-style:{style}\"></i>{}</span>",

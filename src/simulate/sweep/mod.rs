@@ -39,7 +39,7 @@ struct SweepPoint {
 
 impl Sweep {
     /// Reads the job in `path` with `overrides` and forms the cross product of `axes` over it, in their order. `change` is applied to each
-    /// job.
+    /// job before it is checked, and baselines are derived from the changed jobs.
     ///
     /// Every configuration needs a baseline. A baseline that is one of the configurations (the same run, by its canonical form) is not
     /// added again. All other baselines are added before the configurations, each once even if several configurations share it. If an added

@@ -46,7 +46,8 @@ struct Engine {
     max_running: usize,
 }
 
-/// An instance. Running responses are in the order of their admission; times are in nanoseconds.
+/// An instance. Responses are indices into the list of all responses of the round. Running responses are in the order of their admission,
+/// and waiting responses have the time of their arrival. Times are in nanoseconds.
 #[derive(Default)]
 struct Instance {
     at: f64,

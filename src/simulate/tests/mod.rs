@@ -20,7 +20,8 @@ use super::run;
 use crate::pipeline::Pipeline;
 use crate::recipe::{from_table, overlay};
 
-/// Returns the job of `base`, the text of a file, with `settings`, `key=value` each.
+/// Returns the job of `base`, the text of a file, with `settings`, `key=value` each. As in a sweep, settings of `base` that `settings` make
+/// useless are dropped.
 fn job(base: &str, settings: &[String]) -> Job {
     let mut table = base.parse().expect("TOML");
     settings.iter().for_each(|setting| overlay(&mut table, setting).expect("a setting"));
