@@ -93,7 +93,7 @@ fn is_exact(run: &RunOutcome) -> bool {
 }
 
 /// Returns a ratio of lengths from the source that [`LengthBias::of`] describes, or `None` if no source has it. `name` is the ledger's name
-/// of the ratio, and `statistic` is the statistic of lengths whose ratio it is.
+/// of the ratio, and `statistic` computes the statistic that is compared from the lengths of a run.
 fn chosen_ratio(
     run: &RunOutcome,
     baseline: &RunOutcome,

@@ -42,8 +42,8 @@ pub struct Summary {
     pub rounds: BTreeMap<String, RoundSummary>,
     /// Mean seconds of a step by stage.
     pub stages: StageTimes,
-    /// The mean share of the engine's slots that were idle during a rollout. The number of slots is the
-    /// maximum number of responses that ran at once in the step.
+    /// The mean share of the engine's slots that were idle during a rollout. The number of slots is the maximum number of responses
+    /// that ran at once in the step.
     pub bubble_ratio: Option<SeedStat>,
     /// The mean share of a step in which the trainer was idle.
     pub waiting_ratio: Option<SeedStat>,

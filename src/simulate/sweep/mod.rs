@@ -107,7 +107,7 @@ impl Sweep {
     /// If a configuration is not a valid job; the error names it.
     ///
     /// # Panics
-    /// If an index is not the index of a configuration.
+    /// May panic if an index is not the index of a configuration.
     pub fn with_assumption(&self, indices: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
             let is_baseline_of = |requested: &usize| self.points[*requested].baseline == *index;
