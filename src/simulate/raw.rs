@@ -277,7 +277,8 @@ section! {
         /// The distance between two milestones of `adaptive`, as a share of completed responses. With `predicted`, the maximum distance
         /// between two predictions, which are more frequent when few responses remain. In (0, 1]. Default: 0.05.
         every: f64 = 0.05,
-        /// The minimum share of the instances that keep generating. In (0, 1]. Default: 0.5.
+        /// The minimum share of the instances that keep generating when the trigger moves GPUs. `consolidate` may leave fewer. In (0, 1].
+        /// Default: 0.5.
         keep: f64 = 0.5,
         /// With the trigger `adaptive`, the maximum share of the KV caches of the kept instances that the projected tokens of the running
         /// responses may fill. In (0, 1]. Default: 0.95.
