@@ -51,7 +51,7 @@ pub struct SharedInputs {
     pub(super) objective: Objective,
     /// The tokio runtime in which rewards run.
     pub(super) rewards: Arc<TaskRuntime>,
-    /// `true` once all rows are known to be usable and every data source to have a reward.
+    /// `true` once [`Session::check_data`](super::Session::check_data) has succeeded on a worker of this process.
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,
@@ -237,8 +237,9 @@ pub(super) fn max_weight_versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }
 
-/// Returns the device of a worker. Unless `choice` names a CUDA device, the CUDA devices are assigned to the workers round-robin. A device
-/// other than a CUDA device is the device of every worker.
+/// Returns the device of a worker. `resolved` is the device that `choice` selects, and `worker` the index of the worker in its process.
+/// Unless `choice` is `cuda:N`, the CUDA devices are assigned to the workers round-robin. A device other than a CUDA device is the device
+/// of every worker.
 pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !matches!(choice, DeviceChoice::Cuda(_)) => {
