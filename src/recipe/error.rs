@@ -44,7 +44,7 @@ pub enum RecipeError {
         None => format!("`{key}`"),
     }).collect::<Vec<_>>().join(", "))]
     UnknownKeys {
-        /// The keys as written, each with its suggestion, as in [`UnknownKey`](Self::UnknownKey).
+        /// The keys as written, each with its suggestion, as in [`UnknownKey`](RecipeError::UnknownKey).
         unknown: Vec<(String, Option<String>)>,
     },
     /// An override with one of verl's keys cannot be used.

@@ -35,7 +35,8 @@ use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
 use crate::validation_records::ValidationRecords;
 
-/// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
+/// The opened and validated inputs of a recipe that the workers of a process share, such as data, algorithms, engine, trainer, and rewards
+/// with their threads.
 #[derive(Clone)]
 pub struct SharedInputs {
     pub(super) recipe: Recipe,

@@ -51,9 +51,9 @@ section! {
         /// The fixed coefficient, or the initial value of an adaptive coefficient. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
-        /// Number of responses over which a relative error of 1 would double an adaptive coefficient. A step divides the coefficient by at
-        /// most 10. With the type `fixed`, only the default is accepted. From 1 to 1e12; default 10,000. (verl:
-        /// `algorithm.kl_ctrl.horizon`)
+        /// Horizon of an adaptive coefficient. A step multiplies the coefficient by `1 + error * responses / horizon`, but by at least 0.1;
+        /// `error` is the relative error of the divergence, clipped to [-0.2, 0.2]. With the type `fixed`, only the default is accepted.
+        /// From 1 to 1e12; default 10,000. (verl: `algorithm.kl_ctrl.horizon`)
         horizon: f64 [responses] = 10_000.0,
         /// Target divergence of an adaptive coefficient, nats per token. With the type `fixed`, only the default is accepted. From 1e-9 to
         /// 1e6; default 0.1. (verl: `algorithm.kl_ctrl.target_kl`)
