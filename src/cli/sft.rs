@@ -48,7 +48,7 @@ pub(crate) struct SftRecipe {
     pub(crate) sft: Sft,
     /// The prompts with demonstrations.
     pub(crate) data: DatasetConfig,
-    /// Optimizer, steps, batch size and seed. The seed also determines the initial weights.
+    /// Optimizer, steps, batch and micro-batch sizes, threads and seed. The seed also determines the initial weights.
     pub(crate) training: SftConfig,
     pub(crate) device: DeviceChoice,
     /// Number of steps between two printed lines, at least 1.

@@ -110,7 +110,7 @@ impl TrainArgs {
     }
 
     /// Reads the recipe with the settings of the command line, which may have verl's keys. Prints how verl's keys were translated, unless
-    /// one of them has an error.
+    /// an override has an error.
     fn read(&self, app: &App) -> Result<Recipe, RecipeError> {
         let config = self.config.as_deref();
         let mut settings = config.map_or_else(|| Ok(Table::new()), read_table)?;
@@ -282,7 +282,7 @@ impl TrainingReport {
     }
 }
 
-/// Trains and records the run. With a `handle`, the run has several workers, and the calling thread is the first of this process.
+/// Trains and records the run. With a `handle`, the run has several workers, and the calling thread is the first of them.
 pub(super) fn train(
     recipe: &Recipe,
     session: Session,

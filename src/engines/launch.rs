@@ -31,7 +31,8 @@ pub(super) fn check(protocol: Protocol, serve: &Serve) -> Result<(), CatalogErro
     })
 }
 
-/// Starts the servers of the table `rollout.serve` and waits until they are ready. Returns `None` without a table.
+/// Starts the servers of the table `rollout.serve` and waits until all are ready, or until `config.server_timeout` has passed and at least
+/// one is ready. The logs of the servers are in a folder of `run_folder`. Returns `None` without a table.
 pub(super) fn start(
     serve: Option<&Serve>,
     config: &ServersConfig,

@@ -48,13 +48,18 @@ documented! {
         api_key_env: Option<String>,
         /// The expected name of the model. Default: the name of the model of the first server.
         model: Option<String>,
-        /// The treatment of running responses while weights are loaded: `abort` (the default), `wait` or `keep`.
+        /// The treatment of responses that are running when a server loads weights: `abort` (the default) ends them and continues them with
+        /// the new weights, `wait` lets them end first, and `keep` freezes them with their KV cache (not SGLang).
         pause: PauseMode,
-        /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
+        /// The log-probabilities that the vLLM servers return, as their `--logprobs-mode` selects: `raw` (the default) before temperature
+        /// and truncation, or `processed` after both. `raw` needs `rollout.temperature = 1`; `processed` needs `rollout.top_p = 1` and no
+        /// `rollout.top_k`.
         logprobs_mode: LogprobsMode,
-        /// The maximum time without an available server, in seconds; the run then ends. Above 0, below 3e9. Default: 600.
+        /// The maximum time without an available server, in seconds; the run then ends. One server of `serve` must be ready within this
+        /// time. Above 0, below 3e9. Default: 600.
         server_timeout: f64 [seconds],
-        /// The maximum time without a token from a server that samples, in seconds. Above 0, below 3e9. Default: 120.
+        /// The maximum time without a token from a server that samples, in seconds. A single response may wait ten times as long while its
+        /// server returns other tokens. Above 0, below 3e9. Default: 120.
         stall_timeout: f64 [seconds],
         /// The maximum time for loading weights, in seconds. Above 0, below 3e9. Default: 600.
         load_timeout: f64 [seconds],

@@ -72,7 +72,7 @@ pub(crate) type Check =
 pub(crate) enum TrainerThreads {
     /// Threads of its own, in addition to the threads of all devices.
     Own,
-    /// The threads of this many devices, whenever it computes.
+    /// The threads of this many devices, but at least `actor.threads`, whenever it computes.
     OfDevices(u32),
     /// The threads of the devices that are lent to the trainer, but at least `actor.threads`.
     Lent,

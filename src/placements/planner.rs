@@ -20,10 +20,10 @@ section! {
     Planner {
         /// Rule that chooses the number of devices of an instance for each round: `paper` doubles it if preemptions increase and halves it
         /// if there are none for four rounds (RollPacker, section 4.3); `predictive` takes the number with the shortest round that
-        /// `rollout.profile` predicts; `fixed` keeps `tensor_parallel`.
+        /// `rollout.profile` predicts; `fixed` keeps `tensor_parallel`. `paper` and `predictive` need an even `rollout.instances`.
         rule: PlannerRule = PlannerRule::Paper,
-        /// Number of devices of an instance in the first round of each kind, a power of two that divides `rollout.instances`. A device is
-        /// an instance's share of threads and KV cache. From 1 to `rollout.instances`.
+        /// Number of devices of an instance in the first full, the first short and the first long round, a power of two that divides
+        /// `rollout.instances`. A device is an instance's share of threads and KV cache. From 1 to `rollout.instances`.
         tensor_parallel: u32 [devices] = 1,
     }
 }

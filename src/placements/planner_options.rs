@@ -20,7 +20,8 @@ pub enum PlannerRule {
 pub struct PlannerOptions {
     /// The rule that chooses the number of devices of an instance.
     pub rule: Rule,
-    /// The number of devices of an instance in the first round of each kind.
+    /// The number of devices of an instance in the first round of each [kind](rollpacker_operators::schedule::RoundKind): full, short and
+    /// long.
     pub tensor_parallel: u32,
 }
 

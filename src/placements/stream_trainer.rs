@@ -35,7 +35,8 @@ section! {
         headroom: Option<f64> = None,
         /// Rule that chooses the number of devices of an instance for each round, as with `planner`; `fixed` keeps `tensor_parallel`.
         rule: PlannerRule = PlannerRule::Fixed,
-        /// Number of devices of an instance in the first round of each kind, as with `planner`. From 1 to `rollout.instances`.
+        /// Number of devices of an instance in the first full, the first short and the first long round, as with `planner`. From 1 to
+        /// `rollout.instances`.
         tensor_parallel: u32 [devices] = 1,
     }
 }

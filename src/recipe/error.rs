@@ -34,7 +34,8 @@ pub enum RecipeError {
     UnknownKey {
         /// The key as written.
         key: String,
-        /// The most similar valid key, if any.
+        /// A suggestion: the most similar valid key, or a setting with which the key is valid, such as `schedule.name = sorted`; `None` if
+        /// there is neither.
         nearest: Option<String>,
     },
     /// Several keys do not exist.
@@ -43,7 +44,7 @@ pub enum RecipeError {
         None => format!("`{key}`"),
     }).collect::<Vec<_>>().join(", "))]
     UnknownKeys {
-        /// The keys as written, each with the most similar valid key, if any.
+        /// The keys as written, each with its suggestion, as in [`UnknownKey`](RecipeError::UnknownKey).
         unknown: Vec<(String, Option<String>)>,
     },
     /// An override with one of verl's keys cannot be used.
@@ -136,7 +137,7 @@ pub(crate) fn combine_errors(mut errors: Vec<RecipeError>) -> RecipeError {
     if errors.len() == 1 { errors.remove(0) } else { RecipeError::Several { errors } }
 }
 
-/// Returns the error for keys that do not exist, each with the most similar valid key; `None` if `unknown` is empty.
+/// Returns the error for keys that do not exist, each with its suggestion, or `None` if `unknown` is empty.
 pub(crate) fn unknown_keys(mut unknown: Vec<(String, Option<String>)>) -> Option<RecipeError> {
     match unknown.len() {
         0 => None,

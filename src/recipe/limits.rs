@@ -25,14 +25,14 @@ pub(crate) const MAX_VALIDATION_RESPONSES: u32 = 1 << 10;
 pub(crate) const MAX_POSITIONS: i64 = i32::MAX as i64;
 /// Maximum number of tokens that are held or processed at once.
 pub(crate) const MAX_TOKENS: usize = 1 << 40;
-/// Maximum number of rounds, prompts and responses in options of schedules.
+/// Maximum absolute value of each integer in the options of a schedule, such as a number of rounds, prompts or responses.
 pub(crate) const MAX_SCHEDULE_COUNT: u64 = 1 << 20;
 /// Maximum number of responses that an instance runs at once, of groups that the trainer receives at once, of examples of an update, and of
 /// snapshots kept.
 pub(crate) const MAX_CONCURRENT: usize = 1 << 31;
 /// Maximum duration in seconds: about 31 years.
 pub(crate) const MAX_SECONDS: f64 = 1e9;
-/// Maximum coefficient of a loss, maximum ratio of probabilities, and maximum divergence.
+/// Maximum coefficient of a term of the loss or of the KL penalty in rewards, maximum ratio of probabilities, and maximum divergence.
 pub(crate) const MAX_FACTOR: f64 = 1e6;
 /// Maximum learning rate. Adam changes each weight by about this much in one update.
 pub(crate) const MAX_LEARNING_RATE: f64 = 10.0;
@@ -40,7 +40,8 @@ pub(crate) const MAX_LEARNING_RATE: f64 = 10.0;
 pub(crate) const MAX_WEIGHT_DECAY: f64 = 1e3;
 /// Maximum number of workers of a process. The number of channels between them grows quadratically.
 pub(crate) const MAX_WORKERS: usize = 256;
-/// Maximum number of threads of a process in total.
+/// Maximum number of threads that the engine instances and trainers of a process have in total. Other threads, such as those that score
+/// responses, do not count.
 pub(crate) const MAX_TOTAL_THREADS: usize = 1 << 14;
 
 /// The range of the absolute value of a number other than 0. Float32 represents such numbers with full precision, and float64 holds their
@@ -50,8 +51,8 @@ const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 /// Removes values at any depth of a table that contain a float outside of `MAGNITUDE`, and returns their errors. Such floats could become
 /// infinite, imprecise or 0 in a float32 tensor.
 ///
-/// Numbers that are not finite are accepted here, because some keys give them a meaning. The checks of the other keys reject them. `range`
-/// returns the range of a key in words, if the key has one of its own.
+/// `key` is the dotted name of the table, or empty for the top level. `range` returns the range of a key in words, if the key has one of
+/// its own. Numbers that are not finite are accepted here, because some keys give them a meaning. The checks of the other keys reject them.
 pub(super) fn remove_extremes(
     key: &str,
     table: &mut Table,

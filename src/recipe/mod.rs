@@ -78,7 +78,8 @@ pub(crate) use table::{from_table, override_key, read_table, split_override};
 pub struct Recipe {
     /// The settings from which the other fields were resolved.
     raw: RawRecipe,
-    /// The number of prompts of a step, and the maximum lengths of prompts and responses: the section `[data]`.
+    /// The settings of the section `[data]` that no other field holds, such as the number of prompts of a step and the maximum lengths of
+    /// prompts and responses.
     pub data: Data,
     /// The training prompts.
     pub train_data: DatasetConfig,
@@ -88,7 +89,8 @@ pub struct Recipe {
     pub sft_data: DatasetConfig,
     /// The initial model.
     pub model: Model,
-    /// The number of responses to a prompt, and the engine with its instances: the section `[rollout]`.
+    /// The settings of the section `[rollout]` that no other field holds, such as the number of responses to a prompt and the instances of
+    /// the engine.
     pub rollout: Rollout,
     /// The sampling of training responses.
     pub sampling: Sampling,

@@ -73,7 +73,8 @@ pub(crate) static RANGES: &[Range<RawRecipe>] = &[
     integer!(sft.max_position_embeddings: 1, limits::MAX_POSITIONS),
 ];
 
-/// Accepts a coefficient of a loss unless it is negative, or so large that the loss could become infinite.
+/// Accepts a coefficient of a term of the loss or of the KL penalty in rewards, unless it is negative, or so large that the loss could
+/// become infinite.
 fn coefficient(value: f64) -> bool {
     (0.0..=MAX_FACTOR).contains(&value)
 }

@@ -62,7 +62,7 @@ impl SharedInputs {
     /// Creates the session of one worker.
     ///
     /// Judges that share an engine use the engine of the first worker of the process. Only the first worker of the cluster monitors the
-    /// profile. Unless the recipe names a CUDA device, the CUDA devices are assigned to the workers of a process round-robin.
+    /// profile. Unless `trainer.device` is `cuda:N`, the CUDA devices are assigned to the workers of a process round-robin.
     ///
     /// # Errors
     /// If the recipe's profile cannot be read, is not valid, or lacks decode times that a predictive planner compares.
@@ -118,8 +118,8 @@ impl Session {
         })
     }
 
-    /// Scores responses to prompts of `data_source` with `reward`, which has precedence over the rewards of the recipe. A trailing `*` in
-    /// `data_source` matches any suffix.
+    /// Scores responses to prompts of `data_source` with `reward`. A trailing `*` in `data_source` matches any suffix. Replaces the
+    /// recipe's reward for the same pattern of data sources. A more specific pattern of the recipe has precedence.
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
         self.inputs.stages.router = self.inputs.stages.router.route(data_source, reward);
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// Trains with the trainers that `start` returns, one for each worker, instead of the recipe's trainer. `start` runs on the thread of
-    /// the trainer.
+    /// the trainer. A run with several workers or with snapshots ends with an error when it starts, if the trainer does not support them.
     #[must_use]
     pub fn with_trainer<T: Trainer + 'static>(
         mut self,

@@ -35,7 +35,8 @@ use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
 use crate::validation_records::ValidationRecords;
 
-/// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
+/// The opened and validated inputs of a recipe that the workers of a process share, such as data, algorithms, engine, trainer, and rewards
+/// with their threads.
 #[derive(Clone)]
 pub struct SharedInputs {
     pub(super) recipe: Recipe,
@@ -51,7 +52,7 @@ pub struct SharedInputs {
     pub(super) objective: Objective,
     /// The tokio runtime in which rewards run.
     pub(super) rewards: Arc<TaskRuntime>,
-    /// `true` once all rows are known to be usable and every data source to have a reward.
+    /// `true` once [`Session::check_data`](super::Session::check_data) has succeeded on a worker of this process.
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,
@@ -237,8 +238,9 @@ pub(super) fn max_weight_versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }
 
-/// Returns the device of a worker. Unless `choice` names a CUDA device, the CUDA devices are assigned to the workers round-robin. A device
-/// other than a CUDA device is the device of every worker.
+/// Returns the device of a worker. `resolved` is the device that `choice` selects, and `worker` the index of the worker in its process.
+/// Unless `choice` is `cuda:N`, the CUDA devices are assigned to the workers round-robin. A device other than a CUDA device is the device
+/// of every worker.
 pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !matches!(choice, DeviceChoice::Cuda(_)) => {

@@ -67,7 +67,7 @@ pub(crate) struct ChosenTrainer {
     starter: TrainerStarter,
 }
 
-/// The operations that a run needs and that a trainer may not support.
+/// The settings of a run with which it needs operations that a trainer may not support.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NeededOperations {
     /// The number of workers, each with a replica of the trainer.

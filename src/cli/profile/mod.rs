@@ -162,7 +162,7 @@ fn block_text(rows: &[Row]) -> String {
     format!("{what}, {instances} {plural}{devices}\n{:>8}{header}\n{lines}\n", "")
 }
 
-/// Formats the measurements of one batch size.
+/// Formats the measurements of one batch size as a line with a column for each of `lengths`. `rows` must not be empty.
 fn line_text(rows: &[Row], lengths: &[u32]) -> String {
     let cell = |length: &u32| {
         let row = rows.iter().find(|row| row.tokens == *length);

@@ -69,7 +69,7 @@ section! {
 section! {
     /// The section `[data]`: the prompt datasets.
     Data {
-        /// Parquet or JSONL files or globs of training prompts: a string or a list. (verl: `data.train_files`)
+        /// Parquet or JSONL files or globs of training prompts: a string or a list. Required for training. (verl: `data.train_files`)
         #[serde(deserialize_with = "one_or_many")]
         (recipe) train_files: Vec<String> = Vec::new() => resumable,
         /// Parquet or JSONL files or globs of validation prompts. Default: none, which disables validation. (verl: `data.val_files`)
@@ -91,7 +91,8 @@ section! {
         /// Treatment of prompts longer than `data.max_prompt_length`: `skip`, the default, leaves them out and counts them; `left`, `right`
         /// and `middle` cut tokens there. `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
         truncation: Truncation = Truncation::Skip,
-        /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
+        /// Maximum response length in tokens, at least 1; default 512. The sum with `max_prompt_length` must not exceed the context length
+        /// of the model. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,
         /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts
         /// that carry the markup of a template already.
@@ -149,14 +150,16 @@ section! {
         /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. The options
         /// of `vllm` and `sglang` are in `docs/servers.md`. (verl: `rollout.engine_kwargs`)
         (recipe) engine_options: Table = Table::new(),
-        /// URLs of the inference servers, for the engines `vllm` and `sglang`. Default: none.
+        /// URLs of the inference servers, for the engines `vllm` and `sglang`, which need either this key or `rollout.serve`. Default:
+        /// none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         (recipe) servers: Vec<String> = Vec::new() => resumable,
         /// Servers that the run starts, watches and stops itself, for the engines `vllm` and `sglang`: a table of `command`, `count` and
         /// `env`. Excludes `rollout.servers`. Default: none.
         #[serde(skip_serializing_if = "Option::is_none")]
         (recipe) serve: Option<Serve> = None => resumable,
-        /// Maximum time without any available inference server, after which the run ends, in seconds; positive. Default: 600.
+        /// Maximum time without any available inference server, after which the run ends, in seconds. One server of `rollout.serve` must be
+        /// ready within this time. Above 0, below 3e9. Default: 600.
         #[serde(skip_serializing_if = "Option::is_none")]
         (recipe) server_timeout: Option<f64> [seconds] = None => resumable,
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
@@ -175,8 +178,8 @@ section! {
         (recipe) min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 [instances] = 2 => resumable,
-        /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. From 1 to
-        /// 1024; default 1.
+        /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. The
+        /// instances and trainers of a process have at most 16,384 threads in total. From 1 to 1024; default 1.
         threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize [responses] = 256 => resumable,
@@ -189,10 +192,12 @@ section! {
         dtype: Precision = Precision::Float32,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         (recipe) seed: Option<u64> = None,
-        /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
+        /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. After the last step,
+        /// the lengths of the first step follow. Needs the engine `torch`. Default: none.
         replay_lengths: Option<PathBuf> = None,
         /// Profile of the engine, a file that `rollpacker profile` writes. Each step compares the profile with the live engine. Times that
-        /// deviate too much are replaced by measured times, and the file is rewritten at the end of the run. Default: none.
+        /// deviate too much are replaced by measured times, and the file is rewritten at the end of the run. Needs the engine `torch`.
+        /// Default: none.
         profile: Option<PathBuf> = None => resumable,
     }
 }

@@ -17,8 +17,9 @@ section! {
         routes: BTreeMap<String, RouteTarget> = BTreeMap::from([("*".to_owned(), RouteTarget::One("math".to_owned()))]),
         /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
         num_workers: usize [threads] = 1 => resumable,
-        /// Reaction to an error of a reward, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
-        /// `drop_group`.
+        /// Reaction to an error of a reward, unless the reward's options set `on_error`: `drop_group` leaves the group out of the training;
+        /// `tolerate` (the default) does the same, but ends the run after 32 consecutive errors; `zero` counts the reward as 0; `fail` ends
+        /// the run.
         on_error: OnError = OnError::default(),
         /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),

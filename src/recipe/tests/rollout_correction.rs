@@ -7,7 +7,7 @@ use rollpacker_stages::train::config::{
 
 use super::{check_error, read};
 
-/// Returns the correction that these overrides of `algorithm.rollout_correction` resolve to.
+/// Returns the trainer configuration of a recipe that sets only these keys of `algorithm.rollout_correction`.
 fn correction(overrides: &[&str]) -> TrainerConfig {
     let overrides: Vec<_> =
         overrides.iter().map(|set| format!("algorithm.rollout_correction.{set}")).collect();

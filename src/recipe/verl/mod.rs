@@ -33,7 +33,7 @@ pub(crate) struct Translation {
     pub(crate) ignored: Vec<String>,
     /// The keys that have no effect with the other settings, each with the setting that it needs.
     pub(crate) unused: Vec<String>,
-    /// The keys that are not set and whose defaults differ from the defaults of verl, each with both defaults.
+    /// The keys of `DEFAULTS` that are not set, each with its default here and its default in verl.
     pub(crate) defaults: Vec<String>,
     /// Remarks on single keys.
     pub(crate) remarks: Vec<String>,
@@ -255,7 +255,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Lists the defaults that differ from the defaults of verl, for keys that are not set.
+    /// Notes the keys of `DEFAULTS` that are not set, each with its default here and its default in verl.
     fn note_defaults(&mut self) {
         for (key, verl) in DEFAULTS {
             if self.settings.explicit(key).is_none() {
@@ -273,7 +273,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Accepts a key that has the same value as the key `ours`, and refuses it otherwise.
+    /// Accepts a key that is `null` or has the same value as the key `ours`, and refuses it otherwise. `reason` is the cause of a refusal.
     fn require_same(&mut self, setting: &Override, ours: &str, reason: &str) {
         let of_step = || (ours == MINI_BATCH).then(|| self.settings.get("data.train_batch_size"));
         let value = self.settings.get(ours).or_else(|| of_step().flatten());
@@ -367,7 +367,8 @@ impl Translator<'_> {
         has_file
     }
 
-    /// Adds DAPO's penalty to the scores of the reward `base`.
+    /// Adds DAPO's penalty to the scores of the reward `base`. Refuses `enable`, the override that enables the penalty, if the program
+    /// lacks a reward, `reward.routes` is set, or the length of the penalty is missing.
     fn add_overlong_penalty(&mut self, overlong: &Overlong, enable: &Override, base: &str) {
         let has_routes = self.settings.value("reward.routes").is_some();
         let longest = self.settings.get("data.max_response_length").unwrap_or_default();

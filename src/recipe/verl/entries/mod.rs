@@ -19,7 +19,7 @@ pub(crate) enum KeyMapping {
     /// Translates to the key with this name. `null` is left out, with the reason as a note.
     NotNull(&'static str, &'static str),
     /// Applies the inner translation if the condition holds or the value is `null`. Otherwise the key has no effect in verl and is left
-    /// out.
+    /// out; a key of the critic is refused if `algorithm.adv_estimator` is not set.
     If(Condition, &'static KeyMapping),
     /// Applies the first translation if the condition holds, and the second translation otherwise.
     Switch(Condition, &'static KeyMapping, &'static KeyMapping),
