@@ -95,8 +95,8 @@ pub enum Event {
     Scored {
         /// The id of the response.
         id: SampleId,
-        /// The reward, or NaN if an error prevented scoring. The group of a response with a NaN reward is not trained on, even if it is
-        /// admitted.
+        /// The reward. If scoring failed, it is 0 with [`OnError::Zero`](rollpacker_stages::reward::OnError::Zero), and otherwise NaN. The
+        /// group of a response with a NaN reward is not trained on, even if it is admitted.
         score: f64,
     },
 }
