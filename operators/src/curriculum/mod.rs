@@ -196,7 +196,7 @@ impl JudgedPrompts {
 }
 
 /// The number of consecutive epochs without a drawn prompt after which the run ends, if `exploration` is above 0. If `exploration` is 0,
-/// the run ends after the first epoch without a drawn prompt, because pass rates change only when prompts are drawn.
+/// the run ends after the first epoch without a drawn prompt, because later epochs are expected to skip all prompts as well.
 const SKIPPED_EPOCHS: u32 = 1000;
 
 /// The error of an epoch whose prompts were all skipped. Later epochs are expected to skip all prompts as well.
