@@ -14,8 +14,8 @@
 //!   at random; seed, epoch and row determine the draw.
 //!
 //! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. If an epoch skips every prompt and `exploration` is
-//! 0, the run ends with an error, because later epochs would skip all prompts as well. With exploration, the run ends after 1,000
-//! consecutive epochs without a drawn prompt.
+//! 0, the run ends with an error, because later epochs are expected to skip all prompts as well. With exploration, the run ends with an
+//! error after 1,000 consecutive epochs without a drawn prompt.
 //!
 //! # Pass rates
 //! The pass rate of a group is the share of its responses whose score is at least `pass_score`. Groups that are trained on count with
@@ -196,7 +196,7 @@ impl JudgedPrompts {
 }
 
 /// The number of consecutive epochs without a drawn prompt after which the run ends, if `exploration` is above 0. If `exploration` is 0,
-/// the run ends after the first epoch without a drawn prompt, because pass rates change only when prompts are drawn.
+/// the run ends after the first epoch without a drawn prompt, because later epochs are expected to skip all prompts as well.
 const SKIPPED_EPOCHS: u32 = 1000;
 
 /// The error of an epoch whose prompts were all skipped. Later epochs are expected to skip all prompts as well.
@@ -260,14 +260,14 @@ pub(crate) struct CurriculumState {
     pass_rates: BTreeMap<u64, PassRate>,
     /// The results that are not used yet.
     results: Results,
-    /// The current epoch and the prompts judged in it. `None` before the first prompt and after the end of an epoch.
+    /// The current epoch and the numbers of prompts judged in it. `None` before the first prompt and after the end of an epoch.
     epoch: Option<(u32, JudgedPrompts)>,
     /// The number of consecutive epochs before the current one whose prompts were all skipped.
     #[serde(default)]
     skipped_epochs: u32,
-    /// The prompts judged since the last metrics.
+    /// The numbers of prompts judged since the last metrics.
     unreported: JudgedPrompts,
-    /// The prompts judged in the whole run.
+    /// The numbers of prompts judged in the whole run.
     totals: JudgedPrompts,
 }
 

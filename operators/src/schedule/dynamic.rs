@@ -52,10 +52,11 @@ documented! {
         /// The number of prompts launched at the start of a round, at least `prompts`. If `None` (the default), it is `prompts`.
         #[serde(default)]
         pub gen_prompts: Option<usize> [prompts],
-        /// The maximum number of prompts that a round may launch, in batches of `prompts`. From 1 to
-        /// 1048576. (verl: `algorithm.filter_groups.max_num_gen_batches`)
+        /// The maximum number of prompts that a round may launch, in batches of `prompts`. Must allow the prompts that a round launches at
+        /// its start (`gen_prompts`). From 1 to 1048576. (verl: `algorithm.filter_groups.max_num_gen_batches`)
         pub max_generated_batches: usize [batches],
-        /// The action to take when a round has launched its maximum number of prompts and too few groups have reward variance.
+        /// The action to take when a round has launched its maximum number of prompts and too few groups have reward variance: `fail` ends
+        /// the run with an error; `smaller_step` trains on the groups that exist, possibly none.
         pub on_exhausted: OnExhausted,
         /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
         /// long as the prompts. (verl: `trainer.total_training_steps`)

@@ -29,8 +29,9 @@ struct Request {
     samples: u32,
 }
 
-/// Encodes launches, aborts and pauses in their order, each with its worker. Returns one batch for each run of equal actions. `version` is
-/// the policy version of the open step, and `row_of` returns the row of a launched prompt.
+/// Encodes launches, aborts and pauses in their order, each with its worker. Returns one batch for each run of equal actions. `workers` has
+/// the worker of each decision in `decided`, `version` is the policy version of the open step, and `row_of` returns the row of a launched
+/// prompt.
 pub(super) fn requests(
     decided: &[Decision],
     workers: &[Option<u32>],
@@ -125,7 +126,8 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
 }
 
 /// Encodes the decisions about rounds, groups and pauses. Each decision is one row with its worker. Launches, aborts, [`Decision::Finish`]
-/// and [`Decision::Fail`] are left out. A decision without a worker is for all workers.
+/// and [`Decision::Fail`] are left out. `workers` has the worker of each decision in `decided`; a decision without a worker is for all
+/// workers. `round` is the kind of the open round.
 pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: RoundKind) -> Batch {
     let all = decided.iter().zip(workers);
     let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));

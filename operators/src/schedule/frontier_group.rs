@@ -41,7 +41,8 @@ documented! {
         pub responses: u32,
         /// The maximum number of responses that run at a time. At least 1.
         pub slots: usize [responses],
-        /// The order in which waiting requests are launched.
+        /// The order in which waiting requests are launched: `group_major` launches a request of the group with the fewest unfinished
+        /// responses; `sample_major` launches the first response of each prompt, then the second of each, and so on.
         pub order: Order,
         /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as
         /// long as the prompts. (verl: `trainer.total_training_steps`)

@@ -26,7 +26,7 @@ struct Deferred {
 }
 
 impl LongPromptQueue {
-    /// Adds a prompt at the end of its lane.
+    /// Adds a prompt at the end of its lane. `step` is the step whose round deferred the prompt.
     pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, left: LeftoverPrompt, step: Step) {
         self.epoch = epoch;
         self.lanes.entry(lane).or_default().push_back(Deferred { left, step });

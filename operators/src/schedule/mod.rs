@@ -95,8 +95,8 @@ pub enum Event {
     Scored {
         /// The id of the response.
         id: SampleId,
-        /// The reward, or NaN if an error prevented scoring. The group of a response with a NaN reward is not trained on, even if it is
-        /// admitted.
+        /// The reward. If scoring failed, it is 0 with [`OnError::Zero`](rollpacker_stages::reward::OnError::Zero), and otherwise NaN. The
+        /// group of a response with a NaN reward is not trained on, even if it is admitted.
         score: f64,
     },
 }
@@ -301,8 +301,8 @@ pub struct Queue {
 ///   and the other prompts were never launched. Deferred prompts are launched again. All prompts of an epoch are admitted or rejected
 ///   before any prompt of the next epoch is launched.
 /// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]. One round is open at a time, in the order of steps. Between `Open` and
-///   [`Decision::Close`] the round launches, aborts, admits and defers. Each prompt that the round launched is admitted, deferred or
-///   rejected in the round. The round admits only whole responses that it launched. Before the round closes, the end of each paused
+///   [`Decision::Close`] the round launches, aborts, pauses, admits and defers. Each prompt that the round launched is admitted, deferred
+///   or rejected in the round. The round admits only whole responses that it launched. Before the round closes, the end of each paused
 ///   response is reported: as paused, or as whole if the response ended before it could be stopped. In both cases, the tokens of the
 ///   response are kept. They are lost if the response is reported as aborted, because the engine dropped it.
 /// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores, all

@@ -202,7 +202,7 @@ pub(crate) struct RoundStreams<'scope> {
 pub(crate) struct FeedbackStreams<'scope> {
     /// Batches of [`schema::RESPONSES`]: the ends of responses, for races that are decided by time.
     pub(crate) responses: BatchStream<'scope>,
-    /// Batches of [`schema::NOTICES`]: the ends of responses, for races that are decided by tokens.
+    /// Batches of [`schema::NOTICES`]: the ends of responses and the progress of the workers, for races that are decided by tokens.
     pub(crate) notices: BatchStream<'scope>,
     /// Batches of [`schema::SCORED`]: the rewards of responses that ended by themselves.
     pub(crate) scores: BatchStream<'scope>,

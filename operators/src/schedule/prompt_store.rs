@@ -11,7 +11,8 @@ use super::round::OpenRound;
 use super::rounds::{NextAction, Rounds, times};
 use super::{Decision, Queue, Reason};
 
-/// Fresh prompts, and prompts left by earlier rounds. All leftover prompts belong to one epoch and go into the next round.
+/// Fresh prompts, and prompts left by earlier rounds. All leftover prompts belong to one epoch and go into the next round. Rounds take
+/// fresh prompts from the lane `""` of the pool only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PromptStore {
     pub(super) pool: Pool,

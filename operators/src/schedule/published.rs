@@ -19,7 +19,7 @@ pub(super) struct OpenStep {
     pub(super) metrics: Option<Capability<Step>>,
 }
 
-/// Policies that workers have, by step.
+/// The policies that workers have announced and that were not delivered to the schedule, by step.
 #[derive(Default)]
 pub(super) struct PublishedPolicies {
     /// Policies that some workers have, with the number of these workers.

@@ -9,8 +9,8 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::Decision;
 
-/// The scores that may be reported to the schedule: the scores of responses of the open round, and of responses that closed rounds
-/// admitted.
+/// A filter of scores. It holds each score until the end of its response is reported, and passes only scores of responses of the open
+/// round and of responses that closed rounds admitted.
 #[derive(Debug, Default)]
 pub(super) struct OrderedScores {
     open: Option<Step>,

@@ -37,7 +37,7 @@ pub(super) struct SequencedEvent {
     pub(super) tick_passed: bool,
 }
 
-/// Orders the events of a schedule.
+/// A queue that releases the events of a schedule in an order that does not depend on their arrival times.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sequencer {
     wants_scores: bool,
@@ -82,7 +82,8 @@ enum ResponseState {
     Ended(End),
 }
 
-/// The scores of the open round, and of responses that closed rounds admitted.
+/// The scores that have arrived and are not released, and the responses whose scores are awaited. Both are of the open round, or of
+/// responses that closed rounds admitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PendingScores {
     arrived: BTreeMap<SampleId, f64>,

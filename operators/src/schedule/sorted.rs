@@ -66,14 +66,15 @@ documented! {
         pub group_size: usize [rounds],
         /// The maximum number of responses that run at a time. At least 1.
         pub slots: usize [responses],
-        /// The number of complete groups that a round waits for before it admits the shortest groups, at least `prompts`. If `None` (the
-        /// default), it is `prompts`.
+        /// The number of complete groups that a round waits for before it admits the shortest groups, from `prompts` to
+        /// `group_size * prompts`. If `None` (the default), it is `prompts`.
         #[serde(default)]
         pub harvest: Option<usize> [groups],
         /// The treatment of responses that are running when a round has its complete groups: `on_policy` aborts them and launches their
         /// prompts again in a later round, and `harvest` must then be `prompts`; `partial` pauses them and resumes them in the next round.
         pub mode: Mode,
-        /// `true` to give the slots that the current load cannot fill to prompts of the next load. Default: `false`.
+        /// `true` to give the slots that the current load cannot fill to prompts of the next load. Requires `mode = "partial"`. Default:
+        /// `false`.
         #[serde(default)]
         pub carry_over: bool,
         /// The maximum number of steps of the run, including steps before a resume; at least 1. If `None` (the default), the run lasts as

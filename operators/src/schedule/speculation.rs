@@ -2,7 +2,7 @@
 
 use super::ScheduleError;
 
-/// The largest speculation factor or weight. Larger values are rejected as typing errors.
+/// The upper bound of speculation factors and of `max_weight`. Larger values are rejected, because they are probably mistyped.
 const MAX: f64 = 1000.0;
 
 /// Returns an error if the speculation factor or maximum weight `found` is not from 1 to [`MAX`].

@@ -77,17 +77,18 @@ documented! {
     pub struct Config {
         /// The number of prompts admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
         pub prompts: usize,
-        /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        /// The number of responses in a group (R0). At least 1, and at least 2 with `filter_zero_variance`. (verl: `rollout.n`, TRL:
+        /// `num_generations`)
         pub responses: u32,
         /// The ratio of prompts launched in a short round to prompts admitted, from 1 to 1000. Default: 1.25, as in the paper.
         #[serde(default = "paper")]
         pub eta_prompts: f64,
-        /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the
-        /// paper.
+        /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Must be 1 with
+        /// `selection = "weighted"`. Default: 1.25, as in the paper.
         #[serde(default = "paper")]
         pub eta_responses: f64,
-        /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If
-        /// empty (the default), there is one quota for all prompts.
+        /// The number of prompts admitted in a round by domain. Each value is at least 1, and the values sum to `prompts`. Prompts of other
+        /// domains are rejected. If empty (the default), there is one quota for all prompts.
         #[serde(default)]
         pub quotas: BTreeMap<Arc<str>, usize>,
         /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next
@@ -107,8 +108,8 @@ documented! {
         /// Cannot be combined with `selection = "weighted"`. Default: `false`.
         #[serde(default)]
         pub keep_partial: bool,
-        /// The weights of responses in the loss: 1 each, or corrected for the preference of short rounds for short responses. Default:
-        /// `fastest`.
+        /// The weights of responses in the loss: `fastest` weights each response with 1; `weighted` corrects for the preference of short
+        /// rounds for short responses, and requires `eta_responses = 1` and `keep_partial = false`. Default: `fastest`.
         #[serde(default)]
         pub selection: Selection,
         /// The maximum weight of a response with `selection = "weighted"`, from 1 to 1000. The maximum bounds the variance, but leaves some
@@ -145,8 +146,9 @@ pub enum Selection {
     /// Weight 1 each, as in the paper. The trained responses are then shorter than the responses of the policy.
     #[default]
     Fastest,
-    /// Weights responses of long rounds by their lengths, as the [module](self) describes; requires `eta_responses = 1`. Corrects the mean
-    /// trained length within 1 %, and the group-relative gradient within 7 %, on known distributions (`docs/bias.md`).
+    /// Weights responses of long rounds by their lengths, as the [module](self) describes. Requires `eta_responses = 1` and
+    /// `keep_partial = false`. Corrects the mean trained length within 1 %, and the group-relative gradient within 7 %, on known
+    /// distributions (`docs/bias.md`).
     Weighted,
 }
 

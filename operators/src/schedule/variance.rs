@@ -7,7 +7,7 @@ use super::error::{at_least, positive};
 use super::round::Vacancy;
 
 /// The filter that rejects and replaces groups without reward variance (DAPO, section 3.2), and groups with a response that could not be
-/// scored. (verl: `algorithm.filter_groups`)
+/// scored. A schedule with the filter needs groups of at least 2 responses. (verl: `algorithm.filter_groups`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroVarianceFilter {

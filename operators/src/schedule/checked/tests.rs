@@ -192,7 +192,7 @@ fn a_round_that_can_never_close_is_named() {
     assert_eq!(waits.poll(), None, "responses are in flight");
 }
 
-/// A schedule that finishes when it receives a policy.
+/// A schedule that finishes when it receives an event.
 struct Finished {
     is_out_of_steps: bool,
     decided: Option<Decision>,

@@ -80,7 +80,8 @@ impl ScheduleDriver {
     }
 
     /// Informs the curriculum that the open round has opened or closed, has admitted a group, or has rejected a group without reward
-    /// variance. Does nothing without a curriculum or an open round.
+    /// variance. When the round closes, the metrics of the curriculum are stored for [`take_metrics`](Self::take_metrics). Does nothing
+    /// without a curriculum or an open round.
     pub(super) fn record(&mut self, decision: &Decision) {
         let (Some(gate), Some((step, _))) = (&mut self.gate, self.round) else { return };
         let row_of = |prompt: &PromptId| self.prompts.held[prompt].row.dataset_row();

@@ -220,7 +220,8 @@ impl ScheduleDriver {
     }
 
     /// Carries out all decisions, and releases the events of the sequencer one at a time. The decisions on an event are drained before the
-    /// next event is released, because they change which event is next.
+    /// next event is released, because they change which event is next. Calls `give` for each batch to send, with the output and the
+    /// capability of the batch.
     pub(super) fn decide(&mut self, mut give: impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         self.drain(&mut give);
         while let Some(SequencedEvent { tick, event, tick_passed }) = self.next_sequenced() {

@@ -21,6 +21,7 @@ pub(in crate::schedule) enum SchedulePort {
 
 /// Returns the texts of the launched prompts, except prompts that are in `sent` with the same worker, and adds the returned prompts to
 /// `sent`. `sent` holds the pairs of prompt and worker of the open round, so that a second launch in a round does not send the text again.
+/// `workers` has the worker of each decision in `decided`, and `row_of` returns the row of a launched prompt.
 pub(in crate::schedule) fn unsent_texts(
     decided: &[Decision],
     workers: &[Option<u32>],

@@ -34,7 +34,7 @@ enum Breaks {
     Determinism,
     /// Rejects each prompt that it did not request.
     Offers,
-    /// Saves nothing, so that the restored schedule has no prompts.
+    /// Saves an empty state, so that the restored schedule has no prompts.
     Saving,
     /// Admits every prompt twice.
     Contract,

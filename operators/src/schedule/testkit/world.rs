@@ -11,7 +11,7 @@ use rollpacker_stages::testkit::Nonconformance;
 
 use crate::schedule::{Decision, Event, Offer, Schedule};
 
-/// An entry of the log of a run, in order of time.
+/// An entry of the log of a run. The entries are in order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// An event that the schedule received.
@@ -233,7 +233,7 @@ impl WorldRun<'_> {
         }
     }
 
-    /// Replaces the scheduled end of a response.
+    /// Replaces the scheduled end of a response by an end with `tokens` tokens, at a random time up to 63 ticks from now.
     fn replace_end(&mut self, id: SampleId, tokens: u32, finish_reason: FinishReason) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 3]);
         let is_it = |event: &Event| matches!(event, Event::Response { id: it, .. } if *it == id);
@@ -269,7 +269,7 @@ fn opened(entry: &Entry) -> Option<Step> {
     }
 }
 
-/// The finalizer of splitmix64.
+/// Returns the first output of the generator splitmix64 with the seed `word`.
 pub(crate) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -361,7 +361,7 @@ mod law {
             }
         }
 
-        /// One-off and bounded asynchrony: with staleness `k` the policy of a step is published while `k` rounds before it are open or due.
+        /// One-off and bounded asynchrony: with staleness `k` at most `k` rounds before a step are not closed when its policy is published.
         /// One round is open at a time, so a trained token is at most `k` updates older than the weights that it trains. In `partial`
         /// rollouts it is at most `max_versions - 1` updates older still.
         #[test]

@@ -52,7 +52,7 @@ fn prompt(id: u64) -> Batch {
     }])
 }
 
-/// Returns a batch of two responses with the columns that a driver reads.
+/// Returns a batch of responses 0 and 1 to prompt 7, with their lengths, and with `values` as the column `column`.
 fn of_both(column: &str, values: ArrayRef) -> Batch {
     let mut columns: Vec<(&str, ArrayRef)> = vec![
         (column::PROMPT_ID, Arc::new(UInt64Array::from(vec![7, 7]))),

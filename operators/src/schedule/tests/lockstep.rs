@@ -115,7 +115,7 @@ struct Play {
     workers: Vec<Worker>,
     /// The number of tokens of each response that resumes later, and `true` if the response had ended.
     kept: BTreeMap<(PromptId, u32), (u32, bool)>,
-    /// The number of tokens of each response that was sent to its reward.
+    /// The number of tokens of each response that ended by itself and was returned by its worker.
     whole: BTreeMap<SampleId, u32>,
     stopping: BTreeMap<SampleId, FinishReason>,
     /// The number of tokens of each response whose end was released.

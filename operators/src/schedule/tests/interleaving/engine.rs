@@ -1,7 +1,8 @@
 //! A model of an engine whose instances run on separate threads.
 //!
-//! Each instance takes commands from a queue, decodes, reports the responses that end, and then publishes its floor. One call of
-//! [`ModelEngine::turn`] performs one of these actions, so a test controls what happens between any two of them.
+//! Each instance takes commands from a queue or decodes, reports the responses that end, and then publishes its floor. One call of
+//! [`ModelEngine::turn`] takes a command, decodes, or publishes, so a test controls what happens between any two of these actions.
+//! Responses that end are reported in the same call.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

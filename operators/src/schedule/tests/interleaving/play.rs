@@ -181,7 +181,7 @@ impl Dice {
     }
 }
 
-/// Returns a number for an action that is equal for the same actor or channel.
+/// Returns a number that identifies the actor or the channel of an action.
 fn number(action: Action) -> u64 {
     let (kind, actor) = match action {
         Action::Read => (0, 0),
@@ -220,7 +220,7 @@ struct Play {
 
 impl Race {
     /// Plays the run in an order of actions from the seed `dice`. `rights` has a capability of each output of the schedule and of the
-    /// rollouts, at the first step.
+    /// rollouts, at the first step. Returns an error if the run hangs, or does not end within 100,000 actions.
     pub(super) fn play(self, rights: &[Capability<Step>], dice: u64) -> Result<Outcome, Hang> {
         let mut play = Play::new(self, rights, dice);
         for _ in 0..100_000 {
@@ -475,7 +475,7 @@ pub(super) fn capabilities(rights: &[Capability<Step>], step: Step) -> RolloutCa
     Port::ALL.map(|port| rights[4 + port as usize].delayed(&step))
 }
 
-/// Sends each row of requests to its worker.
+/// Sends each row of requests to its worker, and appends a description of each row to `requested`.
 fn send(workers: &mut [Worker], step: Step, batch: &Batch, requested: &mut Vec<String>) {
     let receivers = batch.values::<UInt32Type>(column::WORKER);
     let rows = batch.rows().expect("requests have rows");
