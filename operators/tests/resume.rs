@@ -379,7 +379,7 @@ fn groups(batch: &Batch, report: &StepReport) -> Vec<String> {
         .collect()
 }
 
-/// An observer that records the results of steps, over all parts of a run.
+/// An observer that records the results of the steps of one part of a run. Snapshots hold the number of steps over all parts.
 #[derive(Clone, Default)]
 struct ResultObserver {
     results: Rc<RefCell<Vec<StepResult>>>,

@@ -75,7 +75,7 @@ impl Drop for Writer {
     }
 }
 
-/// The parts of one operator on one worker.
+/// The snapshot parts of one operator on one worker: hands them to the writer, and reports them on an output of the operator.
 ///
 /// It holds a capability for the first step at whose end a part may still be written. The frontier of its output therefore passes a step
 /// only when the part of that step is on disk or has failed, or when no part of that step is due.

@@ -234,7 +234,7 @@ impl<'scope> InnerLoop<'scope> {
     }
 }
 
-/// The rows of the schedule's streams that concern one worker.
+/// The streams of the schedule, restricted to the rows that concern one worker.
 struct OwnStreams<'scope> {
     requests: BatchStream<'scope>,
     texts: BatchStream<'scope>,

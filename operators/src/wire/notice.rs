@@ -19,7 +19,7 @@ pub(crate) struct Notice {
     pub(crate) received: u64,
     /// A lower bound for the responses that are still running on the worker: each of them ends later than this tick.
     pub(crate) floor: Tick,
-    /// The responses that ended, were paused or were aborted since the last notice, in any order.
+    /// The responses that ended, were aborted or paused, or were returned again since the last notice, in any order.
     pub(crate) ends: Vec<End>,
 }
 

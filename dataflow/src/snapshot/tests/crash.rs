@@ -20,8 +20,8 @@ fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     done
 }
 
-/// Opens the folder after a crash and returns the step found. Checks that only parts without a manifest are reported as damage, and that
-/// every snapshot with a manifest is complete.
+/// Opens the folder after a crash. Returns the store and the step of the newest snapshot; `None` if there is none. Checks that only parts
+/// without a manifest are reported as damage, and that every snapshot with a manifest is complete.
 fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     let store = open(files, 1).expect("the folder can be opened after any crash");
     let found = store.latest().expect("the folder can be read");
@@ -36,7 +36,8 @@ fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     (store, step)
 }
 
-/// Returns `true` if the snapshot found is the last committed one or the one that was being taken.
+/// Returns `true` if the snapshot `found` is the last committed one or the one that was being taken. The process has committed the steps
+/// `done`, the first of `steps`; `before` is the step of the snapshot that it found.
 fn is_old_or_new(found: Option<u64>, done: &[u64], steps: &[u64], before: Option<u64>) -> bool {
     let last = done.last().copied().or(before);
     found == last || found == steps.get(done.len()).copied()
