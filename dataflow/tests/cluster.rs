@@ -52,7 +52,7 @@ fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
     stream
 }
 
-/// Sums the numbers that arrive at this worker.
+/// Adds the numbers that arrive at this worker to `total`.
 fn sum(stream: BatchStream<'_>, total: std::rc::Rc<std::cell::Cell<f64>>) {
     let mut operator = Operator::new("sum", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::METRICS);

@@ -643,7 +643,8 @@ fn same(what: &str, found: &[StepResult], expected: &[StepResult]) {
     assert_eq!(found.len(), expected.len(), "{what}: steps");
 }
 
-/// Checks that every prompt is trained on, rejected or skipped exactly once.
+/// Checks that every prompt is trained on, rejected or skipped exactly once, and that the run has at least 5 steps, or 3 if prompts were
+/// skipped. `skipped` is the number of skipped prompts.
 fn conserved(name: &str, all: &[StepResult], skipped: usize) {
     let mut seen = BTreeMap::<&str, u64>::new();
     for result in all {

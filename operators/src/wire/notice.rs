@@ -23,7 +23,7 @@ pub(crate) struct Notice {
     pub(crate) ends: Vec<End>,
 }
 
-/// Returns a notice as a batch of [`schema::NOTICES`].
+/// Returns a notice as a batch of [`schema::NOTICES`]. The arguments are the fields of [`Notice`].
 pub(crate) fn write(worker: u32, received: u64, floor: Tick, ends: &[End]) -> Batch {
     // The first row carries the worker's progress and no end.
     let each = || std::iter::once(None).chain(ends.iter().map(Some));

@@ -5,7 +5,7 @@ use super::{PARTS, SnapshotError, open, restored, root, take};
 use crate::snapshot::{Part, SnapshotStore};
 use crate::step::Step;
 
-/// Opens the folder and takes snapshots; returns the committed steps.
+/// Opens the folder and takes a snapshot of each of `steps`, until an operation fails. Returns the committed steps.
 fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     let mut done = Vec::new();
     let mut run = || -> Result<(), SnapshotError> {
@@ -43,7 +43,8 @@ fn is_old_or_new(found: Option<u64>, done: &[u64], steps: &[u64], before: Option
     found == last || found == steps.get(done.len()).copied()
 }
 
-/// Lets `first` die at each of its operations in each way, and calls `look` on the remaining files.
+/// Lets `first` die at each of its operations in each way, on a copy of `disk`. Calls `look` with the remaining files, the index of the
+/// operation and the kind of crash.
 fn at_each_operation(
     disk: &Memory,
     first: impl Fn(&Memory),
