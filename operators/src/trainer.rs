@@ -71,7 +71,7 @@ struct TimedTrainer {
     inferring: Nanos,
     /// The busy time of the accumulation since the last update.
     accumulating: Nanos,
-    /// The policy that was published, restored or produced by an update last.
+    /// The policy that was published, restored or produced by an update last; `None` if there is none yet.
     published: Option<Policy>,
     /// The step whose update comes next.
     next: Step,

@@ -223,7 +223,8 @@ impl<'scope> InnerLoop<'scope> {
         (Self { responses, notices, scores }, feedback)
     }
 
-    /// Connects the outputs of the rollout, and returns the handle for scores, which the reward connects.
+    /// Connects the outputs of the rollout. Returns the handle for scores, which the reward operator connects; `None` if nothing decides by
+    /// scores.
     fn close(
         self,
         responses: BatchStream<'scope>,
