@@ -179,8 +179,8 @@ impl VirtualClock {
     }
 
     /// Adds `duration` to the virtual time that the current work takes: a [`bridge::Service`](crate::bridge::Service) delays its reply by
-    /// the sum of these durations. On the calling thread, [`now`](Clock::now) includes the duration immediately; the time that other
-    /// threads read does not advance.
+    /// the sum of these durations. On the calling thread, [`now`](Clock::now) includes the duration from this call until the work ends; the
+    /// time that other threads read does not advance.
     pub fn spend(&self, duration: Nanos) {
         SPENT.set(Nanos(SPENT.get().0.saturating_add(duration.0)));
     }

@@ -108,7 +108,8 @@ impl<'scope> Operator<'scope> {
         }
     }
 
-    /// Adds an input of batches of `schema`. Add all inputs before the first output; their indices count from 0.
+    /// Adds an input of batches of `schema`, which `pact` distributes over the workers. Add all inputs before the first output; their
+    /// indices count from 0.
     ///
     /// # Panics
     /// In debug builds, if the operator already has an output.

@@ -53,7 +53,7 @@ pub fn exchange<'scope>(
     }
 }
 
-/// Moves all rows to worker 0.
+/// Moves all rows to worker 0. `name` is the name of the operator. On a single worker, returns the stream unchanged.
 #[must_use]
 pub fn gather_at_first<'scope>(
     name: &'static str,
@@ -63,7 +63,7 @@ pub fn gather_at_first<'scope>(
     exchange(name, stream, to_first(), schema)
 }
 
-/// Copies every row to every worker.
+/// Copies every row to every worker. `name` is the name of the operator. On a single worker, returns the stream unchanged.
 #[must_use]
 pub fn broadcast<'scope>(
     name: &'static str,

@@ -237,8 +237,8 @@ pub static TEXTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// Progress reports of a rollout in lockstep mode. All rows of a report are in one batch. The first row holds the progress of its `worker`.
-/// The other rows are the responses that ended on this worker, were dropped, or were returned again after a pause since its previous
-/// report, one row each, in any order.
+/// The other rows are the responses that ended on this worker, were aborted or paused, or were returned again after a pause since its
+/// previous report, one row each, in any order.
 pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),
@@ -253,7 +253,8 @@ pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Responses, one row each, emitted as soon as the engine finishes or drops them. Aborted responses are included, with the tokens they had.
+/// Responses, one row each, emitted as soon as the engine finishes or stops them. Aborted and paused responses are included, with the
+/// tokens that they had. A response that ended in an earlier step and was kept is emitted again when a later step launches its prompt.
 pub static RESPONSES: LazyLock<SchemaRef> = LazyLock::new(|| schema(response_fields()));
 
 /// Scored responses: [`RESPONSES`] with the reward.

@@ -52,7 +52,7 @@ fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
     stream
 }
 
-/// Sums the numbers that arrive at this worker.
+/// Adds the numbers that arrive at this worker to `total`.
 fn sum(stream: BatchStream<'_>, total: std::rc::Rc<std::cell::Cell<f64>>) {
     let mut operator = Operator::new("sum", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::METRICS);
@@ -93,7 +93,7 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
     raise(error_stream, faults);
 }
 
-/// Returns the sum on each worker when all workers send to the first, and the first sends to all.
+/// Sends the numbers of all workers to the first worker, and from there to all workers. Returns the sum that arrives at this worker.
 fn summed_at_all(handle: WorkerHandle) -> Result<f64, Fault> {
     let total = std::rc::Rc::new(std::cell::Cell::new(0.0));
     let sink = total.clone();

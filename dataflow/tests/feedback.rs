@@ -31,7 +31,7 @@ enum Happened {
 
 type Log = Rc<RefCell<Vec<Happened>>>;
 
-/// Records the policy with which each step samples, for `steps` steps.
+/// Records the policy with which each of the first `steps` steps samples, and passes it on. Drops the policies of later steps.
 fn sample<'scope>(policies: BatchStream<'scope>, steps: u64, log: Log) -> BatchStream<'scope> {
     let mut operator = Operator::new("sample", policies.scope());
     let mut input = operator.input(policies, Pipeline, &schema::POLICIES);

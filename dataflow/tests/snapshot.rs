@@ -15,7 +15,7 @@ fn open(folder: &Path) -> SnapshotStore {
     SnapshotStore::open(folder, StoreOptions { identity, keep: 2 }).expect("the folder opens")
 }
 
-/// Returns 100 kB that differ for each step.
+/// Returns 100 kB that differ between the steps of an operator.
 fn content(step: Step, operator: &str) -> Vec<u8> {
     let seed = operator.len() as u64 + step.0;
     (0..100_000_u64).map(|at| (at.wrapping_mul(seed) >> 3) as u8).collect()

@@ -15,7 +15,7 @@ use timely::dataflow::channels::pact::Pipeline;
 
 const AFTER: Nanos = Nanos(20_000_000);
 
-/// Builds an operator that holds a step open forever, and one that waits for it.
+/// Builds an operator that holds a step open forever, and one that waits for it. The first reports a wait if `reports_wait` is `true`.
 fn build(scope: Scope<'_, Step>, reports_wait: bool) {
     let mut operator = Operator::new("reward", scope);
     let (_, stream) = operator.output(&schema::METRICS, &[]);

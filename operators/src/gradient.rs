@@ -17,7 +17,8 @@ use crate::trainer::TrainerThread;
 /// The name of the operator in metrics and faults.
 const NAME: &str = "gradient";
 
-/// Groups that the trainer has received, and the trainer.
+/// The output of the gradient operator: the stream of the groups that the trainer has received, the streams of the preceding operators, and
+/// the trainer.
 pub struct Gradients<'scope> {
     /// Batches of [`schema::GROUPS`]. A batch is emitted once the trainer has accumulated its gradient, or has stored the batch because the
     /// update of an earlier step is still to come. On several workers, the stream has no rows after [`reduce`](crate::ReduceExt::reduce).

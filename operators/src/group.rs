@@ -22,7 +22,8 @@ use crate::streams::StepStreams;
 use crate::wire::decision::ADMIT;
 use crate::wire::rows::{Row, gather_first};
 
-/// Complete groups, with the streams of the preceding operators.
+/// The output of the group operator: the stream of complete groups, and the streams of the preceding operators. The inference and advantage
+/// operators pass it on.
 pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, after inference, of [`schema::INFERRED`]. Each batch holds whole groups: the rows of a prompt are
     /// adjacent and sorted by sample.

@@ -87,7 +87,7 @@ impl GroupQueue {
     }
 }
 
-/// The calls that pass queued groups to the trainer, one at a time. `T` is the result of a call.
+/// The queue of groups, and the call that passes groups to the trainer. At most one call runs at a time. `T` is the result of a call.
 pub(crate) struct GroupCalls<T> {
     queue: GroupQueue,
     waits: WaitHandle,

@@ -200,7 +200,8 @@ impl GroupScorer {
         self.pending.insert((step, prompt), PendingGroup { capabilities, rows, context, _awaited });
     }
 
-    /// Returns the sample of a row, including the score of its response if the data source also has a reward for single responses.
+    /// Returns the sample of a row, including the score of its response if the data source also has a reward for single responses. `prompt`
+    /// is the row of its prompt's texts.
     fn sample(&self, step: Step, row: &Row, prompt: &Row) -> Sample {
         let sample = sample(step, row, prompt);
         let has_own = self.router.scores_samples(&sample.data_source).unwrap_or(false);

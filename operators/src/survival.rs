@@ -75,7 +75,8 @@ impl Survival {
     }
 
     /// Observes a left-truncated response: it carries information only about lengths beyond `entry` tokens, because an earlier response to
-    /// its prompt was cut at `entry`. A response that is not longer than `entry` is ignored.
+    /// its prompt was cut at `entry`. `tokens` and `whole` are as in [`observe`](Self::observe). A response that is not longer than `entry`
+    /// is ignored.
     pub fn observe_from(&mut self, entry: u32, tokens: u32, whole: bool) {
         if tokens > entry {
             self.enter_many(entry, 1);

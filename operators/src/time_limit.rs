@@ -48,10 +48,10 @@ use rollpacker_stages::reward::{Execution, Limits};
 /// assert_eq!(policy.limits(id, 3).of(0, None), Nanos(3_000));
 /// ```
 pub trait TimeLimit {
-    /// Returns the time limits of the test cases for a response to the prompt in `row` of the dataset.
+    /// Returns the time limits of the test cases for the response `id` to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;
 
-    /// Records the executions of a scored response to the prompt in `row` of the dataset. `executions` is never empty.
+    /// Records the executions of the scored response `id` to the prompt in `row` of the dataset. `executions` is never empty.
     fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]);
 
     /// Records the longest correct execution of test case `case` of the prompt in `row`, over all steps so far and all workers. Called when

@@ -71,7 +71,7 @@ struct TimedTrainer {
     inferring: Nanos,
     /// The busy time of the accumulation since the last update.
     accumulating: Nanos,
-    /// The policy that was published, restored or produced by an update last.
+    /// The policy that was published, restored or produced by an update last; `None` if there is none yet.
     published: Option<Policy>,
     /// The step whose update comes next.
     next: Step,
@@ -159,8 +159,8 @@ impl TrainerThread {
         })
     }
 
-    /// Writes the trainer's [state](Trainer::save_state) to `file`, after the updates that were requested so far. Calls `wake` when the
-    /// reply is ready.
+    /// Writes the trainer's [state](Trainer::save_state) to `file`, after the updates that were requested so far. The reply is an error if
+    /// the trainer cannot save its state. Calls `wake` when the reply is ready.
     pub fn save_state(
         &self,
         file: PathBuf,
@@ -228,7 +228,8 @@ impl TrainerThread {
     }
 
     /// Removes and returns the gradient that was accumulated for `step` since the last call. The gradient is empty if the update of an
-    /// earlier step is still to come. Calls `wake` when the reply is ready.
+    /// earlier step is still to come. The reply is an error if the trainer fails, or if groups that were held for the step could not be
+    /// accumulated. Calls `wake` when the reply is ready.
     pub fn take_partial(
         &self,
         step: Step,
@@ -237,7 +238,8 @@ impl TrainerThread {
         self.service.call(wake, move |timed| timed.take_partial(step))
     }
 
-    /// Sets the gradient of `step` to `sum`, the sum over all replicas, before the update. Calls `wake` when the reply is ready.
+    /// Sets the gradient of `step` to `sum`, the sum over all replicas, before the update. The reply is an error if the trainer rejects the
+    /// sum. Calls `wake` when the reply is ready.
     pub fn put_sum(
         &self,
         step: Step,

@@ -76,7 +76,8 @@ impl Reward for ByLength {
     }
 }
 
-/// Returns the covariance of score and weighted length within a group, which is how its advantages act on length.
+/// Returns the covariance of score and weighted length within a group, which is how its advantages act on length. `group` has the score,
+/// the length and the weight of each response.
 fn covariance(group: &[(f64, f64, f64)]) -> f64 {
     let mean = group.iter().map(|(score, ..)| score).sum::<f64>() / group.len() as f64;
     let sum: f64 =

@@ -125,7 +125,8 @@ fn trained(batch: &Batch) -> Vec<Trained> {
     .collect()
 }
 
-/// Runs two epochs of 21 prompts on instances whose delays come from the seed `dice`.
+/// Runs two epochs of 21 prompts on one to three instances, whose number and delays come from the seed `dice`. Races are decided by tokens
+/// if `in_lockstep` is `true`, and by time otherwise.
 fn run(schedule: &Builtin, in_lockstep: bool, staleness: u64, dice: u64) -> Vec<Outcome> {
     let instances = 1 + usize::try_from(dice % 3).expect("small");
     let run = Run::with(schedule.clone(), Racer::new(instances, dice));

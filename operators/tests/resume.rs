@@ -379,7 +379,7 @@ fn groups(batch: &Batch, report: &StepReport) -> Vec<String> {
         .collect()
 }
 
-/// An observer that records the results of steps, over all parts of a run.
+/// An observer that records the results of the steps of one part of a run. Snapshots hold the number of steps over all parts.
 #[derive(Clone, Default)]
 struct ResultObserver {
     results: Rc<RefCell<Vec<StepResult>>>,
@@ -643,7 +643,8 @@ fn same(what: &str, found: &[StepResult], expected: &[StepResult]) {
     assert_eq!(found.len(), expected.len(), "{what}: steps");
 }
 
-/// Checks that every prompt is trained on, rejected or skipped exactly once.
+/// Checks that every prompt is trained on, rejected or skipped exactly once, and that the run has at least 5 steps, or 3 if prompts were
+/// skipped. `skipped` is the number of skipped prompts.
 fn conserved(name: &str, all: &[StepResult], skipped: usize) {
     let mut seen = BTreeMap::<&str, u64>::new();
     for result in all {

@@ -421,7 +421,8 @@ fn schedule(which: u8) -> Box<dyn Schedule> {
     }
 }
 
-/// Returns the decisions with the trained responses, the times of the steps, and the number of cancelled scorings.
+/// Runs the schedule with the number `which` ([`schedule`]). The durations follow from `seed`, and scorings are cancelled if `cancels` is
+/// `true`. Returns the decisions with the trained responses, the times of the steps, and the number of cancelled scorings.
 fn lawful(which: u8, seed: u64, staleness: u64, cancels: bool) -> (String, String, f64) {
     let log = Log::new();
     let score = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());

@@ -98,7 +98,8 @@ struct Ran {
     known: BTreeMap<(u64, u32), Nanos>,
 }
 
-/// Runs steps of two prompts with three responses. The first responses arrive at 1 s, and are right after 4 s.
+/// Runs `prompts` prompts in steps of two, with three responses to each. Sample 0 of a prompt takes 1 s, and its test case is right after 4
+/// s. `learns_online` is that of [`ObservedLimit`].
 fn run(prompts: u64, learns_online: bool) -> Ran {
     let log = Log::new();
     let right_after = |id: SampleId| match (id.prompt.0 % 2, id.sample) {

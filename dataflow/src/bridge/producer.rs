@@ -41,7 +41,8 @@ impl Emitter {
     }
 }
 
-/// Starts a thread that produces batches and streams them, all at step 0, so that every step may use them.
+/// Starts a thread that produces batches of `schema` and streams them, all at step 0, so that every step may use them. `name` is the name
+/// of the thread, and of the operator in faults.
 ///
 /// The thread runs ahead of its consumers by at most `budget`; consumers release the rows that they have finished with. The output ends
 /// when the thread ends. An error that the thread returns, or a panic of the thread, becomes a row on the second stream. On a cluster, the
@@ -81,9 +82,9 @@ where
     (stream, error_stream)
 }
 
-/// Streams the batches of an iterator, all at step 0, on the worker's own thread. Sends as many rows as `budget` allows, and continues
-/// whenever rows are released. The output ends when the iterator ends or the budget is closed. The operator sets itself as the
-/// [waker](Budget::set_waker) of `budget`, which replaces an earlier waker.
+/// Streams the batches of an iterator, which have the schema `schema`, all at step 0, on the worker's own thread. Sends as many rows as
+/// `budget` allows, and continues whenever rows are released. The output ends when the iterator ends or the budget is closed. The operator,
+/// called `name`, sets itself as the [waker](Budget::set_waker) of `budget`, which replaces an earlier waker.
 ///
 /// Use it for runs in virtual time, where the run would depend on the timing of a producer thread. The second stream carries errors and is
 /// always empty.

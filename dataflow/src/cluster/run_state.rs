@@ -86,8 +86,8 @@ impl RunState {
         index % self.threads
     }
 
-    /// Registers this thread to be woken when the run fails. Connects its watchdog with the other processes: their progress counts for this
-    /// watchdog, and the progress that this watchdog counts is reported to them.
+    /// Registers this thread to be woken when the run fails. Connects `watchdog` with the other processes and returns it: their progress
+    /// counts for this watchdog, and the progress that this watchdog counts is reported to them.
     pub(super) fn register_worker(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());

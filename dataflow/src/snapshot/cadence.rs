@@ -16,7 +16,7 @@ pub struct Cadence {
 
 #[derive(Debug, Default)]
 struct CadenceState {
-    /// The last step for which an operator has called `is_due`.
+    /// The last step for which an operator has called `is_due`, or from which the run was resumed; `None` before that.
     last_queried: Option<Step>,
     /// The steps of which a snapshot was requested. They are kept, because some operators query them late.
     requested: BTreeSet<Step>,

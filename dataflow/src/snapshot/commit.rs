@@ -49,7 +49,7 @@ struct IncompleteSnapshot {
 }
 
 impl IncompleteSnapshot {
-    /// Returns the last step that is included in any of the parts.
+    /// Returns the last step that is included in any of the parts; `None` if no part includes a step.
     fn reached(&self) -> Option<Step> {
         self.parts.values().filter_map(|part| part.reached).max()
     }
@@ -122,7 +122,7 @@ struct Committer {
     waiting: WaitHandle,
     open: BTreeMap<Step, IncompleteSnapshot>,
     running: Vec<CommitInFlight>,
-    /// The last step of the last committed snapshot.
+    /// The last step of the snapshot that this run committed last; `None` before its first commit.
     committed: Option<Step>,
     /// The capabilities of the failed snapshot, kept forever so that its step never completes. `None` unless a snapshot failed with
     /// [`OnError::Fail`].

@@ -106,7 +106,8 @@ pub struct Draft<'a> {
     pub(crate) step: Step,
     pub(crate) operator: &'static str,
     pub(crate) worker: u32,
-    /// `Some` if the part is only held in memory; `true` once the operator has asked another writer for it.
+    /// `Some` if the part is only held in memory. The value is `true` once the operator has called `external`: another writer must then
+    /// produce the part if it is needed.
     pub(crate) held: Option<Cell<bool>>,
 }
 
@@ -125,9 +126,9 @@ impl Draft<'_> {
 
     /// Creates a part whose file another writer produces, such as a trainer that saves its weights.
     ///
-    /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
-    /// runs later and waits until the file is complete: on the writer thread of the worker or, in virtual time, on the worker's own thread.
-    /// An error of the closure becomes the error of the part.
+    /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The path ends with `extension`.
+    /// The closure that `begin` returns runs later and waits until the file is complete: on the writer thread of the worker or, in virtual
+    /// time, on the worker's own thread. An error of the closure becomes the error of the part.
     ///
     /// If the part is only [held](super::Cadence::with_held_states), `begin` is not called; the operator is asked for the part again if it
     /// is needed. If the folder of the part cannot be created, `begin` is not called either, and the part fails.

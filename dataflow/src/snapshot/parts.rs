@@ -75,7 +75,7 @@ impl Drop for Writer {
     }
 }
 
-/// The parts of one operator on one worker.
+/// The snapshot parts of one operator on one worker: hands them to the writer, and reports them on an output of the operator.
 ///
 /// It holds a capability for the first step at whose end a part may still be written. The frontier of its output therefore passes a step
 /// only when the part of that step is on disk or has failed, or when no part of that step is due.
@@ -87,14 +87,14 @@ pub struct Parts {
     waiting: WaitHandle,
     writer: Rc<Writer>,
     capability: Option<Capability<Step>>,
-    /// The last step that is included in the state.
+    /// The last step that is included in the state; `None` before the first call of [`begin_step`](Self::begin_step).
     reached: Option<Step>,
-    /// The last step at whose end the state was handed to the writer.
+    /// The last step at whose end the state was handed to the writer; `None` before the first part.
     last_handed_over: Option<Step>,
     pending: VecDeque<PendingPart>,
     /// The state at the end of the last step, if it is held.
     held: Option<HeldPart>,
-    /// The result of the last write.
+    /// The result of the last write: the record of the file, `None` if the part has no file, or the message of the error.
     written: Result<Option<PartRecord>, String>,
 }
 

@@ -19,7 +19,8 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
 
-/// The snapshots of one graph on one worker.
+/// The access of the operators of one graph, on one worker, to snapshots: each operator registers its parts, and [`commit`](Self::commit)
+/// then installs the operator that commits the snapshots.
 ///
 /// ```text
 /// let snapshots = Snapshots::new(scope, &plan);

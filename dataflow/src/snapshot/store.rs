@@ -257,7 +257,8 @@ impl SnapshotStore {
     }
 
     /// Commits a snapshot whose parts are on disk, and removes the snapshots beyond [`StoreOptions::keep`]. `step` is the last step that
-    /// the snapshot includes, and `workers` is the number of workers of the graph.
+    /// the snapshot includes, `parts` are the records that [`write`](Self::write) returned, and `workers` is the number of workers of the
+    /// graph.
     ///
     /// The order of operations makes a commit atomic and keeps a superseded process from committing. The manifest is written to a temporary
     /// file and synced, the fence is checked, and only then is the file renamed. Old snapshots are removed after the rename, and only after

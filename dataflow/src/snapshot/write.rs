@@ -11,7 +11,8 @@ use super::store::SnapshotStore;
 use crate::step::Step;
 
 impl SnapshotStore {
-    /// Writes a part of the snapshot of `step`. The part is on disk when this returns. Returns `None` if the part has no file.
+    /// Writes the part of `operator` on `worker` to the snapshot of `step`, or of the end of the run for [`Step::END`]. The part is on disk
+    /// when this returns. Returns `None` if the part has no file.
     ///
     /// # Errors
     /// If the part cannot be written, or a newer generation was claimed. An incomplete file is removed if possible.

@@ -100,8 +100,8 @@ impl From<SampleId> for WaitKey {
 pub struct WaitHandle(Rc<RefCell<WaitMap>>);
 
 impl WaitHandle {
-    /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...". Replaces a wait of this handle
-    /// with the same key.
+    /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...". `awaited` is the key of the wait.
+    /// Replaces a wait of this handle with the same key.
     pub fn begin(&self, awaited: impl Into<WaitKey>, what: &'static str) {
         self.begin_with(awaited, || Cow::Borrowed(what));
     }

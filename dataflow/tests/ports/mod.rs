@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Returns a free port of this machine below the ephemeral range.
 pub(crate) fn reserved() -> u16 {
-    /// The number of ports tried. Each test process begins at a different port.
+    /// The number of ports tried. Test processes begin at different ports, unless their ids are equal modulo 400.
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 400) as u16 * 50;
     let next = || first + TAKEN.fetch_add(1, Ordering::Relaxed);

@@ -162,8 +162,9 @@ impl Pipeline {
     /// step to `observer`. Blocks until the run has ended, but does not wait for blocking reward functions whose scores are not needed.
     ///
     /// # Errors
-    /// If a stage fails, a stall ends the run, or the run cannot be restored from its snapshot. The error is the first fault; it names the
-    /// operator, and the step, prompt and response if they are known.
+    /// If a stage fails or violates its contract, the stages cannot be combined, a stall ends the run, a snapshot cannot be written, or the
+    /// run cannot be restored from its snapshot. The error is the first fault; it names the operator, and the step, prompt and response if
+    /// they are known.
     pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
         let observer: SharedObserver = Rc::new(RefCell::new(observer));
         self.run_observed(&observer)
@@ -192,8 +193,8 @@ impl Pipeline {
     /// Each worker validates its own policies: set the interval of validations to 0 on all workers but one.
     ///
     /// # Errors
-    /// If a stage of any worker fails, a stall ends the run, a process is lost, the run cannot be restored from its snapshot, or the run is
-    /// in virtual time, which supports a single worker only. The error is the first fault.
+    /// If [`run`](Self::run) would fail on any worker, a process is lost, or the run is in virtual time, which supports a single worker
+    /// only. The error is the first fault.
     pub fn run_worker(
         self,
         handle: WorkerHandle,

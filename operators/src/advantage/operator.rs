@@ -340,7 +340,8 @@ fn repeated_advantages(
     Ok(repeated_lists(&rows))
 }
 
-/// Returns `batch` with the columns of the advantages and of the returns.
+/// Returns `batch` with the columns of the advantages and of the returns, which `estimates` holds in this order. `inferred` is `true` if
+/// `batch` has the columns of inference.
 fn with_estimates(batch: &Batch, inferred: bool, estimates: [ArrayRef; 2]) -> Batch {
     // Without inference, the batch lacks the three columns of inference. They are added with empty lists.
     let absent = if inferred { 0 } else { 3 };

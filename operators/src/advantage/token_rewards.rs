@@ -41,7 +41,8 @@ pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) 
     Rewarded { trajectories, divergences }
 }
 
-/// Returns the reward of each token. The part of the score that is not assigned to single tokens is added to the last token.
+/// Returns the reward of each of `tokens` tokens. `by_token` has the rewards that are assigned to single tokens; it is empty if there are
+/// none. The rest of `score` is added to the last token.
 fn token_rewards(score: f64, by_token: &[f32], tokens: usize) -> Vec<f64> {
     let mut rewards: Vec<f64> = by_token.iter().map(|&reward| f64::from(reward)).collect();
     rewards.resize(tokens, 0.0);

@@ -20,7 +20,7 @@ pub(super) enum Summary {
     Pairs(Vec<(String, u64)>),
     /// The sums of [`Fact::Rows`].
     Rows(Sums),
-    /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these steps.
+    /// The number of deferred prompts, the sum of the steps at which they were first deferred, and the earliest of these steps.
     Waiting { prompts: i64, sum: i64, first: u64 },
     /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
     Anchors { cases: i64, took: i64 },

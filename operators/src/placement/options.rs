@@ -14,7 +14,8 @@ pub struct StreamTrainerOptions {
     pub rounds: RoundFilter,
     /// The condition for devices to leave the rollout. Default: `adaptive` with `from = 0.2`, `to = 0.5` and `every = 0.05`.
     pub trigger: Trigger,
-    /// The minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5, as in the paper.
+    /// The minimum share of the instances that keeps generating after a scale-down, in (0, 1]. A consolidation may leave fewer instances.
+    /// Default: 0.5, as in the paper.
     pub keep: f64,
     /// With [`Trigger::Adaptive`], the maximum share of the KV caches of the kept instances that the projected tokens of the running
     /// responses may fill, in (0, 1]. Default: 0.95, as in the paper.
@@ -29,7 +30,7 @@ pub struct StreamTrainerOptions {
 pub enum RoundFilter {
     /// All rounds except [short](RoundKind::Short) ones, as in the paper.
     Long,
-    /// All rounds, including speculative ones.
+    /// All rounds, including [short](RoundKind::Short) ones.
     All,
 }
 

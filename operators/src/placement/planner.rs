@@ -33,8 +33,9 @@ pub enum Rule {
         /// The number of consecutive rounds without preemptions that halves the parallelism, at least 1. The paper uses 4.
         idle_rounds: u32,
     },
-    /// Selects the shortest predicted round, reconfiguration included. The prediction assumes the load of the last round of the kind and
-    /// the lengths observed for the kind. Until a round of the kind has ended, the initial parallelism is kept.
+    /// Selects the parallelism with the shortest predicted round, reconfiguration included. The candidates are the current parallelism and
+    /// all powers of two that the job can run. The prediction assumes the load of the last round of the kind and the lengths observed for
+    /// the kind. Until a round of the kind has ended, the initial parallelism is kept.
     Predictive,
 }
 
@@ -170,7 +171,8 @@ impl Planner {
         })
     }
 
-    /// Returns the parallelism with the shortest predicted round, or `before` if there is no prediction or none is shorter.
+    /// Returns the parallelism with the shortest predicted round among `before` and the powers of two that the job can run. Returns
+    /// `before` if there is no prediction, or no other candidate is predicted to be shorter.
     fn shortest<C: StepCost>(&self, before: u32, outlook: Outlook<'_>, cost: &C) -> u32 {
         let Some(last) = outlook.last.filter(|last| last.launched > 0) else { return before };
         let forecast = Forecast::of_round(last, outlook.lengths, self.job);

@@ -35,7 +35,7 @@ pub struct StreamTrainer<C> {
     cost: C,
     /// The rounds that have opened and are not drained.
     rounds: BTreeMap<Step, RoundProgress>,
-    /// The step of the round that opened last.
+    /// The step of the round that opened last; `None` before the first round.
     latest: Option<Step>,
     state: RoundPlacement,
     history: BTreeMap<RoundKind, History>,
@@ -70,7 +70,7 @@ struct History {
 struct LearnedState<K, H> {
     kinds: K,
     history: H,
-    /// The last layout that generated.
+    /// The last layout that generated; `None` if none has.
     layout: Option<Layout>,
 }
 

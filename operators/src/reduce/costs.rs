@@ -26,7 +26,8 @@ pub(super) struct Cost {
     pub(super) bytes: u64,
     /// The number of parts in which this worker sent its gradient.
     pub(super) takes: u64,
-    /// The time at which all workers had accumulated their groups of the step. From then on, the reduction delays the update.
+    /// The time at which all workers had accumulated their groups of the step; `None` until then. From then on, the reduction delays the
+    /// update.
     due: Option<Nanos>,
 }
 

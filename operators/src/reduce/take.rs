@@ -177,7 +177,8 @@ impl TakeState {
     }
 }
 
-/// Sends a partial gradient. Returns the number of bytes that go to other workers, as if all chunks had the mean size.
+/// Sends a partial gradient of this worker, which has the index `worker` among `workers` workers. Returns the number of bytes that go to
+/// other workers, as if all chunks had the mean size.
 fn give(
     [chunks, totals]: [&mut Output; 2],
     capabilities: &Capabilities,

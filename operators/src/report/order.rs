@@ -31,8 +31,8 @@ fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
     groups.collect()
 }
 
-/// Returns the rows for which `keep` returns `true`, given their prompt and sample. The rows are sorted by prompt and sample, in batches of
-/// at most 256 rows with the columns of [`recorded_fields`](super::recorded_fields).
+/// Returns the rows of `batches` for which `keep` returns `true`, given their prompt and sample. The rows are sorted by prompt and sample,
+/// in batches of at most 256 rows with the columns of [`recorded_fields`](super::recorded_fields).
 ///
 /// The batches are built lazily, one at a time, because rows may hold many tokens.
 pub fn rows_by_id(

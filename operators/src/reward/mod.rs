@@ -49,7 +49,7 @@ pub(crate) use self::tally::Tallies;
 pub use self::timeouts::{AdaptiveLimits, LimitError, LimitMode, LimitOptions};
 pub use crate::time_limit::TimeLimit;
 
-/// Scored responses, with the streams of the operators before.
+/// The output of the reward operator: the streams of scored responses and of executions, and the streams of the preceding operators.
 pub struct Scored<'scope> {
     /// Batches of [`schema::SCORED`], emitted as scores arrive.
     pub samples: BatchStream<'scope>,

@@ -92,7 +92,8 @@ impl ScoreRow {
     }
 }
 
-/// Returns responses with their scores as a batch of [`schema::SCORED`]; an empty batch if there are none.
+/// Returns responses with their scores as a batch of [`schema::SCORED`]; an empty batch if there are none. `scores` has the score of each
+/// of `rows`, in the same order.
 pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
     if rows.is_empty() {
         return Batch::default();

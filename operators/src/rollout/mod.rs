@@ -206,7 +206,8 @@ struct InnerLoop<'scope> {
 }
 
 impl<'scope> InnerLoop<'scope> {
-    /// Opens the loop and returns its streams, as the schedule receives them.
+    /// Opens the loop and returns its streams, as the schedule receives them. `wants_scores` is `true` if the schedule or a curriculum
+    /// decides by scores.
     ///
     /// The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or scores,
     /// so the loop contains no cycle of timestamps.
@@ -222,7 +223,8 @@ impl<'scope> InnerLoop<'scope> {
         (Self { responses, notices, scores }, feedback)
     }
 
-    /// Connects the outputs of the rollout, and returns the handle for scores, which the reward connects.
+    /// Connects the outputs of the rollout. Returns the handle for scores, which the reward operator connects; `None` if nothing decides by
+    /// scores.
     fn close(
         self,
         responses: BatchStream<'scope>,
@@ -234,7 +236,7 @@ impl<'scope> InnerLoop<'scope> {
     }
 }
 
-/// The rows of the schedule's streams that concern one worker.
+/// The streams of the schedule, restricted to the rows that concern one worker.
 struct OwnStreams<'scope> {
     requests: BatchStream<'scope>,
     texts: BatchStream<'scope>,
@@ -269,7 +271,7 @@ fn unsaved_fault() -> Fault {
     )
 }
 
-/// Returns the kept responses of one worker. The snapshot may have been written by a different number of workers.
+/// Returns the kept responses of worker `index` among `peers` workers. The snapshot may have been written by a different number of workers.
 fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
     let is_local = |prompt: PromptId| worker_of_kept(prompt, peers) as usize == index;
     kept.into_iter().filter(|((prompt, _), _)| is_local(*prompt)).collect()

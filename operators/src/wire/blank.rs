@@ -9,7 +9,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Schema};
 use rollpacker_dataflow::batch::Batch;
 
-/// Returns a batch of `schema` in which all but the named columns are blank.
+/// Returns a batch of `schema` with `rows` rows, in which all but the columns `named` are blank.
 pub(crate) fn batch(schema: &Arc<Schema>, rows: usize, named: &[(&str, ArrayRef)]) -> Batch {
     let columns = schema.fields().iter().map(|field| {
         let given = named.iter().find(|(name, _)| *name == field.name());

@@ -19,11 +19,11 @@ pub(crate) struct Notice {
     pub(crate) received: u64,
     /// A lower bound for the responses that are still running on the worker: each of them ends later than this tick.
     pub(crate) floor: Tick,
-    /// The responses that ended, were paused or were aborted since the last notice, in any order.
+    /// The responses that ended, were aborted or paused, or were returned again since the last notice, in any order.
     pub(crate) ends: Vec<End>,
 }
 
-/// Returns a notice as a batch of [`schema::NOTICES`].
+/// Returns a notice as a batch of [`schema::NOTICES`]. The arguments are the fields of [`Notice`].
 pub(crate) fn write(worker: u32, received: u64, floor: Tick, ends: &[End]) -> Batch {
     // The first row carries the worker's progress and no end.
     let each = || std::iter::once(None).chain(ends.iter().map(Some));

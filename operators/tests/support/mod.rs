@@ -311,7 +311,7 @@ fn prompt_row(id: u64, data_source: &str) -> PromptRow {
     }
 }
 
-/// Returns a batch of prompts with the given ids.
+/// Returns a batch of prompts with the given ids. `epoch_of` returns the epoch of an id.
 pub fn prompts(
     ids: std::ops::Range<u64>,
     epoch_of: impl Fn(u64) -> u32,

@@ -5,7 +5,7 @@ use super::{PARTS, SnapshotError, open, restored, root, take};
 use crate::snapshot::{Part, SnapshotStore};
 use crate::step::Step;
 
-/// Opens the folder and takes snapshots; returns the committed steps.
+/// Opens the folder and takes a snapshot of each of `steps`, until an operation fails. Returns the committed steps.
 fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     let mut done = Vec::new();
     let mut run = || -> Result<(), SnapshotError> {
@@ -20,8 +20,8 @@ fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     done
 }
 
-/// Opens the folder after a crash and returns the step found. Checks that only parts without a manifest are reported as damage, and that
-/// every snapshot with a manifest is complete.
+/// Opens the folder after a crash. Returns the store and the step of the newest snapshot; `None` if there is none. Checks that only parts
+/// without a manifest are reported as damage, and that every snapshot with a manifest is complete.
 fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     let store = open(files, 1).expect("the folder can be opened after any crash");
     let found = store.latest().expect("the folder can be read");
@@ -36,13 +36,15 @@ fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     (store, step)
 }
 
-/// Returns `true` if the snapshot found is the last committed one or the one that was being taken.
+/// Returns `true` if the snapshot `found` is the last committed one or the one that was being taken. The process has committed the steps
+/// `done`, the first of `steps`; `before` is the step of the snapshot that it found.
 fn is_old_or_new(found: Option<u64>, done: &[u64], steps: &[u64], before: Option<u64>) -> bool {
     let last = done.last().copied().or(before);
     found == last || found == steps.get(done.len()).copied()
 }
 
-/// Lets `first` die at each of its operations in each way, and calls `look` on the remaining files.
+/// Lets `first` die at each of its operations in each way, on a copy of `disk`. Calls `look` with the remaining files, the index of the
+/// operation and the kind of crash.
 fn at_each_operation(
     disk: &Memory,
     first: impl Fn(&Memory),

@@ -16,7 +16,8 @@ pub(super) enum Crash {
     Cut,
     /// The power failed: all names remain, and half of each content that was not synced.
     Torn,
-    /// The power failed: each name that was created or removed and not synced remains or not, by the seed.
+    /// The power failed: each name that was created or removed and not synced remains or not, by the seed. Contents are as in
+    /// [`Torn`](Self::Torn).
     Mixed(u64),
 }
 

@@ -38,7 +38,8 @@ const HISTORY: &str = "
     close 0
     drained 0";
 
-/// Returns the decisions after [`HISTORY`] in a second, similar round whose responses end one second apart.
+/// Plays [`HISTORY`] and a second, similar round, both of kind `kind`. The responses of the second round end one second apart. Returns the
+/// decisions of the second round, each after the number of responses that had ended.
 fn second_round(policy: &mut StreamTrainer<Cost>, kind: &str) -> Vec<String> {
     play(policy, &HISTORY.replace("long", kind));
     let mut script = format!("open 1 {kind}\nlaunch @1 0..20 x 1 of 10\n");

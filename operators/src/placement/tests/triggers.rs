@@ -18,7 +18,7 @@ use crate::wire::decision::RoundKind;
 /// A model with 14 billion parameters on H800: the decode, training and cache terms of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Roofline {
-    /// The training speed of a device, relative to the speed defined here.
+    /// The training speed of a device, relative to 2,000 tokens per second.
     trainer: f64,
 }
 
