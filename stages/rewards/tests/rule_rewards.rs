@@ -50,7 +50,7 @@ fn ours(grader: &str, args: &[Value]) -> Option<Value> {
     })
 }
 
-/// Compares numbers, whether they are written as integers or not.
+/// Returns `true` if two numbers, or the numbers of two arrays, are equal, whether they are written as integers or not.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Array(ours), Value::Array(theirs)) => {

@@ -16,7 +16,7 @@ use crate::rollout::lengths::LengthModel;
 const VERSION: &str = "version";
 /// The name of the number of devices in use in a saved state.
 const PLACED: &str = "placed";
-/// The name of the time that was not spent yet in a saved state.
+/// The name, in a saved state, of the time that was not spent yet.
 const PENDING_SECONDS: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
@@ -57,7 +57,8 @@ struct Tally {
 }
 
 impl SimulatedTrainer {
-    /// Creates a trainer on `devices` devices, with the model replicated over them in `layout`.
+    /// Creates a trainer on `devices` devices, with the model replicated over them in `layout`. `lengths` has the lengths of the prompts,
+    /// and `clock` measures the virtual time that the trainer spends.
     #[must_use]
     pub fn new(
         cost: Cost,

@@ -67,7 +67,8 @@ impl Limits {
         if self.audit { self.rule.max } else { self.of(case, reference) }
     }
 
-    /// Returns the record of an execution of the case that took `took`.
+    /// Returns the record of an execution of the case that took `took`. `reference` is as in [`of`](Self::of); `correct` is `true` if the
+    /// execution ended with the right result.
     #[must_use]
     pub fn execution(
         &self,

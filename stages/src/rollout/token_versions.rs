@@ -25,6 +25,9 @@ pub struct TokenVersions {
 
 impl TokenVersions {
     /// Returns the versions of `tokens` tokens that one policy sampled.
+    ///
+    /// # Panics
+    /// Panics if there are 2^32 tokens or more.
     #[must_use]
     pub fn of(version: PolicyVersion, tokens: usize) -> Self {
         let mut versions = Self::default();
@@ -89,6 +92,9 @@ impl TokenVersions {
     }
 
     /// Appends tokens of `version`, or drops the last tokens, so that there are `tokens` tokens.
+    ///
+    /// # Panics
+    /// Panics if a run would have 2^32 tokens or more.
     pub fn resize(&mut self, tokens: usize, version: PolicyVersion) {
         match tokens.checked_sub(self.len()) {
             Some(more) => self.push_run(version, more),

@@ -247,7 +247,8 @@ impl std::fmt::Display for Aggregation {
 }
 
 impl Aggregation {
-    /// Returns the factor of each token loss in the numerator, for a response of `tokens` tokens and weight 1.
+    /// Returns the factor of each token loss in the numerator, for a response of `tokens` tokens and weight 1. `scale` is the divisor of
+    /// [`SeqMeanTokenSumNorm`](Self::SeqMeanTokenSumNorm); the other aggregations ignore it.
     #[must_use]
     pub fn coefficient(self, tokens: usize, scale: f64) -> f64 {
         match self {

@@ -117,7 +117,8 @@ impl Numbers {
     /// Adds numbers of the same kind, element by element. An empty vector, `self` or `others`, counts as zeros.
     ///
     /// # Errors
-    /// Returns an error if the lengths or kinds differ, or a fixed-point sum leaves its range.
+    /// Returns an error if the lengths or kinds differ, or a fixed-point sum leaves its range. In the last case, the numbers in `self` are
+    /// invalid.
     pub fn add(&mut self, others: Self) -> Result<(), PartialError> {
         if others.is_empty() {
             return Ok(());

@@ -262,8 +262,8 @@ pub(super) fn sign_changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
 
 /// Returns the points between `low` and `high` at which `gap` changes its sign, or becomes defined or undefined.
 ///
-/// The interval is divided into `PARTS` equal parts, and each part has at most one such point. If no part has one, which happens when `gap`
-/// is zero at `low`, the result is `high`.
+/// The interval is divided into `PARTS` equal parts. At most one point is found in each part, where the ends of the part differ. If none is
+/// found, which happens when `gap` is zero at `low`, the result is `high`.
 fn crossings(low: f64, high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
     const PARTS: u32 = 16;
     let at = |part: u32| low + (high - low) * f64::from(part) / f64::from(PARTS);

@@ -14,8 +14,9 @@ pub(super) fn is_letter_unit(letter: &str) -> bool {
     ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"].contains(&letter)
 }
 
-/// Returns the units that follow a number in an answer, each by one name: `cm` for `5 cm`, `5\text{ centimeters}` and `5 cm^2`. Units that
-/// are often left out or have many forms, such as counted things and degrees, are not included.
+/// Returns the units and directions after the first digit of an answer, each by one name: `centimeter` for `5 cm`, `5\text{ centimeters}`
+/// and `5 cm^2`. If the answer has a digit, `\$` anywhere in it is the unit `dollar`. Units that are often left out or have many forms,
+/// such as counted things and degrees, are not included.
 pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let Some(number) = text.find(|c: char| c.is_ascii_digit()) else { return found };

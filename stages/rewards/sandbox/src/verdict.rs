@@ -5,12 +5,15 @@ use serde::{Deserialize, Serialize};
 use super::error::SandboxError;
 
 /// The outcome of a test case. Failures of the sandbox itself are a [`SandboxError`] instead.
+///
+/// A case that is not run because it would fail in the same way as an earlier case has the outcome of that case. This happens if the
+/// solution does not compile or cannot be loaded, if the tests run out of memory, and after three timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The result is as expected.
     Passed,
-    /// The result differs from the expected one, or the case was not run.
+    /// The result differs from the expected one, or the job ended before the case was run.
     Failed,
     /// The solution raised an exception, was killed by a signal, or exited too early or with a code other than 0.
     RuntimeError,

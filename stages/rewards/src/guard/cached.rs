@@ -121,8 +121,8 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a digest of all inputs of a reward. Each text is preceded by its length, so that different samples cannot
-/// collide by moving text between fields.
+/// Returns a digest of all inputs of a reward except the ids of sample and row. Each text is preceded by its length, so that different
+/// samples cannot collide by moving text between fields.
 fn key(sample: &Sample) -> Key {
     let mut digest = Sha256::new();
     let texts = [

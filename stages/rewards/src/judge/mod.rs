@@ -52,7 +52,8 @@ documented! {
         pub verdict: VerdictForm,
         /// The number of verdicts per response. More than one requires a `temperature` above 0. From 1 to 1024. Default: 1.
         pub votes: u32,
-        /// The way to combine several verdicts. Default: `majority`.
+        /// The way to combine several verdicts: the most frequent one, of equally frequent ones the lowest (`majority`), or the mean of
+        /// their values (`mean`). Default: `majority`.
         pub combine: Votes,
         /// `true` if the judge only receives the part of a response after the last `</think>`, or all of a response without this tag.
         /// Default: `true`.

@@ -9,8 +9,8 @@ use super::*;
 use crate::test_server::{Reply, Request, Server};
 use crate::{AnyReward, Guard, Registry};
 
-/// A chat model with a script of answers. The seed is the index of the answer; larger seeds get the last answer. Records the messages of
-/// each request.
+/// A chat model with a script of answers. The seed is the index of the answer; larger seeds get the last answer. Records the messages and
+/// the sampling of each request.
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,

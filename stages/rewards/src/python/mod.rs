@@ -60,7 +60,8 @@ documented! {
         /// Default: 600.
         #[serde(default)]
         pub timeout_s: Option<f64> [seconds],
-        /// The form of the function. Default: recognized by the names of the function's parameters.
+        /// The form of the function: that of verl (`verl`) or that of TRL (`trl`). Default: recognized by the names of the function's
+        /// parameters.
         #[serde(default)]
         pub signature: Option<PythonSignature>,
         /// `true` to pass prompts and completions as lists of messages, as TRL does for conversational datasets; `false` to pass them as

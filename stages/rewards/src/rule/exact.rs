@@ -16,7 +16,8 @@ documented! {
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Exact {
-        /// The position of the answer. Default: `auto`.
+        /// The position of the answer: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response
+        /// (`response`), or the first of these that is present (`auto`). Default: `auto`.
         pub answer: AnswerIn,
         /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no
         /// answer. Default: no marker.

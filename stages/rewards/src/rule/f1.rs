@@ -18,7 +18,8 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct F1 {
-        /// The position of the answer. Default: `auto`.
+        /// The position of the answer: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response
+        /// (`response`), or the first of these that is present (`auto`). Default: `auto`.
         pub answer: AnswerIn,
     }
 }

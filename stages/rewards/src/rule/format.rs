@@ -9,7 +9,8 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Format {
-        /// The required structure. Default: `think_answer`.
+        /// The required structure: `<think>...</think> <answer>...</answer>` and nothing else (`think_answer`), or `<think>...</think>`
+        /// before any text (`think`). Default: `think_answer`.
         pub style: FormatStyle,
         /// `true` if the chat template of the model opens `<think>` itself, so that a response may omit this tag. A prompt that ends in
         /// `<think>` has the same effect. Default: `false`.

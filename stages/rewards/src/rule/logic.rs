@@ -29,9 +29,11 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Logic {
-        /// The conversion of an answer to a score. Default: `plain`.
+        /// The conversion of an answer to a score: 1 if it is right, otherwise 0 (`plain`); or the scores of Logic-RL for structure and
+        /// answer, from -3 to 3 (`logic_rl`). Default: `plain`.
         pub scoring: LogicScoring,
-        /// The position of the answer. Logic-RL's scoring only reads `<answer>`. Default: `auto`.
+        /// The position of the answer: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response
+        /// (`response`), or the first of these that is present (`auto`). Logic-RL's scoring only reads `<answer>`. Default: `auto`.
         pub answer: AnswerIn,
         /// `true` if the chat template of the model opens `<think>` itself. The response may then omit this tag, and with `logic_rl` it
         /// must. A prompt that ends in `<think>` has the same effect. Default: `false`.

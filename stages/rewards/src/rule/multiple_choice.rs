@@ -31,7 +31,8 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MultipleChoice {
-        /// The position of the answer. Default: `auto`.
+        /// The position of the answer: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response
+        /// (`response`), or the first of these that is present (`auto`). Default: `auto`.
         pub answer: AnswerIn,
     }
 }
@@ -56,11 +57,11 @@ impl Reward for MultipleChoice {
     }
 }
 
-/// The letters of questions without a list of choices. The range covers common benchmarks.
+/// The letters that are labels if a question has no list of choices. The range covers common benchmarks.
 const LETTERS: std::ops::RangeInclusive<char> = 'A'..='J';
-/// The Roman numerals of questions without a list of choices.
+/// The Roman numerals that are labels if a question has no list of choices.
 const NUMERALS: [&str; 10] = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"];
-/// The largest number of questions without a list of choices.
+/// The largest number that is a label if a question has no list of choices.
 const MAX_NUMBER: u32 = 10;
 
 /// The form of the labels of a question.
@@ -90,7 +91,7 @@ impl LabelForm {
         }
     }
 
-    /// Returns a statement such as `the answer is B`, with the label as its last group.
+    /// Returns the expression for a statement such as `the answer is B`, whose only group is the label.
     fn stated(self) -> &'static Regex {
         match self {
             Self::Letters => &STATED,
@@ -104,7 +105,7 @@ impl LabelForm {
 #[derive(Clone, Debug, PartialEq)]
 struct Choice {
     label: String,
-    /// Another label, which is a letter.
+    /// The letter that also selects the choice; `None` if the labels are letters, and for choices after the 26th.
     letter: Option<String>,
     text: String,
 }
@@ -274,8 +275,8 @@ impl Choices {
             .or_else(|| self.label_of_line(answer, true))
     }
 
-    /// Returns the length and the label of the text of a choice that is the first line of a statement, or the first clause of this line.
-    /// A number that is a label is not a text.
+    /// Finds the choice whose text is the first line of a statement, or the first clause of this line. Returns the length of this line or
+    /// clause in bytes, and the label of the choice. If the labels are numbers, a number that is a label does not count as a text.
     fn named_choice(&self, statement: &str) -> Option<(usize, String)> {
         let line = statement.lines().next()?;
         let clause = CLAUSE_END.find(line).map_or(line, |end| &line[..end.start()]);
@@ -306,7 +307,8 @@ impl Choices {
         }
     }
 
-    /// Returns the label of marked text: the text of a choice, or a label. Numbers are labels first, since choices may also be numbers.
+    /// Returns the label of the choice that marked text names by its text or by its label. The text counts first, except for labels that
+    /// are numbers, since the texts of the choices may also be numbers.
     fn read_choice(&self, marked: &str) -> Option<String> {
         let named = || {
             self.choice_with_text(marked.trim())
@@ -369,8 +371,8 @@ impl Choices {
         self.all.iter().find(is).map(|choice| choice.label.clone())
     }
 
-    /// Returns the label of the choice that has this label in any case, or this letter. Without a list of choices, returns the label if it
-    /// is in the range of its form.
+    /// Returns the label of the choice that has this label, in upper or lower case, or this letter. Without a list of choices, returns the
+    /// label if it is in the range of its form.
     fn labelled_choice(&self, label: &str) -> Option<String> {
         let spelled = self.form.spelled(label);
         if !self.all.is_empty() {

@@ -31,7 +31,8 @@ documented! {
         /// `true` if `.` also matches line breaks. Default: `true`.
         #[serde(default = "yes")]
         pub dot_all: bool,
-        /// The position of the text to match in the response. Default: `response`.
+        /// The text to match: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response
+        /// (`response`), or the first of these that is present (`auto`). Default: `response`.
         #[serde(default = "response")]
         pub answer: AnswerIn,
     }

@@ -27,7 +27,8 @@ documented! {
         /// The maximum penalty. At most 0. Default: -1. (TRL: `max_penalty`)
         #[serde(alias = "max_penalty")]
         pub penalty: f64,
-        /// The unit of an n-gram. Default: `tokens`.
+        /// The unit of an n-gram: token ids of the response (`tokens`), or words in lower case, separated by blanks (`words`). Default:
+        /// `tokens`.
         pub unit: Unit,
     }
 }

@@ -122,7 +122,8 @@ fn parents() -> BTreeMap<u32, u32> {
     pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// Returns the fourth field of `stat`. The second field, a name in parentheses, may contain anything, so the text is split at its end.
+/// Returns the id of the parent of a process: the fourth field of its `stat`. The second field, a name in parentheses, may contain
+/// anything, so the text is split at its end.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

@@ -9,7 +9,7 @@ use super::Wanted;
 /// in the number of pieces.
 const MAX_TRIED: usize = 8;
 
-/// The position of a piece in the response, from the least to the most trusted.
+/// The rank of a piece by its surroundings in the response: from the least to the most likely to be the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// A piece in a fence that names a language that is not configured.
@@ -52,7 +52,8 @@ impl<'a> Piece<'a> {
 /// The main piece is chosen first. For tests that use names, it is the best piece that defines one of them. If there is none and the prompt
 /// has the beginning of the function, it is the best piece that is the body of a function. For a program to run, it is the best piece that
 /// reads its input and does more than define names. Otherwise, the main piece is the best one that may be a program at all. The best piece
-/// is the last one of the highest rank, since a correction follows its draft.
+/// is the last one of the highest rank, since a correction follows its draft. For definitions, the kind counts before the rank: a function
+/// or class, then a value, a stub, an import.
 ///
 /// The pieces that define the names that the main piece uses, and the other wanted names, are then added. Nothing is added to the body of a
 /// function.

@@ -82,7 +82,8 @@ impl Docstring {
     }
 }
 
-/// Handles a line outside of blocks. Returns the block that it opens, or appends it to the prose.
+/// Handles a line outside of blocks. If `fence` opens a block, moves the text in `prose` to `parts` and returns the block. Otherwise
+/// appends the line to `prose`.
 fn open_or_append<'a>(
     line: &str,
     fence: Option<Fence<'a>>,

@@ -177,8 +177,8 @@ fn normalised(answer: &str) -> String {
         .to_owned()
 }
 
-/// Returns `true` for the characters that Python's `str.isdigit` accepts: decimal digits in any script, superscripts, subscripts and
-/// circled digits.
+/// Returns `true` for the characters that Python's `str.isdigit` accepts: decimal digits in any script, superscripts, subscripts, and
+/// digits in circles, in parentheses or with a period.
 fn is_digit(character: char) -> bool {
     static DIGIT: LazyLock<Regex> =
         LazyLock::new(|| regex(r"^[\p{Nd}²³¹⁰⁴-⁹₀-₉①-⑨⑴-⑼⒈-⒐⓪⓵-⓽⓿❶-❾➀-➈➊-➒]$"));

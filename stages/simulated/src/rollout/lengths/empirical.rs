@@ -16,7 +16,7 @@ use rollpacker_stages::draw::{correlated, normal_cdf};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmpiricalConfig {
-    /// The domains by name.
+    /// The domains by name; at least one.
     pub domains: BTreeMap<String, EmpiricalDomain>,
 }
 
@@ -30,8 +30,8 @@ pub struct EmpiricalConfig {
 pub struct EmpiricalDomain {
     /// Weight of the domain; more than 0. The share of its prompts is the weight divided by the sum of the weights of all domains.
     pub share: f64,
-    /// Pairs of a percentile and the number of tokens that this percentage of all responses does not exceed; ascending. Interpolation is
-    /// linear in the logarithm.
+    /// Pairs of a percentile, from 0 to 100, and the number of tokens that this percentage of all responses does not exceed, from 1 to 1e9.
+    /// At least two pairs, in ascending order. Interpolation is linear in the logarithm.
     pub percentiles: Vec<(f64, f64)>,
     /// Share of responses that never end by themselves and are cut at any cap; in [0, 1).
     pub endless: f64,

@@ -11,7 +11,7 @@ use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogNormal {
-    /// Median, in tokens; at least 1.
+    /// Median, in tokens; from 1 to 1e9.
     pub median: f64,
     /// Standard deviation of the logarithm; from 0 to 10.
     pub spread: f64,

@@ -27,7 +27,7 @@ fn check_close(found: f64, expected: f64, tolerance: f64) {
     assert!((found / expected - 1.0).abs() < tolerance, "{found}, expected about {expected}");
 }
 
-/// Returns the correlation of the logarithms of two responses to a prompt.
+/// Returns the correlation of the logarithms of the lengths of two responses to a prompt.
 fn siblings(groups: &[Vec<u32>]) -> f64 {
     let log = |length: u32| f64::from(length).ln();
     let pairs = || groups.iter().flat_map(|g| g.windows(2).map(|w| (log(w[0]), log(w[1]))));

@@ -17,7 +17,7 @@ use rollpacker_stages::draw::{correlated, normal_cdf};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TwoModeConfig {
-    /// The domains by name.
+    /// The domains by name; at least one.
     pub domains: BTreeMap<String, TwoModeDomain>,
 }
 
@@ -31,7 +31,7 @@ pub struct TwoModeConfig {
 pub struct TwoModeDomain {
     /// Weight of the domain; more than 0. The share of its prompts is the weight divided by the sum of the weights of all domains.
     pub share: f64,
-    /// Median length in the body, in tokens; more than 0.
+    /// Median length in the body, in tokens; from 0.001 to 1e9.
     pub median: f64,
     /// Standard deviation of the logarithm of the length between prompts, in the body; from 0 to 10.
     pub prompt_spread: f64,
@@ -39,10 +39,10 @@ pub struct TwoModeDomain {
     pub response_spread: f64,
     /// Share of responses in the tail, in (0, 1).
     pub tail_share: f64,
-    /// Concentration of the tail probabilities of prompts: the sum of the parameters of the Beta distribution; more than 0. Larger values
-    /// make prompts more alike.
+    /// Concentration of the tail probabilities of prompts: the sum of the parameters of the Beta distribution; from 0.001 to 1e9. Larger
+    /// values make prompts more alike.
     pub tail_concentration: f64,
-    /// Median length in the tail, in tokens; more than 0.
+    /// Median length in the tail, in tokens; from 0.001 to 1e9.
     pub tail_median: f64,
     /// Standard deviation of the logarithm of the length within a prompt, in the tail; from 0 to 10.
     pub tail_spread: f64,
