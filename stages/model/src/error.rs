@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rollpacker_stages::train::TrainError;
 
-/// The reason why a model folder cannot be read or written.
+/// The reason why a model folder or the state of a trainer cannot be read or written, or why a tokenizer or chat template fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file or folder cannot be read.
