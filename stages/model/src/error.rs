@@ -12,7 +12,7 @@ pub enum ModelError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system, or another reason, for example that the file is not a regular file or is too large.
         error: std::io::Error,
     },
     /// A file or folder cannot be written.
@@ -20,7 +20,7 @@ pub enum ModelError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system, or the reason why the values of a tensor are not available.
         error: std::io::Error,
     },
     /// A file cannot be written, or its path holds something that must not be replaced.

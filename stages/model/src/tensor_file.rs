@@ -202,8 +202,8 @@ impl TensorFile {
     }
 }
 
-/// Reads the header at the beginning of a safetensors file. Returns the header and the offset of the values in the file, in bytes. `path`
-/// names the file in errors.
+/// Reads the header of a safetensors file. `file` must be at its beginning; `path` names it in errors. Returns the header and the offset of
+/// the values in the file, in bytes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or its header is damaged or does not match its size.
