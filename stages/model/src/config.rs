@@ -132,7 +132,8 @@ impl ModelConfig {
         super::layout::parameters(self).iter().map(|(_, shape)| shape.iter().product::<i64>()).sum()
     }
 
-    /// Writes `config.json`, readable by transformers 4 and 5, and `generation_config.json`.
+    /// Writes `config.json`, readable by transformers 4 and 5, and `generation_config.json` with the special tokens. Existing files are
+    /// replaced, so the other settings of an existing `generation_config.json` are lost.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written.

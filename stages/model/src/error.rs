@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rollpacker_stages::train::TrainError;
 
-/// The reason why a model folder cannot be read or written.
+/// The reason why a model folder or the state of a trainer cannot be read or written, or why a tokenizer or chat template fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file or folder cannot be read.
@@ -12,7 +12,7 @@ pub enum ModelError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system, or another reason, for example that the file is not a regular file or is too large.
         error: std::io::Error,
     },
     /// A file or folder cannot be written.
@@ -20,7 +20,7 @@ pub enum ModelError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system, or the reason why the values of a tensor are not available.
         error: std::io::Error,
     },
     /// A file cannot be written, or its path holds something that must not be replaced.

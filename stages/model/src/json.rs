@@ -146,7 +146,7 @@ impl Object {
         })
     }
 
-    /// Returns the error for a key whose value is not as expected.
+    /// Returns the error for a key whose value is missing or not allowed. `expected` describes the allowed values.
     #[must_use]
     pub fn wrong(&self, key: &str, expected: &str) -> ModelError {
         ModelError::Key {

@@ -35,7 +35,7 @@ pub fn is_redundant(config: &ModelConfig, name: &str) -> bool {
 }
 
 /// Rejects tensors that are `missing`, which the model has but which were not found, or `extra`, which the model does not have. `origin`
-/// names the folder or file in the error.
+/// names the source of the tensors in the error, such as a folder or file.
 ///
 /// # Errors
 /// Returns an error if `missing` or `extra` is not empty. If both have names, the error lists the missing tensors only.
@@ -53,7 +53,7 @@ pub fn refuse_unexpected(
     Ok(())
 }
 
-/// Checks the shape of the tensor `name`. `origin` names the file in the error.
+/// Checks the shape of the tensor `name`. `origin` names the source of the tensor in the error, such as a file.
 ///
 /// # Errors
 /// Returns an error if the shape `found` differs from the shape `expected`.

@@ -25,11 +25,13 @@ mod token_bound;
 #[cfg(feature = "tokenizer")]
 pub mod tokenizer;
 
-/// The tokenizer files of a model folder.
+/// The files of the tokenizer and the chat template that a trained model gets from the folder of its initial model. Model folders may have
+/// further tokenizer files, such as `vocab.json`; they are not copied.
 pub const TOKENIZER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
 
-/// The files that this program may write to a model folder.
+/// The files that this program may write to the folder of a language model. The subfolder `critic`, which has the model of a critic, is not
+/// included.
 pub const FOLDER_FILES: [&str; 7] = {
     let [tokenizer, tokenizer_config, template, special_tokens] = TOKENIZER_FILES;
     [

@@ -79,7 +79,8 @@ impl Stored for Box<dyn Stored> {
     }
 }
 
-/// Writes the named tensors to a safetensors file. The names must differ. At most one serialized tensor is in memory at a time.
+/// Writes the named tensors to a safetensors file. The names must differ. At most one serialized tensor is in memory at a time. An existing
+/// file is overwritten; after an error, the file may be incomplete.
 ///
 /// # Errors
 /// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.
@@ -201,8 +202,8 @@ impl TensorFile {
     }
 }
 
-/// Reads the header at the beginning of a safetensors file. Returns the header and the offset of the values in the file, in bytes. `path`
-/// names the file in errors.
+/// Reads the header of a safetensors file. `file` must be at its beginning; `path` names it in errors. Returns the header and the offset of
+/// the values in the file, in bytes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or its header is damaged or does not match its size.

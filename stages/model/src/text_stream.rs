@@ -4,9 +4,9 @@ use super::{ModelError, Tokenizer};
 
 /// The number of tokens after which an incomplete text is no longer held back. A character has at most 4 bytes.
 const MAX_HELD: usize = 3;
-/// The number of tokens from which the window is cut, if it cannot begin at a token after which the text was complete.
+/// The length of the window, in tokens, at which it is cut although its text is incomplete or has not grown.
 const MAX_WINDOW: usize = 24;
-/// The number of tokens that remain of a window that is cut.
+/// The number of tokens at the end of the window that remain when it is cut at [`MAX_WINDOW`].
 const CUT_WINDOW: usize = 8;
 
 /// The text of a response that grows by one token at a time.

@@ -39,7 +39,7 @@ fn small_qwen2() -> ModelConfig {
     }
 }
 
-/// Returns the lengths of 128 prompts of 32 tokens with log-normal responses: median 40, sigma 1, at most 256.
+/// Returns the lengths of 128 sequences, each a prompt of 32 tokens and a response of log-normal length (median 40, sigma 1, at most 256).
 fn lengths() -> Vec<i64> {
     let tail = LogNormal::new(40_f64.ln(), 1.0).unwrap();
     let responses = tail.sample_iter(ChaCha8Rng::seed_from_u64(1));

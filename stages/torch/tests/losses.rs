@@ -211,7 +211,8 @@ fn kl_estimators_match_verl() {
     }
 }
 
-/// An estimator with `+` has its own value and the gradient of `mse`. The fixture has no numbers of verl for these estimators.
+/// An estimator with `+` has the value of the estimator without `+`, and the gradient of `mse`. The fixture has no numbers of verl for
+/// these estimators.
 #[test]
 fn straight_through_changes_the_gradient_and_not_the_value() {
     let reference = Tensor::from_slice(&[-1.0f32, -0.5, -3.0]);

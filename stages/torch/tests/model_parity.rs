@@ -48,7 +48,8 @@ impl Fixture {
             .collect()
     }
 
-    /// Returns the rows of the right-padded `[3, ..]` tensor, concatenated, each without its last `less` real columns.
+    /// Returns the rows of the right-padded tensor `name`, `[3, ..]`, concatenated. Each row is without its padding and without the last
+    /// `less` columns before the padding.
     fn packed(&self, name: &str, less: i64) -> Tensor {
         let rows = self.tensor(name);
         let lengths = self.lengths();
@@ -184,8 +185,8 @@ fn greedy_continuation_is_that_of_transformers() {
     }
 }
 
-/// RoPE is relative: shifted positions leave attention unchanged. The rows of the left-padded fixture begin at positions above 0 only in
-/// memory; here the rotation is shifted too.
+/// With rotary embeddings, attention depends only on the distances between positions, so adding the same number to all positions leaves the
+/// logits unchanged.
 #[test]
 fn only_distances_between_positions_matter() {
     for model in MODELS {

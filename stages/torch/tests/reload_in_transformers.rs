@@ -9,7 +9,8 @@ use rollpacker_model::Tokenizer;
 use rollpacker_torch::model::Decoder;
 use tch::{Device, Tensor};
 
-/// Runs the script on `decoder` saved with `tokenizer`; returns `false` if transformers is not installed.
+/// Saves `decoder`, with `tokenizer` if there is one, and checks that transformers computes the same logits for `ids`. Returns `false` if
+/// Python, torch or transformers is not installed.
 fn reloads(decoder: &Decoder, tokenizer: Option<&Tokenizer>, ids: &[i64]) -> bool {
     let folder = tempfile::tempdir().unwrap();
     decoder.save(folder.path()).unwrap();

@@ -19,25 +19,28 @@ const MAX_TOKENS: usize = 1 << 40;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TorchChatOptions {
-    /// A folder in Hugging Face format with the model, its tokenizer and chat template. Required.
+    /// A folder in Hugging Face format with the model, its tokenizer and chat template. Required. Rewards with the same folder share one
+    /// model, so their other options must be equal.
     pub model_path: PathBuf,
-    /// The device that holds the weights and computes the answers: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
+    /// The device that holds the weights and computes the answers: `auto` (default; the first CUDA device if there is one, otherwise the
+    /// CPU), `cpu`, `cuda` (the first CUDA device) or `cuda:INDEX`.
     pub device: DeviceChoice,
     /// Number of threads that a torch operation uses on the judge's own thread, 1 to 1024; 1 by default.
     pub threads: usize,
     /// Memory for the weights and the answers in flight, in bytes or as a text such as `1.5GiB`. Layers that do not fit are read from the
     /// files in every forward pass, while the layers before them compute. Without a budget, the whole model is held in memory.
     pub memory_budget: Option<Bytes>,
-    /// Maximum number of answers that the judge's own thread generates concurrently, at least 1; 8 by default. A colocated model may
+    /// Maximum number of answers that the judge's own thread generates concurrently, 1 to 2^31; 8 by default. A colocated model may
     /// generate as many on each instance.
     pub max_running: usize,
-    /// Maximum number of tokens that these answers may hold in the KV cache together, including prompts; at least 1, 16384 by default.
-    /// Answers beyond this limit are preempted and computed again. Each instance that runs a colocated model has a KV cache of its own.
+    /// Maximum number of tokens that these answers may hold in the KV cache together, including prompts; 1 to 2^40, 16384 by default. Must
+    /// exceed the `max_tokens` of the reward. Answers beyond this limit are preempted and computed again. Each instance that runs a
+    /// colocated model has a KV cache of its own.
     pub kv_cache_tokens: usize,
     /// `true` to run the model on the actor's engine instances while there are any; `false` by default. With `memory_budget`, it runs on
     /// one instance only.
     pub colocated: bool,
-    /// Number of tokens that the model may process on an instance after each iteration of the actor, at least 1; 256 by default. A longer
+    /// Number of tokens that the model may process on an instance after each iteration of the actor, 1 to 2^40; 256 by default. A longer
     /// prompt waits until it fits into the tokens of several iterations. Requires `colocated`.
     pub guest_tokens: Option<usize>,
 }

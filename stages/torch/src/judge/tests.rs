@@ -91,7 +91,8 @@ async fn greedy_answers_are_those_of_the_engine() {
     }
 }
 
-/// Returns the options for `folder` with a budget in which no layer is resident.
+/// Returns the options for `folder` with the smallest sufficient budget. A model of more than two layers then has no resident layer; a
+/// smaller model is resident.
 fn streamed(folder: &Folder) -> TorchChatOptions {
     let small = TorchChatOptions { max_running: 2, kv_cache_tokens: 200, ..options(folder) };
     let tight = TorchChatOptions { memory_budget: Some(Bytes(1)), ..small.clone() };

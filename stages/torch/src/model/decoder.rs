@@ -60,7 +60,7 @@ impl Decoder {
     /// configuration.
     ///
     /// # Errors
-    /// Returns the errors of [`load`](Self::load), except that no memory is allocated on a device.
+    /// Returns the errors of [`load`](Self::load), except those of reading the values of tensors and of allocating memory on a device.
     pub fn check_folder(folder: &Path) -> Result<ModelConfig, TorchError> {
         let config = ModelConfig::from_folder(folder)?;
         Checkpoint::open(folder, &config)?;
@@ -255,7 +255,7 @@ impl Decoder {
     }
 
     /// Writes `config.json`, `generation_config.json` and `model.safetensors` (float32) in a format that transformers loads. Creates the
-    /// folder if it does not exist.
+    /// folder if it does not exist, and replaces existing files of these names.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be created or a file cannot be written.

@@ -75,7 +75,7 @@ impl InferenceDecoder {
     }
 
     /// Returns a decoder of the same model, device and precision that has the weights `weights`. It shares the packed matrices of other
-    /// decoders of these weights. If there are none, it packs them, and other callers wait.
+    /// decoders that have the same weights, device and precision. If there are none, it packs the weights, and other callers wait.
     ///
     /// # Errors
     /// Returns an error if `weights` belong to another model, or memory cannot be allocated.

@@ -37,7 +37,8 @@ impl Weights {
         &self.tensors
     }
 
-    /// Returns a digest of names, shapes and values. Equal weights have equal digests on every machine and device.
+    /// Returns a digest of the names, shapes and values of the tensors, in their order. Equal weights in the same order have equal digests
+    /// on every machine and device.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.digest
@@ -190,7 +191,8 @@ impl WeightStore {
     /// Copies the weights of `policy` into `decoder`.
     ///
     /// # Errors
-    /// Returns an error if the store does not hold that version, the decoder is of another model, or a copy fails.
+    /// Returns an error if the store does not hold that version. Also returns the errors of [`Decoder::copy_from`], which may leave some
+    /// parameters with new values.
     pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), TorchError> {
         // The copy runs outside the lock, so that several engines can load weights at once.
         let weights = self.find(policy)?;

@@ -157,7 +157,7 @@ impl ColocatedUseMeter {
         Self { instances, before: ColocatedUse::default() }
     }
 
-    /// Returns the usage since the last call, or since the engine started if this is the first call.
+    /// Returns the usage since the last call on this meter, or since the engine started if this is the first call.
     pub fn take(&mut self) -> ColocatedUse {
         let sum = |of: fn(&InstanceStatistics) -> u64| -> u64 {
             self.instances.iter().map(|counters| of(&counters.read(0))).sum()

@@ -74,8 +74,8 @@ impl KvCache {
         &self.pool
     }
 
-    /// Allocates memory for the blocks in use, and frees all but [`SPARE_CHUNKS`] of the chunks without blocks in use. If the number of
-    /// chunks in use has grown by more than an eighth since the last time, first returns free memory of the process to the system.
+    /// Allocates memory for the blocks in use, and frees all but [`SPARE_CHUNKS`] of the chunks without blocks in use. Before that, returns
+    /// free memory of the process to the system if the number of chunks in use has grown by more than an eighth since it last did so.
     pub(super) fn fit(&mut self) -> Result<(), TchError> {
         let mut spare = SPARE_CHUNKS;
         let before = self.bytes();

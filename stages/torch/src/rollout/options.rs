@@ -33,7 +33,8 @@ pub struct TorchEngineConfig {
     /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and
     /// take half of the memory; where the engine cannot pack them, libtorch rounds both factors.
     pub dtype: Precision,
-    /// The sampling options of all responses, including the limits on their length.
+    /// The sampling options of all responses, including the limits on their length. `max_new_tokens` must be less than the positions of the
+    /// model.
     pub sampling: Sampling,
     /// Seed of the random streams of all responses.
     pub seed: u64,

@@ -67,7 +67,7 @@ struct Bench {
 
 impl TorchMeasure {
     /// Starts `config.instances` instances, which share the weights. They sample as in `config`, except that responses never end, and the
-    /// limits on running responses and cached tokens are lifted so that every point fits.
+    /// limits on running responses and cached tokens are lifted so that every point fits. Iterations are timed with `clock`.
     ///
     /// # Errors
     /// Returns an error if an option is out of bounds, the machine cannot generate deterministically although the options require it,

@@ -19,7 +19,8 @@ pub struct Objective {
     pub policy_loss: SharedPolicyLoss,
     /// The KL estimator of the loss. Unused if `kl_loss_coef` is 0.
     pub kl_loss: SharedKl,
-    /// The KL estimator of the penalty in rewards; `None` without such a penalty.
+    /// The KL estimator of the penalty in rewards; `None` without such a penalty. A trainer uses it only if it holds the reference, so its
+    /// configuration must also set `reward_kl` or a positive `kl_loss_coef`.
     pub reward_kl: Option<SharedKl>,
 }
 
@@ -256,7 +257,8 @@ pub(crate) fn column<'a>(
     Tensor::f_from_slice(&values)?.f_to_device(device)
 }
 
-/// Returns the factor of each token in the numerator: the weight of its response times the coefficient of the aggregation.
+/// Returns the factor of each token in the numerator: the weight of its response times the coefficient of the aggregation `mode`. `scale`
+/// is the divisor of `seq-mean-token-sum-norm`; other aggregations ignore it.
 pub(crate) fn factors(
     sequences: &[Sequence<'_>],
     mode: Aggregation,

@@ -56,7 +56,8 @@ impl RejectionMask {
         self.counts.iter().filter(|&&count| count > 0).map(|&count| count as i64).collect()
     }
 
-    /// Returns the factor of each kept token in the numerator of the loss. The mean of a response is over its kept tokens.
+    /// Returns the factor of each kept token in the numerator of the loss. The mean of a response is over its kept tokens. `scale` is the
+    /// divisor of `seq-mean-token-sum-norm`; other aggregations ignore it.
     pub(crate) fn factors(
         &self,
         sequences: &[Sequence<'_>],

@@ -32,7 +32,8 @@ pub(super) fn prompts() -> Vec<Vec<i32>> {
     lengths.into_iter().enumerate().map(|at| prompt(at).collect()).collect()
 }
 
-/// Generates six samples of each prompt in `order`, requested in two parts, `0..cut` and `cut..6`.
+/// Generates six samples of each prompt in `order`, requested in two parts, `0..cut` and `cut..6`. Returns the responses and the number of
+/// preemptions.
 fn generated(
     model: &str,
     config: TorchEngineConfig,

@@ -74,7 +74,8 @@ pub(super) fn rounded(decoder: &Decoder) -> Weights {
     Weights::new(decoder.parameters().iter().map(rounded).collect()).unwrap()
 }
 
-/// Returns `true` if the engine computes products and attention of float32 with its own kernels, and `false` if libtorch computes them.
+/// Returns `true` if the processor has the instructions for which the kernels of the engine are compiled. If the engine is also compiled
+/// with an `opt-level` of at least 2, its kernels compute products and attention of float32; otherwise libtorch computes them.
 pub(super) fn has_kernels() -> bool {
     #[cfg(target_arch = "x86_64")]
     let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -165,13 +166,13 @@ impl Driver {
         self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
-    /// Waits until every instance has run `iterations` decode iterations. The instances are blocked by a [`GatedClock`].
+    /// Waits until every instance has run `iterations` decode iterations. The instances read a [`GatedClock`], of which `gate` is the
+    /// sender; further readings are permitted while the instances need them.
     pub(super) fn pass(&self, gate: &Sender<()>, iterations: u64) {
         self.pass_on(gate, self.engine.statistics().len(), iterations);
     }
 
-    /// Waits until each of the first `instances` instances has run `iterations` decode iterations. The instances are blocked by a
-    /// [`GatedClock`].
+    /// Waits as [`pass`](Self::pass) does, but only for the first `instances` instances.
     pub(super) fn pass_on(&self, gate: &Sender<()>, instances: usize, iterations: u64) {
         // On a busy machine one instance may take all permitted readings, so more are permitted, a few at a time.
         for turn in 1.. {

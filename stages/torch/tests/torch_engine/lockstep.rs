@@ -50,7 +50,7 @@ const PLAIN: Setting =
     Setting { instances: 1, max_running: 64, kv_cache_tokens: 10_000, jitter: 0, moves: false };
 
 /// A race in rounds. Each round requests a response for every prompt and sample. A number of responses that end first win; the others are
-/// aborted, and continue in the next round.
+/// aborted. In the next round, the aborted responses among the first two samples of a prompt continue, and all other samples start anew.
 struct Game {
     driver: Driver,
     setting: Setting,

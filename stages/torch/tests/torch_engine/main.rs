@@ -86,7 +86,8 @@ fn logprobs_are_those_of_a_plain_forward_pass() {
     }
 }
 
-/// Returns the response ids of four samples of each prompt, requested in the order of `order`.
+/// Returns the response ids of four samples of each prompt in `order`, requested in this order, and the number of preemptions. With
+/// `split`, the first sample of a prompt is requested apart from the other three.
 fn sampled(
     config: TorchEngineConfig,
     order: &[usize],

@@ -52,7 +52,7 @@ use super::{ModelConfig, ModelError, TorchError};
 
 /// A decoder-only transformer in float32 that keeps some layers in memory and reads the others at every pass; for inference only.
 ///
-/// Dropping it stops the reading thread after its current layer.
+/// Dropping it ends the thread that reads ahead, if there is one, and waits for the layer that the thread is reading.
 #[derive(Debug)]
 pub struct StreamedDecoder {
     config: ModelConfig,
@@ -70,7 +70,8 @@ pub struct StreamedDecoder {
 }
 
 impl StreamedDecoder {
-    /// Opens a Hugging Face folder, reads the layers that are resident for `demand`, and starts to read the first streamed layers.
+    /// Opens a Hugging Face folder and reads the layers that are resident for `demand`. With [`MemoryBudget::prefetch`], also starts to
+    /// read the first streamed layers.
     ///
     /// # Errors
     /// Returns the errors of [`Decoder::load`](super::Decoder::load). Also returns an error if the budget is too small for embedding, norm,

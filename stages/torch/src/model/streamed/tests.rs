@@ -39,7 +39,7 @@ fn saved(layers: i64) -> (TempDir, Decoder) {
     (folder, decoder)
 }
 
-/// Writes the same weights in bfloat16, with five tensors per file.
+/// Writes the weights of `decoder` in bfloat16 to a new folder, with five tensors per file. Copies the configuration from `folder`.
 fn sharded(folder: &Path, decoder: &Decoder) -> TempDir {
     let shards = tempfile::tempdir().unwrap();
     std::fs::copy(folder.join("config.json"), shards.path().join("config.json")).unwrap();
