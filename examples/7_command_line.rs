@@ -49,11 +49,11 @@ struct Surplus {
     prompts: usize,
     responses: u32,
     total_steps: Option<u64>,
-    /// Share of prompts that a round launches in addition to those that it trains on.
+    /// Number of prompts that a short round launches in addition to those that it trains on, as a share of the latter, from 0 to 1.
     share: f64,
 }
 
-/// Returns a schedule that launches more prompts than it keeps, and all responses of each.
+/// Returns a schedule whose short rounds launch more prompts than they keep, each with as many responses as a group has.
 fn surplus(options: Surplus) -> Result<TailBatching, ScheduleError> {
     let Surplus { prompts, responses, total_steps, share } = options;
     if !(0.0..=1.0).contains(&share) {

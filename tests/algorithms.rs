@@ -142,7 +142,7 @@ fn every_name_trains_two_live_steps() {
     }
 }
 
-/// An estimator whose advantages are the number of responses that it receives at once.
+/// An estimator whose advantages are the number of responses that it receives at once; NaN if they are not in the order of their groups.
 struct Seen;
 
 impl TokenAdvantage for Seen {

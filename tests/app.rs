@@ -100,7 +100,7 @@ fn a_custom_schedule_and_a_custom_reward_train_and_resume() {
     assert!(error.contains("`schedule.share`: expected a number from 0 to 1"), "{error}");
 }
 
-/// The settings of a run with the example's engine.
+/// The arguments of a run with the example's engine.
 const UNIFORM: [&str; 8] = [
     "train",
     "--config",
@@ -202,7 +202,7 @@ fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
     assert!(error.contains("unknown key `rollout.engine`"), "{error}");
 }
 
-/// The settings of a run with the example's trainer.
+/// The arguments of a run with the example's trainer.
 const SGD: [&str; 10] = [
     "train",
     "--config",
@@ -225,7 +225,7 @@ fn trained_by_sgd(workspace: &TestWorkspace, more: &[&str]) {
     assert_eq!(end.code, Some(0), "{more:?}: {end:?}");
 }
 
-/// Returns the norm of the gradient in each step of a run, from which all weights follow.
+/// Returns the norm of the gradient in each step of a run.
 fn gradient_norms(workspace: &TestWorkspace, run: &str) -> Vec<f64> {
     let lines = workspace.metrics_lines(run).into_iter();
     lines.map(|line| line["data"]["actor/grad_norm"].as_f64().expect("a norm")).collect()
@@ -311,7 +311,7 @@ fn settings_of_a_custom_trainer_are_refused_by_name() {
     assert!(error.contains("unknown key `actor"), "{error}");
 }
 
-/// The settings of a run with the example's placement.
+/// The arguments of a run with the fixed placement, to which [`early`] adds the example's placement.
 const EARLY: [&str; 8] = [
     "train",
     "--config",

@@ -51,7 +51,7 @@ impl TestWorkspace {
     }
 }
 
-/// The result of a run, without times.
+/// The result of a run, without the metrics and columns that depend on time.
 struct Outcome {
     weights: Vec<u8>,
     /// The step and the round, and the metrics as bit patterns.

@@ -105,14 +105,14 @@ fn invalid_exports_are_refused() {
     );
 }
 
-/// Writes the rollouts of a step: a response that is trained on and one that is aborted, of instances 0 and 1.
+/// Writes the rollouts of a step: a response that is trained on and one that is aborted, of instances 0 and 1. Both start at `first_ns`.
 fn write_rollouts(folder: &Path, step: u64, prompt: u64, first_ns: u64) {
     let rows = [(20, 0, "stop", Some(1.0)), (30, 0, "abort", None)];
     write_responses(folder, step, prompt, first_ns, rows);
 }
 
 /// Writes the two responses to a prompt in a step, each as its length, the tokens of earlier steps in it, the reason of its end, and its
-/// score if it is trained on.
+/// score if it is trained on. They start at `first_ns`, and end 4 s and 5 s later.
 fn write_responses(
     folder: &Path,
     step: u64,

@@ -200,7 +200,7 @@ fn queue_at(whole: &Outcome, step: Option<u64>) -> f64 {
     line.and_then(|line| line["schedule/queue_length"].as_f64()).unwrap_or(0.0)
 }
 
-/// The result of a run, without times.
+/// The result of a run, without the metrics and columns that depend on time.
 struct Outcome {
     weights: Vec<u8>,
     metrics: BTreeMap<u64, serde_json::Map<String, Value>>,
@@ -259,7 +259,7 @@ fn metrics(mut line: Value) -> (u64, serde_json::Map<String, Value>) {
     (line["step"].as_u64().expect("a step"), data)
 }
 
-/// Returns all rows of a file, without the columns that contain times.
+/// Returns all rows of a file, without the columns that depend on time: times, preemptions and instances.
 fn rollouts(path: &Path) -> RecordBatch {
     let all = workspace::parquet_rows(path);
     let schema = all.schema();

@@ -15,7 +15,8 @@ const ROWS: &str =
 
 const JOB: &str = "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n";
 
-/// Creates a folder with a link, a dangling link, a pipe, and files of other programs, which must not change.
+/// Creates a folder with inputs, hard and symbolic links to them, a link to the file `kept`, a dangling link and a pipe. No command may
+/// change any of them.
 fn place_with_traps() -> TestWorkspace {
     let workspace = TestWorkspace::new(&format!("{RECIPE}{}", Sft::TINY));
     workspace.write("rows.jsonl", ROWS);

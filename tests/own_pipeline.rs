@@ -45,7 +45,7 @@ fn synchronous() -> Synchronous {
     Synchronous::new(rounds).expect("a schedule")
 }
 
-/// Returns the metrics of the steps.
+/// Runs a pipeline, and returns the metrics of its steps.
 fn run(builder: PipelineBuilder) -> Vec<Metrics> {
     let steps = Steps::default();
     let pipeline = builder.build().unwrap_or_else(|fault| panic!("{fault}"));
@@ -96,7 +96,7 @@ fn prompts_without_ascending_ids_are_refused() {
     }
 }
 
-/// A policy that keeps the contract except in [`RoundPolicy::open`].
+/// A policy that breaks the contract in [`RoundPolicy::open`]: it opens a round without prompts if `opens` is set, or else no round.
 #[derive(Serialize, Deserialize)]
 struct Opening {
     store: PromptStore,

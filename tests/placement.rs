@@ -102,7 +102,7 @@ impl Run {
         self.metrics.iter().map(of).collect()
     }
 
-    /// Checks that every launched response ended once, on the instances of the engine.
+    /// Checks that as many responses ended in each step as were launched.
     fn assert_conserved(&self) {
         let ended: Vec<f64> = self.responses.iter().map(|step| step.len() as f64).collect();
         assert_eq!(ended, self.metric("rollout/launched_responses"));

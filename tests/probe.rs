@@ -22,7 +22,7 @@ use workspace::server::Server;
 use workspace::{ProcessEnd, RECIPE, TestWorkspace};
 
 const GENERATE: &str = "/inference/v1/generate";
-/// A part of the folder of the perturbed weights.
+/// A part of the path of the folder with the perturbed weights.
 const PERTURBED: &str = "rollpacker-probe-";
 const PROMPT: [i32; 4] = [5, 9, 3, 8];
 
@@ -49,7 +49,7 @@ enum Action {
     Answer(u16, Value),
     /// Passes the body to the server, and answers with an error when the server has answered.
     Lose(String),
-    /// Passes the body to the server, interrupts the process when the server has answered, and never answers.
+    /// Passes the body to the server, sends SIGINT to the process with this id when the server has answered, and never answers.
     Interrupt(String, u32),
 }
 
@@ -121,7 +121,7 @@ fn answer(mut client: TcpStream, status: u16, json: &Value) {
     drop(client.write_all((head + &body).as_bytes()));
 }
 
-/// Runs the probe, which prints JSON.
+/// Runs the probe. Returns its end and the report that it printed as JSON; `Null` if it printed no report.
 fn probe(workspace: &TestWorkspace, url: &str) -> (ProcessEnd, Value) {
     let end = workspace.run(&["probe", url, "--model", "model", "--weights-folder", ".", "--json"]);
     let report = serde_json::from_str(&end.out).unwrap_or(Value::Null);

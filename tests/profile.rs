@@ -54,7 +54,7 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     refused(&["data.max_response_length=9999"], "data.max_response_length");
 }
 
-/// The initial profile claims an hour per iteration. At the end of the run it must contain the measured times.
+/// The initial profile claims an hour per iteration. At the end of the run, it must have measured times in cells that the run has seen.
 #[test]
 fn a_run_renews_a_profile_that_drifted() {
     let workspace = TestWorkspace::warm(RECIPE, SFT, 24, 1);

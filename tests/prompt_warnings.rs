@@ -6,7 +6,7 @@ mod workspace;
 use serde_json::json;
 use workspace::{RECIPE, TestWorkspace};
 
-/// A workspace with `contents` as training and as validation prompts.
+/// Creates a workspace with prompts whose contents are `training` and `validation`.
 fn workspace(training: &[String], validation: &[String]) -> TestWorkspace {
     let workspace = TestWorkspace::new(RECIPE);
     for (name, contents) in [("train.jsonl", training), ("val.jsonl", validation)] {

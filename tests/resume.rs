@@ -72,7 +72,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
+/// Returns the step and the metrics of each line, without metrics that depend on the speed of the machine.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
     json_lines(&run.join("metrics.jsonl")).iter().map(step_metrics).collect()
 }
@@ -142,7 +142,8 @@ impl RunRecords {
     }
 }
 
-/// Resumes a run from each of its steps.
+/// Resumes copies of the run `straight` with the settings `more`, one copy from each step. Passes the step and the records of each resumed
+/// run to `check`.
 fn from_every_step(
     workspace: &TestWorkspace,
     straight: &str,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use workspace::server::Server;
 use workspace::{ProcessEnd, RECIPE, TestWorkspace, wait_until};
 
-/// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
+/// Returns the setting of `count` servers whose command runs `rollpacker serve`. `more` continues the list of its arguments in TOML.
 fn serve(count: usize, more: &str) -> String {
     let program = env!("CARGO_BIN_EXE_rollpacker");
     format!(
@@ -44,7 +44,7 @@ fn server_processes(workspace: &TestWorkspace) -> Vec<String> {
     processes(workspace, |_| true)
 }
 
-/// Returns the ids of the processes whose command lines have the model folder of a workspace.
+/// Returns the ids of the processes whose command lines have the model folder of a workspace and pass `is_meant`.
 fn processes(workspace: &TestWorkspace, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let model = workspace.path("model").display().to_string();
     let is_one = |process: &Path| {
@@ -79,7 +79,8 @@ fn kill(signal: &str, process: &str) {
     assert!(status.success());
 }
 
-/// Checks that every delivery was verified. A delivery that ends late is reported in the next step, so that a step may have none.
+/// Checks that at least two steps report a canary, and that the KL divergence of each is small. A delivery that ends late is reported in
+/// the next step, so that a step may report none.
 fn assert_canary_passed(steps: &[Value]) {
     let figures = steps.iter().filter_map(|metrics| metrics["rollout/canary_kl"].as_f64());
     let figures: Vec<f64> = figures.collect();

@@ -21,7 +21,8 @@ fn json(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
 }
 
-/// Adds the path of each field to `into`. Objects whose keys are data appear as `*`. Statistics and pairs count as one field.
+/// Adds the path of each field to `into`. Keys that are data, such as the names of rounds, appear as `*`. Statistics and pairs count as one
+/// field.
 fn collect(path: &str, value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

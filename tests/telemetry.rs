@@ -161,7 +161,8 @@ fn metrics(step: u64) -> BTreeMap<String, f64> {
     metrics
 }
 
-/// Runs a case in a separate process, with the environment variables of the case. Does nothing if run directly.
+/// Runs the case that the variable [`MODE`] names. [`spawn`] runs this test in a separate process with this variable; without it, the test
+/// does nothing.
 #[test]
 fn child() {
     match std::env::var(MODE).as_deref() {
@@ -604,7 +605,8 @@ fn another_protocol_is_refused_by_the_name_of_its_variable() {
     spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
 }
 
-/// Returns everything that a child has sent to a collector over TLS whose certificate authority the system trusts.
+/// Returns everything that a child has sent to a collector over TLS. The system of the child trusts only the certificate authority in the
+/// file `authority`.
 fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
     let collector = Collector::start_encrypted();
     let authority = tls_file(authority);

@@ -194,7 +194,8 @@ fn a_closed_pipe_of_scores_is_not_an_error() {
     assert!(!end.err.contains("error"), "{end:?}");
 }
 
-/// Answers every request with the request's own headers, as an error message and as a label.
+/// Starts a server that answers every request with the request's own headers, in turn as an error message and as labels. Returns its
+/// address.
 fn repeating_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("bound");

@@ -107,8 +107,8 @@ fn prompts_that_are_too_long_are_left_out_or_cut() {
 /// The tokens of the responses to a prompt, by the number of the response.
 type TokensBySample = BTreeMap<u32, Vec<i32>>;
 
-/// Trains one step with three samples of each of four validation prompts at `temperature`. Returns the responses by the id of their prompt
-/// and whether they are greedy.
+/// Trains one step with three samples of each of four validation prompts. `temperature` is the setting of their temperature. Returns the
+/// responses by the id of their prompt and whether they are greedy.
 fn validated(
     workspace: &TestWorkspace,
     temperature: &str,

@@ -43,7 +43,7 @@ default_local_dir = "run"
 const SFT: Sft = Sft { steps: 4, ..Sft::SMALL };
 
 impl TestWorkspace {
-    /// Writes a hostfile of this many processes on this machine.
+    /// Writes a hostfile of this many processes on this machine, and returns their addresses.
     fn hosts(&self, processes: usize) -> Vec<String> {
         let host = |_| format!("127.0.0.1:{}", ports::reserved());
         let hosts: Vec<String> = (0..processes).map(host).collect();

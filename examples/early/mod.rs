@@ -13,7 +13,7 @@ use serde::Deserialize;
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EarlyOptions {
-    /// Number of complete groups for which more devices are lent, at least 1.
+    /// Number of groups that must complete before each further loan of devices, at least 1.
     groups: u32,
 }
 
@@ -46,7 +46,8 @@ impl Early {
         Ok(Self { groups, context, complete: 0, decisions: VecDeque::new() })
     }
 
-    /// Lends `training_devices` devices to training. The other devices generate, as far as they are whole instances.
+    /// Decides that `training_devices` devices in total are lent to training. The other devices generate, as far as they are whole
+    /// instances.
     fn lend(&mut self, training_devices: u32, reason: Reason) {
         let PlacementContext { devices, tensor_parallel, .. } = self.context;
         let instances = (devices - training_devices) / tensor_parallel;

@@ -33,7 +33,7 @@ impl Slice {
         self.args["step"].as_u64().expect("a step")
     }
 
-    /// Returns the score of a response that was trained on.
+    /// Returns the score of a response that was trained on; `None` for any other response.
     pub(crate) fn score(&self) -> Option<f64> {
         let score = self.args["score"].as_f64();
         assert_eq!(self.args["trained"], score.is_some(), "{self:?}");
@@ -86,7 +86,8 @@ impl Trace {
         self.slices.iter().filter(move |slice| slice.category == category)
     }
 
-    /// Asserts that the trace has this many samples, each once in each of its steps, on a track of its own and in a slot of its instance.
+    /// Asserts that the trace has `expected` slices of samples and as many of slots, one for each sample of a step. Each slot must be of
+    /// the instance of its sample, and slices must be [nested](Self::assert_is_nested).
     pub(crate) fn assert_every_sample_once(&self, expected: usize) {
         for category in ["sample", "slot"] {
             let ids = self.slices(category).map(|one| {

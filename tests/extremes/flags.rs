@@ -8,7 +8,7 @@ use rollpacker::cli;
 use crate::program::{self, Case};
 use crate::workspace::{RECIPE, TestWorkspace};
 
-/// Values of a flag: the bounds of the numeric types, and values around them.
+/// Values of a flag: bounds of numeric types, numbers beyond them, the smallest and the largest float, NaN, infinity and an empty text.
 const VALUES: [&str; 11] = [
     "-1",
     "0",

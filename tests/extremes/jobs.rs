@@ -61,7 +61,7 @@ fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
     numbers.iter().map(key).collect()
 }
 
-/// Returns all keys. Whether a key is numeric is found out by setting it.
+/// Returns all keys, numeric or not. [`accepted`] finds out whether a key is numeric.
 fn keys() -> Vec<Key> {
     let plain = |name: String| Key { with_settings: owned(with_settings(&name)), name };
     let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();

@@ -18,7 +18,7 @@ mod workspace;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Values of a setting, as TOML: the smallest and the largest value of every numeric type, and small usual values.
+/// Values of a setting, as TOML: bounds of integer types and numbers next to them, very small and very large floats, infinities and NaN.
 pub(crate) const EXTREMES: [&str; 16] = [
     "-9223372036854775808",
     "-1",
@@ -47,7 +47,7 @@ pub(crate) fn is_of_another_type(error: &str) -> bool {
         || ["unknown", "duplicate field"].iter().any(|words| error.contains(words))
 }
 
-/// A numeric key, and the settings that it needs to have an effect.
+/// A key, and the settings that it needs to have an effect.
 pub(crate) struct Key {
     pub(crate) name: String,
     pub(crate) with_settings: Vec<String>,

@@ -177,7 +177,7 @@ fn cases(workspace: &TestWorkspace, command: &[&str], of: impl Fn(&Key) -> bool)
     cases
 }
 
-/// Returns the same runs, each with its own output path, which `flag` sets.
+/// Returns the runs of [`cases`], each with its own output path, which `flag` sets.
 fn cases_apart(
     workspace: &TestWorkspace,
     command: &[&str],

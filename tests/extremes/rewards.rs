@@ -21,7 +21,8 @@ struct RewardCase {
     options: Vec<String>,
 }
 
-/// Returns every reward of the registry except the group reward, for which `score` needs several rows.
+/// Returns every reward of the registry except the group reward, for which `score` needs several rows. The judge is returned a second time,
+/// with the options of its in-process engine.
 fn all() -> Vec<RewardCase> {
     let registry = Registry::builtin();
     let leaked = |name: &str| -> &'static str { name.to_owned().leak() };

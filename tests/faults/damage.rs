@@ -36,7 +36,8 @@ pub(super) fn steps_of_metrics(workspace: &TestWorkspace) -> Vec<u64> {
     lines.map(|line| line["step"].as_u64().expect("a step")).collect()
 }
 
-/// Asserts that the newest snapshot is skipped, and that the output contains `named` and the step that the run resumes from.
+/// Damages the newest of three snapshots with `harm`, which receives the paths of its largest part and of its manifest, and resumes the
+/// run. Asserts that this snapshot is skipped, and that the output contains `named` and the step that the run resumes from.
 fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
     let workspace = trained_workspace();
     harm(&part(&workspace, 2), &manifest(&workspace, 2));

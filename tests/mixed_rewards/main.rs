@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use workspace::{ProcessEnd, Sft, TestWorkspace, parquet_rows};
 
 const STEPS: u64 = 3;
-/// The number of prompts of a domain in a step, and the number of responses to each.
+/// The number of prompts of a domain in a step.
 const QUOTA: usize = 2;
+/// The number of responses to a prompt that are trained on.
 const GROUP: usize = 4;
 
 const RECIPE: &str = r#"
@@ -217,7 +218,7 @@ fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
     assert!(server.answered() >= STEPS as usize * QUOTA * GROUP + 4);
 }
 
-/// Tests the errors of the judge and their effect on the groups of each step.
+/// Asserts that each step has retryable errors, all of them of the judge, and `dropped` dropped groups.
 fn check_errors(steps: &[Value], dropped: f64) {
     for (step, metrics) in (1..).zip(steps) {
         let errors = number(metrics, "reward/errors/retryable/judge");

@@ -34,7 +34,8 @@ fn with_each(fault: &Fault) -> (Outcome, ServerPair) {
     (outcome, servers)
 }
 
-/// Asserts that the calls with the fault, and no others, failed and were made again, and that this many tokens were discarded.
+/// Asserts that the two calls with the fault, and no others, failed and were made again, that one or two servers were lost, and that the
+/// number of discarded tokens passes `discarded`.
 fn assert_two_failed(outcome: &Outcome, discarded: impl Fn(u64) -> bool) {
     let found = counts(outcome);
     assert_eq!((found.errors, found.moved), (2, 2), "{found:?}");
@@ -157,7 +158,8 @@ fn instances_after(outcome: &Outcome, step: u64) -> impl Iterator<Item = u32> {
     steps.flat_map(|(_, step)| step.responses.iter().map(|row| row.instance))
 }
 
-/// Returns the step in which a server was lost. On a busy machine, the other server may answer all but one call of the first step.
+/// Returns the first step in which a server was lost. The third call to a server has the fault. On a busy machine, this call may be in a
+/// later step than the first, because the other server answers nearly all calls of the first step.
 fn lost_in(outcome: &Outcome) -> u64 {
     let is_lost = |step: &&u64| outcome.of(**step, "rollout/servers_lost") > 0.0;
     *outcome.0.keys().find(is_lost).expect("a lost server")

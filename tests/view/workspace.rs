@@ -100,7 +100,7 @@ pub(crate) fn line(step: u64) -> String {
 }
 
 /// Writes five responses: of prompt 10, which is trained on, two trained and one aborted; of prompt 11, one aborted and one that ended.
-/// Response `i` runs from `i / 4` seconds to `i + 1` seconds; the second aborted one to 4 s and the last one to 3 s.
+/// They start at 0, 0, 0, 1 and 1 s and finish at 1, 2, 3, 4 and 3 s, counted from `100 * step` seconds.
 fn write_rollouts(folder: &Path, step: u64) {
     let tokens = [3, 2, 2, 4, 2];
     let second = |seconds: [u64; 5]| -> ArrayRef {

@@ -41,7 +41,7 @@ pub(crate) fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// The settings that all runs share: small sizes throughout.
+/// The recipe of tests that need no recipe of their own. All sizes are small.
 pub(crate) const RECIPE: &str = r#"
 [data]
 train_files = "data/train.parquet"

@@ -10,7 +10,8 @@ use failsafe::failure_policy::{self, ConsecutiveFailures};
 const MAX_FAILURES: u32 = 3;
 
 /// Decides how soon a failing server is called or started again. There is no delay after the first three failures in a row. From the
-/// fourth failure on, the delay grows exponentially from 1 to 2 s up to 15 to 30 s; within each range it is random.
+/// fourth failure on, the delay grows exponentially from 1 to 2 s up to 15 to 30 s; within each range it is random. Failures that are
+/// recorded during a delay do not count.
 #[derive(Clone)]
 pub(crate) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
 

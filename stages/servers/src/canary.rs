@@ -5,9 +5,10 @@
 //! those of the trainer's own forward pass.
 //!
 //! Two rules decide. First, the figures must be within bounds that cover the difference between two implementations. Second, the scores
-//! must follow the update: if the trainer's scores moved by more than the usual difference between server and trainer, the server's scores
-//! must now be nearer to the new scores than to the old scores. The second rule finds a server that is one update behind. The first rule
-//! cannot find such a server, because one update may change the scores by less than the rounding of half precision does.
+//! must follow the update: if the trainer's scores have moved by more than twice the difference between server and trainer at the last
+//! verified delivery, the server's scores must now be nearer to the new scores than to the old scores. The second rule finds a server that
+//! is one update behind. The first rule cannot find such a server, because one update may change the scores by less than the rounding of
+//! half precision does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl fmt::Display for CanaryFigures {
     }
 }
 
-/// The last delivery to a server for which the canary passed.
+/// The scores of the last delivery to a server for which the canary passed. The scores of the next delivery are compared with them.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedDelivery {
     /// The trainer's scores under these weights.

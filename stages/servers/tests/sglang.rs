@@ -25,7 +25,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-/// All calls: path and body.
+/// The recorded calls, in order: a short name, such as `generate` or `pause`, and the body. Calls for the health and the models are not
+/// recorded, nor are calls with an id that is in use.
 type Calls = Arc<Mutex<Vec<(String, Value)>>>;
 
 #[derive(Clone, Default)]
@@ -33,7 +34,8 @@ struct World {
     calls: Calls,
     /// Notified by an abort call; ends the response to the prompt 9.
     aborted: Arc<Notify>,
-    /// The number of further calls that score the canary and get no answer in time, although the server goes on with them.
+    /// The number of further calls that score the canary and are answered with status 504. They are recorded, as if a proxy had given up
+    /// while the server went on with them.
     lost: Arc<AtomicUsize>,
 }
 

@@ -11,11 +11,12 @@ use serde::Deserialize;
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixOptions {
-    /// Number of tokens by which a response is longer than the response of the previous sample.
+    /// Number of tokens by which a response is longer than the response of the previous sample; at least 1.
     longer: u32,
 }
 
-/// An engine whose sample `i` of a prompt has the first `(i + 1) * longer` tokens of the prompt.
+/// An engine whose sample `i` of a prompt has the first `(i + 1) * longer` tokens of the prompt, or fewer if the prompt or the maximum
+/// length of a response is shorter.
 pub struct Prefix {
     longer: u32,
     context: EngineContext,
@@ -25,7 +26,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Starts the engine.
+    /// Starts the engine. Fails if `longer` is 0.
     pub fn start(options: PrefixOptions, context: EngineContext) -> Result<Self, CatalogError> {
         if options.longer == 0 {
             return Err(CatalogError::out_of_range("longer", "at least 1", 0));

@@ -18,13 +18,13 @@ use self::forward::{forward, whole};
 use self::http::Request;
 use super::workspace::server::Server;
 
-/// The calls that continue a prompt.
+/// The kind of the calls to generate that stream their tokens.
 pub(crate) const TOKENS: &str = "tokens";
-/// The calls that score the canary.
+/// The kind of all other calls to generate: those that score the canary, and those of the checks at the start.
 pub(crate) const SCORE: &str = "score";
-/// The calls that load weights.
+/// The kind of the calls that load weights.
 pub(crate) const LOAD: &str = "/collective_rpc";
-/// The calls for the name of the model.
+/// The kind of the calls for the name of the model.
 pub(crate) const MODELS: &str = "/v1/models";
 
 /// A server behind a proxy. Dropping the value stops both.

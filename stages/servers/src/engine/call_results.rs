@@ -229,8 +229,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the delay after the `times`-th refusal of a response by a busy server. The delay starts at about 0.1 s and doubles with each
-/// refusal, up to about 10 s.
+/// Returns the delay after the `times`-th refusal of a response by a busy server. The delay is random from `d` to `2 * d`, where `d` is
+/// 0.1 s at the first refusal and doubles with each further refusal, up to 10 s.
 fn busy_delay(times: u32) -> Duration {
     const MAX_DELAY: Duration = Duration::from_secs(10);
     let mut delays = ExponentialBuilder::default()

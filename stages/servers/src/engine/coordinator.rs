@@ -24,8 +24,8 @@ use crate::weights::WeightRoot;
 /// A function that returns the text of token ids.
 pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 
-/// The interval at which the coordinator checks for changes that no message reports: busy servers, unanswered aborts, and a rotation
-/// without servers.
+/// The interval at which the coordinator does the work that no message causes: it starts the calls that busy servers have delayed, repeats
+/// aborts without effect, requests the KV cache use of servers, and checks whether the rotation has servers.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A command of the engine, or a report of a task.

@@ -68,7 +68,7 @@ pub(super) struct WeightDeliveryTask {
     pub(super) had_weights: bool,
 }
 
-/// A server that was brought into rotation.
+/// The result of a delivery that brought a server into rotation.
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub(super) policy: Policy,

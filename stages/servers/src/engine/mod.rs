@@ -77,6 +77,9 @@ impl ServersEngine {
     /// the thread until every server has answered or its check has failed. Repeats the checks until at least one server answers, and gives
     /// up after a failed attempt if the server timeout has expired. Servers that do not answer may join later.
     ///
+    /// `source` finds the weights of each policy to load. `detokenize` makes the text of each response. `clock` gives the times of
+    /// responses and loads.
+    ///
     /// # Errors
     /// Returns an error if the configuration is [invalid](ServersConfig::check), or an address, a key or the folder of the weights cannot
     /// be used. Also returns an error if a server lacks what training needs, no server answers in time, or a thread cannot start.

@@ -15,12 +15,12 @@ pub enum ServerError {
         /// The cause.
         reason: String,
     },
-    /// The server made no progress in time.
+    /// The server did not answer a call in time, or did not continue a stream in time.
     #[error("{server}: no progress for {waited:?}")]
     Stalled {
         /// The URL of the call.
         server: String,
-        /// The time without progress.
+        /// The time limit of the call, or the time without an event of the stream.
         waited: Duration,
     },
     /// The server answered with an error.

@@ -24,12 +24,13 @@ const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 pub struct LaunchConfig {
     /// The protocol of the servers.
     pub protocol: Protocol,
-    /// The program and its arguments. One of them, or a value of `env`, must contain `{port}`.
+    /// The program and its arguments. The program must not be empty. One of these texts, or a value of `env`, must contain `{port}`. No
+    /// text may contain NUL or a redacted secret.
     pub command: Vec<String>,
     /// The number of servers, from 1 to [`MAX_SERVERS`].
     pub count: usize,
     /// Environment variables in addition to those of this process. vLLM also gets `VLLM_SERVER_DEV_MODE=1`, unless this map has the
-    /// variable.
+    /// variable. Names must not be empty or contain `=` or NUL. Values must not contain NUL or a redacted secret.
     pub env: BTreeMap<String, String>,
     /// The environment variable of this process that has the API key of the servers; `None` if they need no key.
     pub api_key_env: Option<String>,

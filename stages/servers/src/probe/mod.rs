@@ -89,8 +89,9 @@ pub enum ProbeError {
     Unreachable(ServerError),
 }
 
-/// Checks a server. When `stop` becomes `true`, the probe ends early. In either case it tries to restore the server: its first weights,
-/// their label and the unpaused state. If the future is dropped, the server is not restored.
+/// Checks a server with the forward pass of `model`. When `stop` becomes `true`, the probe ends early; if the sender of `stop` is dropped,
+/// the probe continues. In either case it tries to restore the server at the end: its first weights, their label and the unpaused state. If
+/// the future is dropped, the server is not restored.
 ///
 /// Nothing else may use the server during the probe: running requests are aborted, and for some seconds the server has other weights. The
 /// methods of `model` run in this future and block its thread, so `stop` takes effect only after they have returned.

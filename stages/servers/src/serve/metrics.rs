@@ -97,7 +97,8 @@ impl Metrics {
         self.latency.observe(after.as_secs_f64());
     }
 
-    /// Updates the metrics to the engine's statistics `now` and returns them in the OpenMetrics text format.
+    /// Updates the metrics to the engine's statistics `now` and returns them in the OpenMetrics text format. `limits` has the size of the
+    /// KV cache, whose used share is a metric.
     pub(super) fn write(
         &self,
         now: &ServingStatistics,

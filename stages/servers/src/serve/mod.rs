@@ -70,7 +70,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Creates a server for an engine. `encoder` has the tokenizer and the chat template of the model.
+    /// Creates a server for an engine. `encoder` has the tokenizer and the chat template of the model. `clock` measures the times in
+    /// answers and metrics.
     #[must_use]
     pub fn new(
         engine: Arc<dyn ServingEngine>,

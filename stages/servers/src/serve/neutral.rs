@@ -18,7 +18,8 @@ enum NeutralValue {
 
 use NeutralValue::{Any, Bool, Empty, Number, Text};
 
-/// Parameters of OpenAI and vLLM that this server does not implement, with the values that have no effect.
+/// Parameters of OpenAI and vLLM that this server does not implement, with the values that have no effect. [`refuse`] handles
+/// `response_format`, which has no effect if its type is `text`.
 const UNSUPPORTED_PARAMETERS: &[(&str, NeutralValue)] = &[
     ("add_special_tokens", Bool(false)),
     ("allowed_token_ids", Empty),

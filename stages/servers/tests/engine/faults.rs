@@ -1,4 +1,5 @@
-//! Faults of servers. In each test, all responses end and every token is of the weights that its version says.
+//! Faults of servers. If the engine survives the fault, all responses end, and the tests check that every token was sampled by the weights
+//! of its version.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::server::{Fault, Server};
 use super::toy;
 use super::world::{Caller, PACE, check_tokens, wait_for};
 
-/// Runs 32 responses over two servers. The first call to each has the fault.
+/// Runs 32 responses over two servers. The first call to generate on each server has the fault. Asserts that all responses are whole and
+/// that their tokens have the right versions.
 fn run_with_fault(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
     let servers = [Server::start(PACE), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |config| {

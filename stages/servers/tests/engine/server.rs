@@ -71,7 +71,8 @@ pub(crate) struct Inner {
     /// The faults of the next calls to generate.
     pub(crate) faults: VecDeque<Fault>,
     /// The names of the recorded calls, in order; the name of a pause contains its mode, such as `pause abort`. Calls that read the health,
-    /// the label or the state of a pause are not recorded.
+    /// the label or the state of a pause are not recorded, nor are calls to generate with an invalid body. Calls that read the models are
+    /// recorded only if `bad_key` is set.
     pub(crate) calls: Vec<String>,
     /// Prompts of the calls to generate, without those of the canary.
     pub(crate) prompts: Vec<Vec<i32>>,
@@ -83,7 +84,7 @@ pub(crate) struct Inner {
     /// The weights of each call to `reload_weights`, in order.
     pub(crate) loaded: Vec<u64>,
     pub(crate) bad_key: bool,
-    /// `true` if answers have no token ids.
+    /// `true` if the answers to calls that score a prompt have no token ids.
     pub(crate) tokenless: bool,
     /// The used share of the KV cache and the number of waiting requests, as the metrics report them.
     pub(crate) cache_use: (f64, u32),

@@ -131,7 +131,7 @@ impl Caller {
         }
     }
 
-    /// Waits until all servers in rotation have a version.
+    /// Waits until all servers in rotation have the weights of `version`.
     pub(crate) fn wait_loaded(&self, version: u64) {
         let version = rollpacker_dataflow::step::PolicyVersion(version);
         wait_for(|| self.engine.loaded_at(version).is_some());

@@ -35,7 +35,7 @@ struct State {
     resumes: bool,
     label: String,
     loaded: Vec<Option<PathBuf>>,
-    /// The request of each abort that found a sample which had not ended. An abort of one sample counts as well.
+    /// The request of each abort, also of a single sample, that reached the engine while a sample of the request had not ended.
     aborted: Vec<GenerationId>,
     failure: Option<String>,
 }
@@ -71,7 +71,7 @@ impl Scripted {
         self.wait(|state| state.open.len() == count);
     }
 
-    /// Waits until there were `count` aborts, of requests or of single samples, that found a sample which had not ended.
+    /// Waits until `count` aborts, of requests or of single samples, have reached the engine while a sample of their request had not ended.
     pub(crate) fn wait_for_aborts(&self, count: usize) {
         self.wait(|state| state.aborted.len() == count);
     }

@@ -14,7 +14,7 @@ pub enum PauseMode {
     /// Running requests end with the tokens that they have and `finish_reason` `abort`.
     #[default]
     Abort,
-    /// The call returns after all running requests have ended.
+    /// Running requests continue. The call returns after all of them have ended.
     Wait,
     /// Running requests stop and continue after [`RESUME`](super::path::RESUME) from their KV cache.
     Keep,
