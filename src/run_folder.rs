@@ -262,7 +262,8 @@ impl RunFolder {
     }
 
     /// Adds a line to `metrics.jsonl`, and its metrics to the event file if the run writes one. `step` counts from 1; 0 is the validation
-    /// before the first step. Call [`step`](Self::step) for a training step, and this function for other metrics.
+    /// before the first step. `round` is the kind of the round, or `validation` for a validation that does not belong to a training step.
+    /// Call [`step`](Self::step) for a training step, and this function for other metrics.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::lifetime::EndReason;
 
-/// The results of a run that its observer does not receive.
+/// The results of a run, except those that its observer receives during the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResult {
     /// The metrics of the validation before the first step; `None` without such a validation and in a resumed run.

@@ -67,8 +67,8 @@ pub struct RunSnapshots {
 impl RunSnapshots {
     /// Opens the folder `snapshots` in the run folder of a recipe, if the run takes snapshots or resumes from one.
     ///
-    /// `data` is the fingerprint of the prompts. Existing snapshots are only removed if `overwrite` is set; otherwise a run that does not
-    /// resume is rejected.
+    /// `data` is the fingerprint of the prompts. If there are snapshots and the run does not resume, `overwrite` removes them; without
+    /// `overwrite`, the run is rejected. For a run that resumes, `overwrite` has no effect.
     ///
     /// The order of the checks matters: before they have passed, nothing is discarded, and the folder is not taken over from a run that
     /// still writes into it. The initial model must not be the folder into which the run writes its model, because a resumed run needs the

@@ -25,7 +25,7 @@ documented! {
     pub(crate) struct CommonOptions {
         /// The name of the reward, built-in or added by the program, if it differs from the name of the table.
         kind: Option<String>,
-        /// The effect of an error. Default: `reward.on_error`.
+        /// The effect of an error. Rewards of one route must not set different values. Default: `reward.on_error`.
         on_error: Option<OnError>,
     }
 }
