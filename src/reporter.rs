@@ -162,7 +162,8 @@ impl RunReporter {
     /// Continues in the run folder after the last step of a snapshot.
     ///
     /// # Errors
-    /// If the snapshot contains no state of the run, the folder cannot be written, or the folder lacks records that the snapshot continues.
+    /// If the snapshot contains no readable state of the run, the folder lacks records that the snapshot continues, or
+    /// [`start`](Self::start) would fail.
     ///
     /// # Panics
     /// If the system cannot start the thread that writes the folder.

@@ -121,7 +121,7 @@ impl RunFolder {
     /// it out of `inputs`.
     ///
     /// # Errors
-    /// If a path holds something other than a regular file, or an input would be replaced or removed.
+    /// If a path cannot be examined or holds something other than a regular file, or an input would be replaced or removed.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_record_paths(folder)?;
         record_paths(folder).try_for_each(|path| inputs.check_output(&path))?;

@@ -148,7 +148,8 @@ impl RunSnapshots {
     /// folder.
     ///
     /// # Errors
-    /// If the note or the folder cannot be read, or this process does not find the snapshot to resume from.
+    /// If the note or the folder cannot be read, the folder lacks the generation of the note or has a newer one, or this process does not
+    /// find the snapshot to resume from.
     pub fn join(recipe: &Recipe, data: u64, note: &str) -> Result<Self, RunSnapshotsError> {
         let JoinNote { generation, resumed } =
             serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;

@@ -33,7 +33,7 @@ pub enum Compression {
 pub struct WriteOptions {
     /// The compression of pages. Default: Snappy.
     pub compression: Compression,
-    /// The maximum number of rows per row group; 0 counts as 1. Default: 65,536. A row group is also closed at 64 MiB.
+    /// The maximum number of rows per row group; 0 counts as 1. Default: 65,536. A row group is also closed at 64 MiB of encoded data.
     pub row_group_rows: usize,
 }
 
