@@ -61,7 +61,7 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { files, chosen, rows, order, fingerprint }) })
     }
 
-    /// Returns the number of prompts per epoch.
+    /// Returns the number of rows per epoch, including rows that cannot be used as prompts.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.rows
