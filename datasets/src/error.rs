@@ -47,7 +47,7 @@ pub enum DatasetError {
     /// A file that cannot be written.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
-    /// A file that can be read only once, although rows are read several times or out of order.
+    /// A file that can be read only once, such as a pipe, where rows must be read several times or out of order.
     #[error(
         "{}: expected a regular file, found {found}, which can be read only once; write its content to a file and read that",
         file.display()

@@ -150,8 +150,8 @@ impl RewardOptions {
         Ok(Self { kind, options })
     }
 
-    /// Checks the kind, the keys and the types of the options. Removes and returns the options of the guard and `on_error`, so that only
-    /// the options of the reward itself are left.
+    /// Checks the kind, the keys and the types of the options. The types of the reward's own options are only checked if `has_route`.
+    /// Removes and returns the options of the guard and `on_error`, so that only the options of the reward itself are left.
     fn check(
         &mut self,
         name: &str,
