@@ -267,7 +267,8 @@ impl App {
         []
     }
 
-    /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
+    /// Runs the command that the command line names, prints errors on standard error, and returns the exit status. Help and wrong usage may
+    /// end the process instead.
     ///
     /// A panic on any thread ends the process; see [`stop_on_panic`](crate::stop_on_panic).
     #[must_use]

@@ -170,7 +170,8 @@ fn displayed_path(path: &Path) -> String {
     escape_line(&path.display().to_string()).into_owned()
 }
 
-/// Returns a path as an argument of a shell command, in quotes if it has special characters.
+/// Returns a path as an argument of a shell command, in quotes if it is empty, begins with `-` or has special characters. A path that
+/// begins with `-` gets the prefix `./`, so that it is not taken for an option.
 fn shell_word(path: &Path) -> String {
     let text = displayed_path(path);
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);

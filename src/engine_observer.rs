@@ -25,7 +25,7 @@ pub struct EngineObserver<O, L> {
     pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
     /// A function that returns the iterations that the engine measured since the previous call.
     pub live: L,
-    /// The measurement of the colocated models' use; `None` if the engine has no colocated models.
+    /// The meter of the work of colocated models; `None` if the engine has no colocated models.
     pub colocated_use: Option<ColocatedUseMeter>,
     /// A function that returns the metrics of an engine over servers since the previous call; `None` for other engines.
     pub server_metrics: Option<MetricSource>,

@@ -29,8 +29,8 @@ impl EndReason {
     /// Returns the reason why a run with the stop handle `stop` ended after `updates` updates. `wanted` is the total number of updates;
     /// `None` if it is unknown.
     ///
-    /// A run that made all its updates, or whose schedule has nothing left to do, is finished, even if a stop was requested before. A run
-    /// that ended without a requested stop is finished, too: its prompts are exhausted.
+    /// A run that made all its updates, or whose schedule has nothing left to do, is finished, even if a stop was requested before. For any
+    /// other run, `stop` has the reason. If it has none, the run is finished, too: its prompts are exhausted.
     #[must_use]
     pub fn of(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {

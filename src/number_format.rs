@@ -5,6 +5,7 @@
 /// - below 0.001, and from a million: two significant digits and an exponent
 /// - below 100: three decimals
 /// - below a million: an integer
+/// - not finite: `NaN`, `inf` or `-inf`
 pub(crate) fn format_number(value: f64) -> String {
     let size = value.abs();
     match size {

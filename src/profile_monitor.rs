@@ -46,7 +46,7 @@ impl ProfileMonitor {
     /// Reads the profile at `path`.
     ///
     /// # Errors
-    /// If the file cannot be read, a row is not a valid measurement, or an option is out of its range.
+    /// If the file cannot be read or lacks a column, a row is not a valid measurement, or an option is out of its range.
     pub fn open(path: PathBuf, options: DriftOptions) -> Result<Self, DriftError> {
         let rows = profile::read(&path)?;
         let wrong = |reason| DriftError::Rows { path: path.clone(), reason };

@@ -136,7 +136,7 @@ impl Console {
     }
 }
 
-/// Shows the number of scored rows of a file. Shows nothing if standard error is not a terminal.
+/// Shows the number of scored rows of a file. Shows nothing if standard error is not a terminal, and without the feature `cli`.
 pub struct RowProgress(Option<Bar>);
 
 impl RowProgress {
@@ -182,7 +182,8 @@ fn line(step: u64, round: &str, metrics: &Metrics) -> String {
 /// Formats a value. Its absolute value determines the form:
 /// - 0, and from 1000 to 1e9: an integer
 /// - from 0.001 to 1000: up to four decimals
-/// - below 0.001, from 1e9, and not finite: four significant digits and an exponent
+/// - below 0.001, and from 1e9: four significant digits and an exponent
+/// - not finite: `NaN`, `inf` or `-inf`
 fn short(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude == 0.0 || (1000.0..1e9).contains(&magnitude) => {

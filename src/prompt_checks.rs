@@ -39,7 +39,7 @@ pub(crate) fn single_response_warning(estimator: &str, responses: u32) -> Option
 }
 
 /// Returns warnings about the first training prompts: unknown tokens, chat markup (checked if `applies_template`), and prompts that are
-/// also validation prompts.
+/// also prompts of `validation`. `None` skips the last check.
 ///
 /// # Errors
 /// If a dataset cannot be read, a checked prompt cannot be used, or every training prompt is too long.

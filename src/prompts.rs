@@ -79,7 +79,8 @@ impl HasOrigin for PromptError {
     }
 }
 
-/// Returns a warning if a batch is larger than its dataset. `effect` describes the consequence.
+/// Returns a warning if a batch of `batch` prompts is larger than its dataset, which has `rows` rows. `key` is the recipe key that sets the
+/// size of the batch, and `effect` describes the consequence.
 #[must_use]
 pub fn batch_larger_than_dataset(
     key: &str,
@@ -147,7 +148,7 @@ pub struct PromptReader {
 
 impl PromptReader {
     /// Emits the prompts of `epochs` epochs as batches of `schema::PROMPTS`, until they are no longer needed. A resumed run continues after
-    /// `last`.
+    /// `last`, and `epochs` includes the epochs before it.
     ///
     /// # Errors
     /// If the dataset cannot be read or lacks the row of `last`, a prompt cannot be used, or every prompt of an epoch is too long. The

@@ -131,7 +131,8 @@ impl RunReporter {
     /// number of prompts per epoch. The first record that cannot be written requests `stop`.
     ///
     /// # Errors
-    /// If a file in the folder cannot be written or removed.
+    /// If a file in the folder cannot be written or removed, the path of a record holds something that is not a regular file, or
+    /// `trainer.logger` selects TensorBoard and the program was built without the feature `cli`.
     ///
     /// # Panics
     /// If the system cannot start the thread that writes the folder.
@@ -161,7 +162,8 @@ impl RunReporter {
     /// Continues in the run folder after the last step of a snapshot.
     ///
     /// # Errors
-    /// If the snapshot contains no state of the run, the folder cannot be written, or the folder lacks records that the snapshot continues.
+    /// If the snapshot contains no readable state of the run, the folder lacks records that the snapshot continues, or
+    /// [`start`](Self::start) would fail.
     ///
     /// # Panics
     /// If the system cannot start the thread that writes the folder.
@@ -238,7 +240,8 @@ impl RunReporter {
     /// JSON.
     ///
     /// # Errors
-    /// If the summary, or any record before it, could not be written.
+    /// If the summary, or any record before it, could not be written. An error that [`take_failure`](Self::take_failure) has returned does
+    /// not count.
     pub fn finish(&mut self, finished: &RunResult) -> Result<String, RecordError> {
         if let Some(last) = &finished.last {
             self.report_validation(self.totals.steps, last);
@@ -400,14 +403,16 @@ fn shutdown_grace(recipe: &Recipe) -> Duration {
     watch.map_or(max, |watch| Duration::from_nanos(watch.after.0).clamp(min, max))
 }
 
-/// Returns the expected number of steps, at most `trainer.total_training_steps`, assuming that no prompts are left out.
+/// Returns the expected number of steps, at most `trainer.total_training_steps`, assuming that no prompts are left out. `prompts` is the
+/// number of prompts per epoch.
 pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
     let (data, run) = (&recipe.data, &recipe.run);
     let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(run.total_epochs);
     run.total_training_steps.map_or(steps, |limit| limit.min(steps))
 }
 
-/// Returns a description of the run before it starts: the resolved recipe, the batch arithmetic and the graph.
+/// Returns a description of the run before it starts: the resolved recipe, the batch arithmetic and the graph. `prompts` is the number of
+/// prompts per epoch.
 #[must_use]
 pub fn describe(recipe: &Recipe, prompts: u64) -> String {
     let (p0, r0, choices) = (recipe.data.train_batch_size, recipe.rollout.n, &recipe.choices);

@@ -121,7 +121,7 @@ impl RunFolder {
     /// it out of `inputs`.
     ///
     /// # Errors
-    /// If a path holds something other than a regular file, or an input would be replaced or removed.
+    /// If a path cannot be examined or holds something other than a regular file, or an input would be replaced or removed.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_record_paths(folder)?;
         record_paths(folder).try_for_each(|path| inputs.check_output(&path))?;
@@ -262,7 +262,8 @@ impl RunFolder {
     }
 
     /// Adds a line to `metrics.jsonl`, and its metrics to the event file if the run writes one. `step` counts from 1; 0 is the validation
-    /// before the first step. Call [`step`](Self::step) for a training step, and this function for other metrics.
+    /// before the first step. `round` is the kind of the round, or `validation` for a validation that does not belong to a training step.
+    /// Call [`step`](Self::step) for a training step, and this function for other metrics.
     ///
     /// # Errors
     /// If a file cannot be written.

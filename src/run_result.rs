@@ -6,14 +6,15 @@ use serde::Serialize;
 
 use crate::lifetime::EndReason;
 
-/// The results of a run that its observer does not receive.
+/// The results of a run, except those that its observer receives during the run. With several workers, only the first worker has results;
+/// those of the others have the default values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResult {
     /// The metrics of the validation before the first step; `None` without such a validation and in a resumed run.
     pub warm_start: Option<Metrics>,
     /// The metrics of the validation after the last step; `None` without validation data and if the run ended early.
     pub last: Option<Metrics>,
-    /// The numbers of validation prompts, used and left out.
+    /// The numbers of validation prompts, used and left out; 0 without validation data.
     pub validation_prompts: ValidationPrompts,
     /// The number of training prompts left out because of their length, counted once per epoch.
     pub overlong_prompts: u64,

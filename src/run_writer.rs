@@ -76,10 +76,11 @@ impl RunWriter {
         move || saved.wait_outcome().map_err(io::Error::other)
     }
 
-    /// Waits until all records are written, and writes `summary.json` if no record has failed.
+    /// Waits until all records are written, and writes `summary.json` if no record has failed since the last
+    /// [`take_failure`](Self::take_failure).
     ///
     /// # Errors
-    /// If a record or the summary could not be written. Returns the first error.
+    /// If such a record or the summary could not be written. Returns the first error.
     pub(crate) fn finish(
         &mut self,
         summary: impl Serialize + Send + 'static,

@@ -67,8 +67,8 @@ pub struct RunSnapshots {
 impl RunSnapshots {
     /// Opens the folder `snapshots` in the run folder of a recipe, if the run takes snapshots or resumes from one.
     ///
-    /// `data` is the fingerprint of the prompts. Existing snapshots are only removed if `overwrite` is set; otherwise a run that does not
-    /// resume is rejected.
+    /// `data` is the fingerprint of the prompts. If there are snapshots and the run does not resume, `overwrite` removes them; without
+    /// `overwrite`, the run is rejected. For a run that resumes, `overwrite` has no effect.
     ///
     /// The order of the checks matters: before they have passed, nothing is discarded, and the folder is not taken over from a run that
     /// still writes into it. The initial model must not be the folder into which the run writes its model, because a resumed run needs the
@@ -148,7 +148,8 @@ impl RunSnapshots {
     /// folder.
     ///
     /// # Errors
-    /// If the note or the folder cannot be read, or this process does not find the snapshot to resume from.
+    /// If the note or the folder cannot be read, the folder lacks the generation of the note or has a newer one, or this process does not
+    /// find the snapshot to resume from.
     pub fn join(recipe: &Recipe, data: u64, note: &str) -> Result<Self, RunSnapshotsError> {
         let JoinNote { generation, resumed } =
             serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;

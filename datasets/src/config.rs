@@ -13,9 +13,10 @@ use crate::error::DatasetError;
 ///
 /// In addition to the Parquet footers and page indexes (or 32 bytes for every 64 lines of a JSONL file), reading holds:
 /// - with `shuffle = false`: one batch of at most 2,048 rows and about 4 MiB, and one page per column.
-/// - with `shuffle = true`: one window of at most `window_rows` rows and about `window_bytes` bytes, and one page per column. Bytes are
-///   decoded sizes, estimated from the footer: text that a dictionary stores once counts at each occurrence. The order takes another 12
-///   bytes per row of the window, and about 40 bytes per block of the dataset.
+/// - with `shuffle = true`: one window of at most `window_rows` rows and about `window_bytes` bytes, and one page per column. The bytes of
+///   Parquet are decoded sizes, estimated from the footer. If the footer has the sizes of texts, a text that a dictionary stores once
+///   counts at each occurrence. The bytes of JSONL are the lengths of the lines. The order takes another 12 bytes per row of the window,
+///   and about 40 bytes per block of the dataset.
 /// - with `max_samples` and `shuffle`: 8 bytes per chosen row.
 ///
 /// A [`Prompt`](crate::Prompt) that is kept keeps its batch in memory, not its window.

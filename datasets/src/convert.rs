@@ -32,7 +32,7 @@ pub enum OutputFormat {
 }
 
 /// Converts one epoch of a dataset, in its order, and returns the number of rows. Parquet takes two passes: the first finds the type of
-/// `extra_info`.
+/// `extra_info`. `options` apply to Parquet only.
 ///
 /// # Errors
 ///

@@ -42,8 +42,8 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// If a setting is out of bounds; if a path or glob is invalid or matches no file; if a file cannot be read, can be read only once, has
-    /// another format, is damaged or has no rows; or if a column is absent or has the wrong type.
+    /// If a setting is out of bounds; if no file is configured, or a path or glob is invalid or matches no file; if a file cannot be read,
+    /// can be read only once, has another format, is damaged or has no rows; or if a column is absent or has the wrong type.
     pub fn open(config: DatasetConfig) -> Result<Self, DatasetError> {
         config.check()?;
         let files = Files::open(&config)?;
@@ -61,7 +61,7 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { files, chosen, rows, order, fingerprint }) })
     }
 
-    /// Returns the number of prompts per epoch.
+    /// Returns the number of rows per epoch, including rows that cannot be used as prompts.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.rows

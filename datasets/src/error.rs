@@ -47,7 +47,7 @@ pub enum DatasetError {
     /// A file that cannot be written.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
-    /// A file that can be read only once, although rows are read several times or out of order.
+    /// A file that can be read only once, such as a pipe, where rows must be read several times or out of order.
     #[error(
         "{}: expected a regular file, found {found}, which can be read only once; write its content to a file and read that",
         file.display()
@@ -65,7 +65,7 @@ pub enum DatasetError {
         file: PathBuf,
         /// The supported formats.
         expected: &'static str,
-        /// The extension of the file, or its first bytes.
+        /// A description of the extension or of the first bytes of the file.
         found: String,
     },
     /// A file with a Parquet name that is not Parquet.
@@ -73,7 +73,7 @@ pub enum DatasetError {
     NotParquet {
         /// The path of the dataset file.
         file: PathBuf,
-        /// The first bytes of the file.
+        /// The first bytes of the file, or a description of their format if it is a well-known one.
         found: String,
     },
     /// A truncated Parquet file.
@@ -144,7 +144,7 @@ pub enum DatasetError {
         column: String,
         /// The expected value.
         expected: &'static str,
-        /// The value in the file.
+        /// The value in the file, or the error of its parser.
         found: String,
     },
     /// A cursor taken from other files or another order.

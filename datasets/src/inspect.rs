@@ -56,7 +56,7 @@ pub struct FileFacts {
     pub parts: BTreeMap<String, String>,
 }
 
-/// Percentiles of whole numbers, each a number that occurs (nearest rank), and their mean.
+/// Percentiles and the mean of whole numbers. Each percentile is one of the numbers (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// The minimum.
@@ -69,7 +69,7 @@ pub struct Percentiles {
     pub p99: u64,
     /// The maximum.
     pub max: u64,
-    /// The arithmetic mean.
+    /// The arithmetic mean of all numbers.
     pub mean: f64,
 }
 
@@ -77,9 +77,9 @@ pub struct Percentiles {
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds; if a path or glob is invalid or matches no file; if a file cannot be opened or decoded, can be read only
-/// once, has another format, or is a JSONL file without rows; or if a column is absent or has the wrong type. Bad rows are counted and are
-/// no error.
+/// If a setting is out of bounds; if no file is configured, or a path or glob is invalid or matches no file; if a file cannot be opened or
+/// decoded, can be read only once, has another format, or is a JSONL file without rows; or if a column is absent or has the wrong type. Bad
+/// rows are counted and are no error.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
     let mut count =

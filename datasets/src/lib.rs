@@ -1,8 +1,8 @@
 //! Prompt datasets for RL post-training: Parquet with the schema of verl and related frameworks, and JSONL.
 //!
 //! A [`Dataset`] is a list of files. They are checked on opening, which reads only footers or line ends, and then streamed prompt by
-//! prompt, epoch after epoch, in file order or shuffled. A [`Prompt`] is a handle to the decoded columns, so reading allocates nothing per
-//! row. [`Prompt::to_row`] converts it to an owned [`PromptRow`].
+//! prompt, epoch after epoch, in file order or shuffled. A [`Prompt`] is a handle to the decoded columns, so no text is copied to return
+//! it. [`Prompt::to_row`] converts it to an owned [`PromptRow`].
 //!
 //! ```no_run
 //! use rollpacker_datasets::{Cursor, Dataset, DatasetConfig};

@@ -83,8 +83,9 @@ fn is_blank(text: &str) -> bool {
     !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
-/// Converts a text column to messages, and returns the defects of its rows. Each row is converted as by [`MessagesBuilder::push_text`]. The
-/// column is not copied if its name is not `messages` and no text begins with `[`: every text is then a user message.
+/// Converts a text column to messages. Also returns the rows whose text is rejected, each with its defect. Each text is converted as by
+/// [`MessagesBuilder::push_text`]. The column is not copied if its name is not `messages` and no text begins with `[`: every text is then a
+/// user message.
 pub(crate) fn text_messages(
     text: &StringArray,
     column: &Arc<str>,
@@ -148,9 +149,11 @@ impl MessagesBuilder {
         Ok(())
     }
 
-    /// Adds a row of text. A JSON array of messages is parsed; any other text becomes one user message, also an empty array or one of
-    /// objects without a role and a content. In a column named `messages`, any other text is rejected and adds an empty row. So are
-    /// messages with `tool_calls` in any column.
+    /// Adds a row of text. A JSON array of messages is parsed. Any other text becomes one user message, and so does an array in which no
+    /// object has a role or a content, such as an empty array.
+    ///
+    /// In a column named `messages`, every array of objects counts as messages, and any other text is rejected. Messages with `tool_calls`
+    /// are rejected in any column. A rejected text adds an empty row.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),

@@ -189,7 +189,7 @@ fn join_small(blocks: Vec<Segment>, max_rows: u64, max_bytes: u64) -> Vec<Segmen
     joined
 }
 
-/// Returns a uniformly random permutation of `0..n` (Fisher-Yates shuffle).
+/// Returns a uniformly random permutation of `0..n` (Fisher-Yates shuffle). Each `stream` of a seed gives an independent permutation.
 pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
     let mut random = stream_of(seed, stream);
     let count =

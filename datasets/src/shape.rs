@@ -26,8 +26,8 @@ pub enum Shape {
     Text,
     /// `List` of items of one shape.
     List(Box<Shape>),
-    /// `Struct`, with its fields in the order of their first occurrence. Objects that have more than 1,024 different fields together are
-    /// [`Text`](Self::Text).
+    /// `Struct`, with its fields in the order of their first occurrence. If objects have more than 1,024 different fields together,
+    /// [`join`](Self::join) returns [`Text`](Self::Text) for them.
     Struct(Vec<(String, Shape)>),
 }
 

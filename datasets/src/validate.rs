@@ -65,8 +65,8 @@ pub struct Validation {
 ///
 /// # Errors
 ///
-/// If a setting is out of bounds, a path or glob is invalid or matches no file, or a folder on the way cannot be read. All other errors are
-/// part of the report.
+/// If a setting is out of bounds, no file is configured, a path or glob is invalid or matches no file, or a folder on the way cannot be
+/// read. All other errors are part of the report.
 pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, DatasetError> {
     config.check()?;
     let mut check = Validator { first, files: config.paths()?, ..Validator::default() };

@@ -33,7 +33,7 @@ pub enum Compression {
 pub struct WriteOptions {
     /// The compression of pages. Default: Snappy.
     pub compression: Compression,
-    /// The maximum number of rows per row group; 0 counts as 1. Default: 65,536. A row group is also closed at 64 MiB.
+    /// The maximum number of rows per row group; 0 counts as 1. Default: 65,536. A row group is also closed at 64 MiB of encoded data.
     pub row_group_rows: usize,
 }
 
@@ -68,7 +68,8 @@ const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
     /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Text`], the column is JSON text. With [`Shape::Null`] or a struct
-    /// without fields, the file has no column `extra_info`. Fields of rows that the shape does not contain are not written.
+    /// without fields, the file has no column `extra_info`. Fields of rows that the shape does not contain are not written, and values that
+    /// do not fit the shape become null.
     ///
     /// # Errors
     ///

@@ -78,7 +78,7 @@ fn rows_survive_every_format_and_back() {
     }
 }
 
-/// Converts rows to a format and back to `PromptRow`s.
+/// Converts a file of the given JSON lines to a format, and returns the rows of the converted file.
 fn converted(folder: &Folder, lines: &[Value], format: OutputFormat) -> Vec<PromptRow> {
     let start = folder.lines("start.jsonl", lines);
     let name = if format == OutputFormat::Verl { "end.parquet" } else { "end.jsonl" };

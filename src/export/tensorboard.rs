@@ -31,7 +31,8 @@ pub(crate) struct EventFile {
 /// Writes the metrics of a run to an event file in `folder`.
 ///
 /// # Errors
-/// If the file cannot be written, or would replace an input, such as the event file that the run itself writes.
+/// If the folder cannot be created, or the file cannot be written or would replace an input, such as the event file that the run itself
+/// writes.
 pub(crate) fn write(run: &RunRecord, folder: &Path) -> anyhow::Result<EventFile> {
     let failed = |error| FileError::Io { path: folder.to_owned(), operation: "create", error };
     fs::create_dir_all(folder).map_err(failed)?;

@@ -19,9 +19,10 @@ pub struct Available {
 pub enum Limit {
     /// The kernel's estimate of the memory that can be allocated without swapping, plus free swap.
     Machine,
-    /// The memory limit of a control group, which containers use, minus the use of the group, plus the free swap of the machine.
+    /// The memory limit of a control group, which containers use, minus the use of the group without cached files, plus the free swap of
+    /// the machine.
     ControlGroup,
-    /// The limit on the address space of a process, `RLIMIT_AS`.
+    /// The limit on the address space of a process, `RLIMIT_AS`, minus the address space that this process uses.
     AddressSpace,
 }
 

@@ -32,7 +32,7 @@ const TAKEN: &[&str] = &[
     "rollpacker", "serde", "tokio",
 ];
 
-/// The source from which the new crate depends on rollpacker.
+/// The source of rollpacker, on which the new crate depends.
 enum Source {
     /// The folder of a checkout.
     Checkout(PathBuf),

@@ -103,7 +103,7 @@ fn collect<T: Sections>(
     into.extend(inner);
 }
 
-/// Returns a section whose keys depend on a name in it; `None` for other sections.
+/// Returns a section that selects an entry by its name, which determines further keys of the section; `None` for other sections.
 fn selected_by_name<T: Sections>(
     path: &str,
     about: &str,

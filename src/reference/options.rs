@@ -26,13 +26,13 @@ pub(crate) struct Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// Returns `true` for a section whose keys depend on a name in it.
+    /// Returns `true` for a section that selects an entry by its name, which determines further keys of the section.
     pub(super) fn is_section(path: &str) -> bool {
         Self::own_keys(path).is_some()
     }
 
-    /// Returns the keys of the section `path` that do not depend on a name in it, and the default of the name. The first key is the name.
-    /// `None` if no key of the section depends on a name.
+    /// Returns the keys of the section `path` that do not depend on the entry that it selects by name, and the default name. The value of
+    /// the first key is the name. Returns `None` if the section selects no entry in this way.
     pub(super) fn own_keys(path: &str) -> Option<(&'static [Field], String)> {
         Some(match path {
             "schedule" => (&ScheduleSection::FIELDS[..1], ScheduleSection::default().name),

@@ -25,7 +25,7 @@ documented! {
     pub(crate) struct CommonOptions {
         /// The name of the reward, built-in or added by the program, if it differs from the name of the table.
         kind: Option<String>,
-        /// The effect of an error. Default: `reward.on_error`.
+        /// The effect of an error. Rewards of one route must not set different values. Default: `reward.on_error`.
         on_error: Option<OnError>,
     }
 }
@@ -150,8 +150,8 @@ impl RewardOptions {
         Ok(Self { kind, options })
     }
 
-    /// Checks the kind, the keys and the types of the options. Removes and returns the options of the guard and `on_error`, so that only
-    /// the options of the reward itself are left.
+    /// Checks the kind, the keys and the types of the options. The types of the reward's own options are only checked if `has_route`.
+    /// Removes and returns the options of the guard and `on_error`, so that only the options of the reward itself are left.
     fn check(
         &mut self,
         name: &str,

@@ -46,10 +46,11 @@ impl Rollouts {
         Self::select(run_files::rollouts(folder, step), columns, None)
     }
 
-    /// Reads columns of the responses of a prompt.
+    /// Reads columns of the responses to the prompt with the id `prompt` in the step with the number `step`, from 1. There are no rows if
+    /// the step has no response to the prompt.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no column with the ids of prompts.
+    /// If the file cannot be read, or has no column with the ids of prompts. Another missing column is an error only when it is used.
     pub(crate) fn of_prompt(
         folder: &Path,
         step: u64,

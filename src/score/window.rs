@@ -35,7 +35,7 @@ impl Window {
         Self { running: JoinSet::new(), groups, waiting: BTreeMap::new(), admitted: 0, written: 0 }
     }
 
-    /// Returns `true` if another row may be admitted.
+    /// Returns `true` if another row may be admitted. `width` is the number of running tasks at which no further row is admitted.
     ///
     /// Rows of incomplete groups hold up all rows after them, and only further rows can complete these groups. Therefore the number of
     /// waiting rows is not bounded while there are incomplete groups.

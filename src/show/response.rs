@@ -32,7 +32,7 @@ pub(crate) struct ShownResponse {
     /// The index of the response in its group, from 0.
     pub(crate) sample: u32,
     pub(crate) data_source: Option<String>,
-    /// The messages of the prompt, each with its role.
+    /// The messages of the prompt, each with its role; `None` if the rollouts do not contain them.
     pub(crate) prompt: Option<String>,
     /// The reference answer; `None` if the prompt has none.
     pub(crate) ground_truth: Option<String>,

@@ -61,8 +61,8 @@ fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryEr
     parsed.ok_or_else(|| variable_error(name, "a number of milliseconds above 0", &value))
 }
 
-/// Returns the name and the value of the signal's own variable, or of the general variable if the own one is unset. Returns `None` if both
-/// are unset.
+/// Returns the name and the value of the signal's own variable, or of the general variable if the own one is unset. `what` is the end of
+/// both names, such as `ENDPOINT`. Returns `None` if both are unset.
 fn setting(
     signal: Signal,
     what: &str,

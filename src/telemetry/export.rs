@@ -82,8 +82,9 @@ impl Telemetry {
 
     /// Exports the metrics of a step, each as a gauge `rollpacker.<name>` without attributes. A `/` in the name becomes `.`.
     ///
-    /// Other characters that are not allowed in instrument names become `_`. Values that are not finite are left out. Returns at once. If
-    /// 64 steps already wait for the collector, the step is lost and counted. Does nothing if metrics are not exported.
+    /// Characters that are not allowed in instrument names become `_`, and names are cut to 255 characters. Values that are not finite are
+    /// left out. Returns at once. If 64 steps already wait for the collector, the step is lost and counted. Does nothing if metrics are not
+    /// exported.
     pub fn record(&self, metrics: &BTreeMap<String, f64>) {
         if let Some(exported) = &self.metrics {
             exported.record(metrics);

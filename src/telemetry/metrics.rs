@@ -121,7 +121,7 @@ fn gauge(meter: &Meter, metric: &str) -> Gauge<f64> {
 }
 
 /// Returns the name of a metric's gauge: at most 255 characters, all of them ASCII letters, digits, `_`, `-` or `.`. The SDK silently drops
-/// gauges with other names.
+/// gauges whose names are longer or have characters other than these and `/`.
 fn instrument(metric: &str) -> String {
     let allowed = |letter: char| match letter {
         '/' => '.',

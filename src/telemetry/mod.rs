@@ -2,8 +2,9 @@
 //!
 //! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
 //! metrics of each step are exported as gauges. The log messages that `RUST_LOG` selects are exported, by default the warnings of this
-//! project. Exports run on their own threads. A slow or absent collector never delays the run; it only loses data, which
-//! [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
+//! project. Exports run on their own threads. A slow or absent collector does not delay the steps of a run; it only loses data, which
+//! [`Telemetry::shutdown`] counts. The end of the run waits for the collector for at most 5 seconds. Without the variables there is no
+//! thread and no exporter.
 //!
 //! `docs/telemetry.md` lists all variables, instruments, spans and attributes.
 //!

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::ViewError;
 
-/// The content security policy of the page: the browser loads files of this server only.
+/// The content security policy of the page: the browser loads files of this server only, apart from images in `data:` URLs.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                               base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

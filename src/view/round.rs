@@ -41,14 +41,14 @@ pub(super) struct Round {
     /// The kind of the round; empty if the step has no metrics yet, or its line names no kind.
     kind: String,
     metrics: BTreeMap<String, f64>,
-    /// The stages of the step; `None` if its records do not determine their times.
+    /// The stages of the step; `None` if the step has no rollouts, or if its records do not determine their times.
     stages: Option<Vec<StageSpan>>,
     responses: Vec<RoundResponse>,
     prompts: Vec<RoundPrompt>,
-    /// The placements of the step, as the run wrote them, with times on the run's clock; `None` if the run wrote none or they cannot be
-    /// read.
+    /// The placements of the step, as the run wrote them, with times on the run's clock; `None` if the step has no rollouts, or if the run
+    /// wrote no placements or they cannot be read.
     placement: Option<Value>,
-    /// The time on the run's clock from which all seconds count, in nanoseconds.
+    /// The time on the run's clock from which all seconds count, in nanoseconds; 0 if the step has no rollouts.
     origin_ns: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Output files that appear when they are complete, and never replace a device, a link or an input.
 //!
-//! Every command writes its files through this crate. A [`NewFile`] is written next to its final path under a temporary name, and renamed
-//! to the final path when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it
-//! was. The path must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the
-//! command can refuse to replace one of them, whatever path leads to it. [`open`] and [`read`] refuse what is not a regular file.
+//! Commands that may replace files write them through this crate. A [`NewFile`] is written next to its final path under a temporary name,
+//! and renamed to the final path when it is complete: readers see the previous file or the new one, and a failed run leaves the previous
+//! file as it was. The path must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that
+//! the command can refuse to replace one of them, whatever path leads to it. [`open`] and [`read`] refuse what is not a regular file.
 //!
 //! ```
 //! use std::io::Write;

@@ -21,9 +21,9 @@ pub const ANSWER: &str = "A:";
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChainLengths {
-    /// The median number of maps. From 1 to `max`; default: 6.
+    /// The median number of maps, before rounding and redrawing. From 1 to `max`; default: 6.
     pub median: f64,
-    /// The standard deviation of the natural logarithm of the number of maps. From 0 to 3; default: 0.8.
+    /// The standard deviation of the natural logarithm of the number of maps, before rounding and redrawing. From 0 to 3; default: 0.8.
     pub sigma: f64,
     /// The maximum number of maps. From 1 to 4,096; default: 96.
     pub max: u32,

@@ -15,7 +15,7 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub(super) struct Lines<R = File> {
     pub(super) path: Arc<Path>,
     reader: BufReader<R>,
-    /// The current line, without a byte order mark and trailing white space.
+    /// The current line, without trailing white space. The first line is also without a byte order mark.
     pub(super) line: Vec<u8>,
     /// The byte offset after the current line.
     pub(super) end: u64,

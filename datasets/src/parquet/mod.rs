@@ -332,8 +332,8 @@ fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Seg
     groups.iter().map(segment).collect()
 }
 
-/// Estimates the decoded size of the projected columns: the size of text from the footer, or of the pages if that is larger or missing,
-/// plus 8 bytes per value.
+/// Estimates the decoded size of the projected columns in bytes. The size of a column is the larger of two sizes in the footer, plus 8
+/// bytes per value: the size of its decoded text, which counts as 0 if it is missing, and the uncompressed size of its pages.
 fn decoded_bytes(group: &RowGroupMetaData, projection: &ProjectionMask) -> u64 {
     let used =
         group.columns().iter().enumerate().filter(|(leaf, _)| projection.leaf_included(*leaf));

@@ -27,8 +27,9 @@ use plan::{LengthSource, TraceColumns};
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// One row per response, in the order of files and rows. A paused response that continues in a later row has only that row. A response
-    /// that was kept whole, and returned in a later row without a further token, has only its first row.
+    /// One row per response, in the order of files and rows. Rows are the same response if they have the same prompt and sample number, and
+    /// the later row continues the earlier one. A paused response that continues in a later row has only the later row. A response that a
+    /// later row repeats without a further token has only the earlier row.
     pub rows: Vec<TraceRow>,
     /// The source of the rows.
     pub source: TraceSource,
@@ -74,15 +75,14 @@ pub type CountTokens<'a> =
 /// Options for reading a trace.
 #[derive(Default)]
 pub struct TraceOptions<'a> {
-    /// The column of response lengths. Default: the first column with a common name, compared without case and underscores: lengths such as
-    /// `response_length` or `completion_tokens`, token ids such as `response_ids`, or text such as `completion`.
-    /// A column of CSV is text if it has one of these names of text and [`count_tokens`](Self::count_tokens) is given.
+    /// The column of response lengths. Default: a column with a common name, compared without case and underscores. Lengths such as
+    /// `response_length` or `completion_tokens` are preferred to token ids such as `response_ids`, and these to text such as `completion`.
+    /// A column of CSV is text if it has a common name of texts and [`count_tokens`](Self::count_tokens) is given.
     pub length_column: Option<String>,
-    /// The column that identifies the prompt of a response. Default: the first column with a common name, such as `prompt_id`, `uid` or
-    /// `prompt`.
+    /// The column that identifies the prompt of a response. Default: a column with a common name, such as `prompt_id`, `uid` or `prompt`.
     pub prompt_column: Option<String>,
-    /// The column of prompt lengths, which may have the same types as the column of response lengths. Default: the first column with a
-    /// common name, such as `prompt_length`, `input_tokens` or `prompt_ids`.
+    /// The column of prompt lengths, which may have the same types as the column of response lengths. Default: a column with a common name,
+    /// such as `prompt_length`, `input_tokens` or `prompt_ids`.
     pub prompt_length_column: Option<String>,
     /// Counts the tokens of responses and prompts that are recorded as text only. Default: response lengths from text are rejected, and
     /// prompt lengths from text are rejected if their column is requested and ignored otherwise.

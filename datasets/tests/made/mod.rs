@@ -37,7 +37,8 @@ impl Folder {
         shown(&self.path(name))
     }
 
-    /// Writes files of the given lengths whose prompts name their row of the dataset, in row groups of 50 rows.
+    /// Writes files with the given numbers of rows, as JSONL if `jsonl` is `true`, otherwise as Parquet in row groups of 50 rows. Each
+    /// prompt names its row of the dataset. Returns the paths.
     pub(crate) fn numbered(&self, sizes: &[usize], jsonl: bool) -> Vec<String> {
         let mut start = 0;
         let mut file = |(index, size): (usize, &usize)| {

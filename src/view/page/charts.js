@@ -14,7 +14,10 @@ function axes(labels = {}) {
   ];
 }
 
-/** Formats a tick with five significant digits, because neighboring ticks of large numbers differ only in their last digits. */
+/**
+ * Formats a tick with up to five significant digits, because neighboring ticks of large numbers differ only in their last digits. From 1e6,
+ * and below 0.001, a tick has two digits and an exponent.
+ */
 function axisText(value) {
   const size = Math.abs(value);
   if (value === 0) return "0";

@@ -71,7 +71,10 @@ export function updateAddress(changes) {
   history.replaceState(null, "", text ? `#/${page}?${text}` : `#/${page}`);
 }
 
-/** Formats a number: integers below 1e7 in full, other numbers with about four significant digits, and a dash for no number. */
+/**
+ * Formats a number: integers below 1e7 in full, other numbers from 1000 to 1e6 as an integer, and below 1000 with four significant digits.
+ * Numbers below 0.001, and other numbers from 1e6, have three digits and an exponent. No number is a dash.
+ */
 export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");

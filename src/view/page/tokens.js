@@ -3,7 +3,10 @@
 import { address, formatNumber, get, h, replaceContent, updateAddress, runPath, themeColor } from "./dom.js";
 import { responseBadges } from "./group.js";
 
-/** The values by which tokens can be coloured: the list in the server's answer, the colour of a value, and the text of the legend. */
+/**
+ * The values by which tokens can be coloured: the list of values in the view of the response, the colour of a value, and the text of the
+ * legend. The server sends all lists except `ratios`, which the page computes.
+ */
 const COLORINGS = {
   logprob: { title: "log-probability", list: "logprobs", color: (value) => withOpacity("bad", Math.min(1, -value / 5)), text: "the stronger, the less probable; full at −5 nats" },
   advantage: { title: "advantage", list: "advantages", color: diverging, text: "green above 0, red below" },
