@@ -184,7 +184,7 @@ fn settings_out_of_bounds_are_named_with_their_value() {
     let file = folder.lines("a.jsonl", &[json!({"prompt": "x"})]);
     for window_rows in [63, u64::from(u32::MAX), 1 << 40] {
         let config = DatasetConfig { window_rows, ..DatasetConfig::of([file.clone()]) };
-        let error = Dataset::open(config).err().expect("refused").to_string();
+        let error = Dataset::open(config).expect_err("refused").to_string();
         let expected = format!("`window_rows`: expected 64 to 4294967294, found {window_rows}");
         assert_eq!(error, expected);
     }
