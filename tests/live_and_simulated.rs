@@ -77,7 +77,7 @@ steps = 9
 "#;
 
 impl TestWorkspace {
-    /// Trains and leaves the rollouts in the run folder.
+    /// Trains, leaves the rollouts in the run folder, and returns the decisions of each step.
     fn train_live(&self, schedule: &[String]) -> Vec<StepDecisions> {
         let setting = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
         let mut overrides = schedule.to_vec();
@@ -95,7 +95,7 @@ impl TestWorkspace {
         std::mem::take(&mut recorder.borrow_mut().steps)
     }
 
-    /// Simulates a job with the rollouts that [`train_live`](Self::train_live) wrote.
+    /// Simulates a job with the rollouts that [`train_live`](Self::train_live) wrote, and returns the decisions of each step.
     fn simulate(&self, schedule: &[String]) -> Vec<StepDecisions> {
         let mut overrides = schedule.to_vec();
         overrides.push(format!("lengths.file={}", self.path("run/rollouts").display()));

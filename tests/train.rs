@@ -297,7 +297,7 @@ fn unusable_inputs_leave_the_results_of_an_earlier_run() {
     }
 }
 
-/// Trains on real prompt sets, two files in verl's schema, if they exist on this machine.
+/// Trains on real prompt sets: two files in verl's schema in `data/` of the folder `ROLLPACKER_SHARED`. Skipped if the variable is not set.
 #[test]
 fn real_prompts_can_be_trained_on() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {

@@ -375,8 +375,8 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Parts of snapshots, one row per operator and worker, emitted once the file is durable. If the file could not be written, the row holds a
-/// message instead.
+/// Parts of snapshots, one row per operator and worker of each snapshot, emitted once the file is durable. If the file could not be
+/// written, the row holds a message instead.
 pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),

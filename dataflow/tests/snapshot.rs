@@ -64,7 +64,7 @@ fn committed(output: &mut BufReader<ChildStdout>) -> Step {
     }
 }
 
-/// Takes snapshots until it is killed or fenced. Does nothing when it runs as a test.
+/// The child process of the other tests: takes snapshots until it is killed or fenced. Does nothing if `FOLDER` is not set.
 #[test]
 fn another_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };

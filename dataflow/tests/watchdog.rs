@@ -1,4 +1,4 @@
-//! A graph that waits for something that never comes reports it and ends.
+//! Tests of the watchdog: a stalled graph is reported and ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;

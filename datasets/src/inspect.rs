@@ -98,7 +98,7 @@ pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, Dat
 
 struct Inspector {
     inspection: Inspection,
-    /// The number of prompts of each length.
+    /// The number of prompts by length in characters.
     lengths: BTreeMap<u64, u64>,
     samples: usize,
 }

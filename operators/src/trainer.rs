@@ -202,8 +202,9 @@ impl TrainerThread {
         self.service.call(wake, move |timed| timed.infer(step, &groups, needed))
     }
 
-    /// Accumulates the gradient of `groups`. Groups of a step after the step whose update comes next are only stored, and accumulated when
-    /// their own update comes next. Calls `wake` when the groups are accumulated or stored.
+    /// Accumulates the gradient of `groups`. If updates of earlier steps are still to come, the groups are stored, and accumulated after
+    /// the update of the step before `step`. The reply is an error if the trainer fails, or if groups that were stored earlier could not be
+    /// accumulated. Calls `wake` when the groups are accumulated or stored.
     pub(crate) fn accumulate(
         &self,
         step: Step,

@@ -29,7 +29,7 @@ use crate::terminal;
 const INITIAL_LABEL: &str = "default";
 /// The time in which calls must end after their requests were aborted.
 const ABORT_GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// The interval at which the engine is checked for a failure.
+/// The interval at which the engine is checked for a failure. After a failure, calls have this time to return the error.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.

@@ -33,7 +33,7 @@ const TRAINER_WEIGHT_COPIES: u64 = 7;
 /// Copies of the weights of a critic: the weights, their gradient and two moments.
 const CRITIC_WEIGHT_COPIES: u64 = 4;
 
-/// Engines for validation in addition to the training engine: one that samples and one that decodes greedily.
+/// Number of engines for validation, in addition to the engines for training: one that samples and one that decodes greedily.
 const VALIDATION_ENGINES: u64 = 2;
 
 /// Tokens of a block of the KV cache: a running response holds at least one block.

@@ -106,7 +106,9 @@ pub struct Recipe {
         expect(dead_code, reason = "only sessions make the entries")
     )]
     pub(crate) choices: Choices,
-    /// The number of prompts that a round of fresh prompts launches, and the number of responses to each.
+    /// The maximum number of prompts of a round, without replacements for rejected prompts, and the number of responses launched for each:
+    /// the [`round_size`](rollpacker_operators::schedule::Schedule::round_size) of the schedule, or `data.train_batch_size` and `rollout.n`
+    /// if the schedule states none.
     pub launched: (usize, u32),
     /// The division of the engine instances between rollout and training.
     pub(crate) placement: Arc<dyn LivePlacement>,

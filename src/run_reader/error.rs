@@ -15,7 +15,7 @@ pub(crate) enum ReadError {
         /// The reason why the path is not a run folder.
         found: String,
     },
-    /// A file cannot be read, or has content that no run writes.
+    /// A file cannot be read, or has invalid content.
     #[error("{path}: {reason}")]
     File {
         /// The file, followed by the line or the step if the error concerns one.

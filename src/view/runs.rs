@@ -51,7 +51,7 @@ impl Runs {
         &self.root
     }
 
-    /// Returns the names of the runs, sorted. They include runs that began after the server.
+    /// Returns the names of the runs, sorted. They include runs that began after the server started.
     pub(crate) fn names(&self) -> Vec<String> {
         find_runs(&self.root).into_keys().collect()
     }

@@ -75,8 +75,8 @@ pub struct TokenLogprob {
 
 /// The receiver of the responses to a [`Generation`]. An engine calls it on the thread that samples, so the methods must not block.
 pub trait TokenReceiver: Send {
-    /// Receives the log-probabilities of the prompt tokens from the second token on, before the first sampled token. Called only if
-    /// [`Generation::prompt_logprobs`] is set.
+    /// Receives the log-probabilities of the prompt tokens, from the second token on. Called once, before any call of `token`, and only if
+    /// [`Generation::prompt_logprobs`] is set. Empty for a prompt of one token.
     fn prompt(&mut self, logprobs: Vec<TokenLogprob>);
 
     /// Receives the next token of a sample.

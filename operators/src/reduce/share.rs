@@ -7,7 +7,7 @@ pub(super) struct GradientProgress {
     pub(super) admitted: usize,
     /// Groups that the trainer has accumulated.
     pub(super) accumulated: usize,
-    /// Groups whose gradient was taken from the trainer to be sent.
+    /// Groups whose gradient was requested from the trainer, to be sent.
     pub(super) taken: usize,
 }
 

@@ -133,8 +133,8 @@ impl Decision<'_> {
         self.chosen.as_ref().map(|chosen| chosen.choice.label())
     }
 
-    /// Returns the indices of the fastest low-bias configurations, at most `MAX_RECHECKED`, and of the choice. The list is empty if there
-    /// is no choice, or if it would contain only one configuration.
+    /// Returns the indices of the configurations to simulate again under other assumptions: at most `MAX_RECHECKED` of the fastest ones
+    /// with low bias, and the choice. The list is empty if there is no choice, or if it would contain only one configuration.
     pub(super) fn nearest(&self) -> Vec<usize> {
         let Some(chosen) = &self.chosen else { return Vec::new() };
         let mut fit: Vec<&Candidate<'_>> =

@@ -36,7 +36,7 @@ use crate::recipe::{RecipeError, from_table};
 pub struct Job {
     /// The job as written. Keys that are left out have their defaults, except for defaults that depend on the schedule, which stay `None`.
     pub raw: RawJob,
-    /// The data of the devices, with the number of GPUs of a server that the job sets.
+    /// The data sheet of a GPU and its server. Its `devices_per_server` is `cluster.gpus_per_server` if the job sets this key.
     pub hardware: Hardware,
     /// The shape of the trained model.
     pub model: ModelShape,

@@ -100,14 +100,15 @@ impl Sweep {
         is_open.then_some(upper)
     }
 
-    /// Returns the configurations at the indices `indices` and their baselines, all as configurations of a single job. `settings` are
-    /// applied to the job of each configuration, which runs with one seed.
+    /// Returns the configurations at `indices` and their baselines, with `settings` (`key=value` each) applied to every job. Each job runs
+    /// with a single seed. The result has no job labels, so that all configurations are compared with each other as one job. Only the
+    /// configurations at `indices` count as requested.
     ///
     /// # Errors
-    /// If a configuration is not a valid job; the error names it.
+    /// If a configuration is not a valid job after `settings` are applied; the error names the configuration.
     ///
     /// # Panics
-    /// May panic if an index is not the index of a configuration.
+    /// May panic if an index is out of range.
     pub fn with_assumption(&self, indices: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
             let is_baseline_of = |requested: &usize| self.points[*requested].baseline == *index;

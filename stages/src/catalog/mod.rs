@@ -73,7 +73,8 @@ struct CatalogEntry<T> {
     make: Make<T>,
 }
 
-/// A set of constructors of `T`, by the names that recipes use. Clones share their entries.
+/// A set of constructors of `T`, by the names that recipes use. Cloning is cheap: clones share the entries that exist
+/// when they are made.
 pub struct Catalog<T> {
     kind: &'static str,
     entries: BTreeMap<String, Arc<CatalogEntry<T>>>,

@@ -35,8 +35,9 @@ impl From<bool> for Score {
 }
 
 impl Score {
-    /// The maximum magnitude of a score. With this bound, sums and sums of squares over groups stay finite, and so do their quotients in
-    /// single precision.
+    /// The maximum magnitude of the [total](Self::total) of a score. With this bound, sums of squared scores are finite in double
+    /// precision, and advantages (differences of scores divided by their standard deviation plus an epsilon) are finite in single
+    /// precision.
     pub const MAX_MAGNITUDE: f64 = 1e30;
 
     /// Returns the score including the token rewards.

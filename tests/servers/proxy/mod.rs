@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// Waits as long as no byte may be sent.
+    /// Blocks while the proxy is unresponsive.
     ///
     /// # Errors
     /// If the server is down.

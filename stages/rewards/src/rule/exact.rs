@@ -26,7 +26,8 @@ documented! {
         pub ignore_case: bool,
         /// `true` to ignore ASCII punctuation. Default: `false`.
         pub ignore_punctuation: bool,
-        /// `true` to ignore `a`, `an` and `the`. Default: `false`.
+        /// `true` to ignore the words `a`, `an` and `the`. Capitalized articles, such as `The`, are only ignored with `ignore_case`.
+        /// Default: `false`.
         pub ignore_articles: bool,
         /// `true` to ignore all blanks. Default: `false`.
         pub ignore_blanks: bool,

@@ -27,8 +27,10 @@ pub struct TorchChatOptions {
     pub device: DeviceChoice,
     /// Number of threads that a torch operation uses on the judge's own thread, 1 to 1024; 1 by default.
     pub threads: usize,
-    /// Memory for the weights and the answers in flight, in bytes or as a text such as `1.5GiB`. Layers that do not fit are read from the
-    /// files in every forward pass, while the layers before them compute. Without a budget, the whole model is held in memory.
+    /// Maximum memory on `device` for the weights, the reading buffers, and the KV cache and activations of the answers in flight (see
+    /// `kv_cache_tokens`), in bytes or as a text such as `1.5GiB`. Layers that do not fit are read from the files in every forward pass,
+    /// while the layers before them compute. A budget that is too small for any layout is refused; the error names the minimum. Without a
+    /// budget, the whole model is held in memory.
     pub memory_budget: Option<Bytes>,
     /// Maximum number of answers that the judge's own thread generates concurrently, 1 to 2^31; 8 by default. A colocated model may
     /// generate as many on each instance.

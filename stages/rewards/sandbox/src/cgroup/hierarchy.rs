@@ -78,7 +78,7 @@ impl Controller {
     }
 }
 
-/// A location in one hierarchy where groups can be created.
+/// A control group hierarchy, with the folders in which the sandbox tries to create its groups.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) version: Version,
