@@ -304,22 +304,21 @@ fn messages(batch: &RecordBatch, path: &ColumnPath) -> (Messages, Vec<(u32, RowD
         contents: field("content"),
     };
     let defect = || RowDefect::value(&path.name, NO_CALLS, "calls of tools".to_owned());
-    let bad = tool_calls(list).map(|row| (index_u32(row), defect())).collect();
+    let bad = rows_with_calls(list).into_iter().map(|row| (index_u32(row), defect())).collect();
     (messages, bad)
 }
 
 /// Returns the rows with a message that has calls of tools.
-fn tool_calls(list: &ListArray) -> impl Iterator<Item = usize> {
-    let calls = child(list.values(), "tool_calls");
-    let has_calls = move |message| {
-        calls.as_ref().is_some_and(|calls| {
-            let is_empty = |lists: &ListArray| lists.value_length(message) == 0;
-            !calls.is_null(message) && !calls.as_list_opt().is_some_and(is_empty)
-        })
+fn rows_with_calls(list: &ListArray) -> Vec<usize> {
+    let Some(calls) = child(list.values(), "tool_calls") else { return Vec::new() };
+    let has_calls = |message| {
+        let is_empty = |lists: &ListArray| lists.value_length(message) == 0;
+        !calls.is_null(message) && !calls.as_list_opt().is_some_and(is_empty)
     };
     let offsets = list.offsets();
-    (0..list.len())
-        .filter(move |&row| (offsets[row] as usize..offsets[row + 1] as usize).any(&has_calls))
+    let calls_tools =
+        |&row: &usize| (offsets[row] as usize..offsets[row + 1] as usize).any(has_calls);
+    (0..list.len()).filter(calls_tools).collect()
 }
 
 fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Segment> {
