@@ -5,6 +5,8 @@ mod violation;
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
+
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rustc_hash::FxHashMap;
@@ -130,15 +132,31 @@ fn check_completion(
         Some(partial) => check_resumed(completion, partial)?,
         None => 0,
     };
-    let allowed = outstanding.version..=loaded;
-    let fresh = completion.token_versions.iter().enumerate().skip(resumed);
-    match fresh.into_iter().find(|(_, version)| !allowed.contains(version)) {
-        Some((token, found)) => {
+    check_versions(completion, resumed, outstanding.version..=loaded)
+}
+
+/// Checks that the versions of the tokens from `resumed` on are `allowed`.
+fn check_versions(
+    completion: &Completion,
+    resumed: usize,
+    allowed: RangeInclusive<PolicyVersion>,
+) -> Result<(), EngineViolation> {
+    let mut end = 0;
+    for &(found, tokens) in completion.token_versions.runs() {
+        let token = resumed.max(end);
+        end += tokens as usize;
+        if token < end && !allowed.contains(&found) {
             let (oldest, newest) = allowed.into_inner();
-            Err(EngineViolation::Version { id, token, found, oldest, newest })
+            return Err(EngineViolation::Version {
+                id: completion.id,
+                token,
+                found,
+                oldest,
+                newest,
+            });
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 /// Checks that there is a token id, a log-probability and a policy version for each token, or that there are none at all: an engine may
