@@ -1,5 +1,7 @@
 //! Tracks which scores are still needed, given the decisions of the schedule.
 
+use std::ops::RangeInclusive;
+
 use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
@@ -39,20 +41,27 @@ impl NeededScores {
         Self { scope, ..Self::default() }
     }
 
-    pub(super) fn decide(&mut self, batch: &Batch) {
+    /// Applies decisions. Returns the prompts whose responses they concern.
+    pub(super) fn decide(&mut self, batch: &Batch) -> Vec<RangeInclusive<PromptId>> {
+        let mut concerned = Vec::new();
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             let samples = match decision {
                 Some(ADMIT) => admitted.get(row).to_vec(),
                 Some(DEFER | REJECT) => Vec::new(),
-                other => {
-                    self.closed |= other == Some(CLOSE);
+                Some(CLOSE) => {
+                    self.closed = true;
+                    concerned.push(PromptId(0)..=PromptId(u64::MAX));
                     continue;
                 }
+                _ => continue,
             };
-            self.decided.insert(PromptId(prompts.value(row)), samples);
+            let prompt = PromptId(prompts.value(row));
+            self.decided.insert(prompt, samples);
+            concerned.push(prompt..=prompt);
         }
+        concerned
     }
 
     /// Returns `true` if the score of a response is needed.

@@ -15,7 +15,6 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
-use rustc_hash::FxHashMap;
 
 use super::load::ScoringSlot;
 use super::needed_scores::{NeededScores, ScoringScope};
@@ -86,7 +85,7 @@ pub(super) struct Scorer<L> {
     texts: TextsByStep,
     /// Responses that wait until their scoring is due and the text of their prompt has arrived.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
-    pending: FxHashMap<SampleId, Pending>,
+    pending: BTreeMap<SampleId, Pending>,
     /// Responses whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<Pending>,
 }
@@ -106,7 +105,7 @@ impl<L: TimeLimit> Scorer<L> {
             rounds: BTreeMap::new(),
             texts: TextsByStep::default(),
             held: BTreeMap::new(),
-            pending: FxHashMap::default(),
+            pending: BTreeMap::new(),
             failed: Vec::new(),
         }
     }
@@ -133,16 +132,19 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Applies decisions and cancels the scorings that are no longer needed.
     pub(super) fn decide(&mut self, step: Step, batch: &Batch) {
-        self.needed_scores(step).decide(batch);
+        let concerned = self.needed_scores(step).decide(batch);
         let round = &self.rounds[&step];
-        let is_unneeded = |id: &SampleId| id.step == step && !round.wants(id.prompt, id.sample);
-        let unwanted = self.pending.extract_if(|id, _| is_unneeded(id));
-        for (id, pending) in unwanted {
-            self.tasks.cancel(&id);
-            self.tallies.with(step, |tally| {
-                tally.cancelled += 1;
-                tally.add_metrics(pending.context.take_metrics());
-            });
+        let is_unneeded = |id: &SampleId, _: &mut _| !round.wants(id.prompt, id.sample);
+        let id = |prompt, sample| SampleId { step, prompt, sample };
+        for prompts in concerned {
+            let ids = id(*prompts.start(), 0)..=id(*prompts.end(), u32::MAX);
+            for (id, pending) in self.pending.extract_if(ids, is_unneeded) {
+                self.tasks.cancel(&id);
+                self.tallies.with(step, |tally| {
+                    tally.cancelled += 1;
+                    tally.add_metrics(pending.context.take_metrics());
+                });
+            }
         }
     }
 
