@@ -50,6 +50,15 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn a_long_line_that_is_not_toml_is_named_by_its_number() {
+    let text = format!("[data]\nseed = {}", "x".repeat(2000));
+    let error = read(&text, &[]).expect_err("refused").to_string();
+    assert!(error.contains(" is not valid TOML: line 2: ") && error.len() < 1000, "{error}");
+    let error = read("[data]\nseed = x", &[]).expect_err("refused").to_string();
+    assert!(error.contains("2 | seed = x"), "{error}");
+}
+
+#[test]
 fn a_part_of_a_key_in_quotes_may_contain_dots() {
     let routes = |text: &str| read("", &[text]).expect("valid").reward.routes;
     for text in [r#"reward.routes."a.b=c"=math"#, r#" reward.routes.'a.b=c' = "math""#] {
@@ -261,6 +270,13 @@ fn wrong_types_and_bounds_name_the_key() {
         &["actor.kl_loss_coef=0.1"],
         expect![
             "key `actor.kl_loss_coef`: expected actor.use_kl_loss = true when it is set, found 0.1"
+        ],
+    );
+    check_error(
+        "",
+        &["actor.loss_scale_factor=100.0"],
+        expect![
+            "key `actor.loss_scale_factor`: expected actor.loss_agg_mode = seq-mean-token-sum-norm when it is set, found 100"
         ],
     );
     check_error(
