@@ -49,6 +49,14 @@ pub enum ProfileError {
         /// The type of the column in the file, or `no such column`.
         found: String,
     },
+    /// The file has no rows.
+    #[error(
+        "{path}: expected at least one row, found none; measure the profile with `rollpacker profile`"
+    )]
+    Empty {
+        /// The path of the profile.
+        path: PathBuf,
+    },
     /// A value is null or invalid.
     #[error("{path} row {row} column `{column}`: expected {expected}, found {found}")]
     Value {
@@ -127,8 +135,8 @@ fn encoded(rows: &[Row]) -> RecordBatch {
 /// Reads the rows of a profile from a Parquet file. Columns that `write` does not write are ignored.
 ///
 /// # Errors
-/// If the file cannot be read, a column is missing or has another type, or a value is invalid: null, a phase other than `prefill` or
-/// `decode`, or a time that is not positive and finite.
+/// If the file cannot be read or has no rows, a column is missing or has another type, or a value is invalid: null, a phase other than
+/// `prefill` or `decode`, or a time that is not positive and finite.
 pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     let failed = |reason: &dyn std::fmt::Display| ProfileError::Read {
         path: path.to_owned(),
@@ -145,6 +153,9 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
         for at in 0..batch.num_rows() {
             rows.push(columns.row(at)?);
         }
+    }
+    if rows.is_empty() {
+        return Err(ProfileError::Empty { path: path.to_owned() });
     }
     Ok(rows)
 }
@@ -274,6 +285,13 @@ mod tests {
             &[good],
             &all[..5],
             expect!["/profile.parquet column `seconds`: expected Float64, found no such column"],
+        );
+        check_refused(
+            &[],
+            &all,
+            expect![
+                "/profile.parquet: expected at least one row, found none; measure the profile with `rollpacker profile`"
+            ],
         );
         check_refused(
             &[good, row(Phase::Decode, 1, -1.0)],

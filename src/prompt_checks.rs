@@ -38,6 +38,16 @@ pub(crate) fn single_response_warning(estimator: &str, responses: u32) -> Option
     })
 }
 
+/// Returns a warning if `trainer.test_freq`, the number of steps between two validations, is set without validation data.
+pub(crate) fn no_validation_data_warning(test_freq: u64, has_data: bool) -> Option<String> {
+    (test_freq > 0 && !has_data).then(|| {
+        format!(
+            "warning: `trainer.test_freq = {test_freq}` without `data.val_files`: the run validates no policy; set `data.val_files`, or \
+             leave `trainer.test_freq` out"
+        )
+    })
+}
+
 /// Returns warnings about the first training prompts: unknown tokens, chat markup (checked if `applies_template`), and prompts that are
 /// also prompts of `validation`. `None` skips the last check.
 ///

@@ -12,8 +12,11 @@ use rollpacker::algorithms::Algorithms;
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::{Catalogs, Session};
-use rollpacker::stages::catalog::NoOptions;
+use rollpacker::stages::catalog::{CatalogError, NoOptions};
+use rollpacker::stages::reward::GroupReward;
 use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
+use rollpacker::stages::torch::train::{TorchTrainer, ValueModel};
+use rollpacker::trainers::TrainerContext;
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::{Fault, Origin};
 use tch::TchError;
@@ -136,7 +139,7 @@ fn every_name_trains_two_live_steps() {
             );
         }
         assert!(steps[1]["actor/kl_loss"].abs() > 0.0, "{overrides:?}");
-        let critic = folder.join("critic/value_head.safetensors").exists();
+        let critic = ValueModel::FILES.iter().all(|file| folder.join(file).exists());
         assert_eq!(critic, estimator == "gae");
         assert_eq!(critic, steps[0].contains_key("critic/vf_loss"));
     }
@@ -251,6 +254,50 @@ fn a_critic_learns_and_continues_from_its_folder() {
     assert!(steps[0]["critic/vpred_mean"] > 0.0, "the critic was loaded with learnt weights");
     assert!(!steps[0].contains_key("actor/grad_norm"), "the policy waits for the critic");
     assert!(steps[1]["actor/grad_norm"] > 0.0);
+}
+
+#[test]
+fn a_replaced_estimator_leaves_neither_its_critic_nor_its_warning() {
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
+    let critic = format!("critic.path={}", workspace.path("warm").display());
+    let gae = owned(&["algorithm.adv_estimator=gae", &critic]);
+    let (sender, given) = std::sync::mpsc::channel();
+    let session = Session::open(workspace.recipe(&gae))
+        .expect("it opens")
+        .with_advantage(Estimator::of_tokens(Seen))
+        .with_trainer(move |context: TrainerContext| {
+            let critic = (context.critic, context.config.critic);
+            sender.send(critic).expect("the test waits");
+            Err::<TorchTrainer, _>(CatalogError::start("seen"))
+        });
+    let run = session.train(&Stop::default(), &workspace.path("run"), Steps::default(), |_| {});
+    assert!(format!("{:#}", run.expect_err("no trainer")).contains("seen"));
+    assert_eq!(given.recv().expect("started"), (None, None));
+
+    let one = Session::open(workspace.recipe(&owned(&["rollout.n=1"]))).expect("it opens");
+    let warnings = |session: &Session| session.warnings().expect("readable").join("\n");
+    assert!(warnings(&one).contains("`rollout.n = 1`"));
+    let replaced = warnings(&one.with_advantage(Estimator::of_tokens(Seen)));
+    assert!(!replaced.contains("`rollout.n = 1`"), "{replaced}");
+}
+
+/// A reward of whole groups that must not be used.
+struct Unused;
+
+impl GroupReward for Unused {
+    async fn score(&self, _: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+        Err(RewardError::fatal("the reward was replaced"))
+    }
+}
+
+#[test]
+fn a_replaced_reward_leaves_no_group_reward() {
+    let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);
+    let overrides = owned(&["reward.routes={\"*\" = \"unused\"}", "reward.on_error=fail"]);
+    let rewards = Registry::builtin().with_group("unused", |_: NoOptions| Ok(Unused));
+    let session = Session::open_with(workspace.recipe(&overrides), &rewards).expect("it opens");
+    // It scores all responses by `Spread`.
+    workspace.train_session("replaced", session, &overrides);
 }
 
 #[test]

@@ -197,6 +197,14 @@ fn a_warm_start_on_bad_data_is_bad_input() {
     }
     let error = workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.alphabet=ab"]);
     assert!(error.contains("row 0") && error.contains("alphabet"), "{error}");
+    let error = workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.alphabet=aa"]);
+    assert!(error.contains("key `sft.alphabet`"), "{error}");
+    let error = workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.train_files="]);
+    assert!(error.contains("key `sft.train_files`: no file matches"), "{error}");
+    // No user may create a folder there.
+    let end = workspace.run(&["sft", "--config", "recipe.toml", "--out", "/proc/model"]).refusal();
+    assert!(end.err.contains("cannot create the folder /proc/model"), "{end:?}");
+    assert!(!end.out.contains("fine-tuning"), "nothing was trained: {end:?}");
     let error =
         workspace.run_refused(&["sft", "--config", "recipe.toml", "sft.max_position_embeddings=4"]);
     assert!(error.contains("row 0") && error.contains("at most 4 tokens"), "{error}");
@@ -244,6 +252,22 @@ fn a_run_refuses_a_folder_that_has_its_inputs() {
         fs::rename(workspace.path("aside"), &written).expect("renamed");
     }
     assert_eq!(fs::read(workspace.path("kept")).expect("read"), b"kept");
+}
+
+#[test]
+fn a_run_with_a_critic_refuses_a_folder_with_links_in_place_of_its_files() {
+    let workspace = place_with_traps();
+    let head = workspace.path("run/model/critic/value_head.safetensors");
+    fs::create_dir_all(workspace.path("run/model/critic")).expect("made");
+    symlink(workspace.path("kept"), &head).expect("linked");
+    let train = ["train", "--config", "recipe.toml", "--dry-run", "algorithm.adv_estimator=gae"];
+    let error = workspace.run_refused(&train);
+    assert!(error.contains("key `trainer.default_local_dir`"), "{error}");
+    assert!(error.contains("value_head.safetensors: expected a regular file"), "{error}");
+    // A run without a critic writes no such file.
+    workspace.ok(&train[..4]);
+    fs::remove_file(&head).expect("removed");
+    workspace.ok(&train);
 }
 
 #[test]

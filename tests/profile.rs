@@ -51,6 +51,7 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     };
     refused(&["--budget", "0"], "option `--budget`: expected seconds above 0, found 0");
     refused(&["model.path=nowhere"], "nowhere");
+    refused(&["model.path="], "key `model.path`: expected a folder in Hugging Face format");
     refused(&["data.max_response_length=9999"], "data.max_response_length");
 }
 

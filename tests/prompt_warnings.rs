@@ -70,6 +70,15 @@ fn validation_prompts_in_the_training_set_are_counted() {
 }
 
 #[test]
+fn a_frequency_of_validations_without_data_is_reported() {
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
+    let often = ["trainer.test_freq=5"];
+    assert!(warnings(&workspace, &often).is_empty());
+    let found = warnings(&workspace, &[&often[..], &["data.val_files=[]"]].concat());
+    assert!(found[0].starts_with("warning: `trainer.test_freq = 5` without"), "{found:?}");
+}
+
+#[test]
 fn groups_of_one_are_reported_for_estimators_that_compare() {
     let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
     let one = ["rollout.n=1", "schedule.name=sync"];

@@ -219,14 +219,18 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
 fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
     let workspace = TestWorkspace::new();
     workspace.write("rows.jsonl", &[json!({"text": "x"})]);
+    workspace.write("empty.jsonl", &[]);
     fs::write(workspace.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"")
         .expect("written");
     workspace.write(
         "sparse.jsonl",
         &[json!({"response": "x"}), json!({"response": "x", "source_name": "y"})],
     );
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 17] = [
+        (&["exact", "empty.jsonl"], "empty.jsonl: expected at least one row, found 0"),
+        (&["exakt", "rows.jsonl"], "option `--reward`: expected a recipe, whose name ends with"),
         (&["exakt", "rows.jsonl"], "(did you mean `exact`?)"),
+        (&["exakt", "rows.jsonl", "--option", "kind=exackt"], "`reward.options.exakt.kind`"),
         (&["exact", "absent.jsonl"], "absent.jsonl"),
         (&["exact", "rows.jsonl"], "column `response` is absent: expected one of response, "),
         (

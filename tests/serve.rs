@@ -246,6 +246,7 @@ fn a_model_that_cannot_be_served_is_bad_input() {
         ("--port", "65536"),
         ("--seed", "-1"),
         ("--device", "tpu"),
+        ("--served-model-name", ""),
     ] {
         let error = refused(&["--model", "model", &format!("{flag}={value}")]);
         assert!(error.contains(flag.trim_start_matches('-')), "{error}");

@@ -41,6 +41,14 @@ fn check(cells: &[Cell], bound: f64) {
 }
 
 #[test]
+fn a_setting_that_no_job_has_is_bad_input() {
+    let end = paper(&["--only", "Table 2", "rollout.nope=1"]);
+    let error = String::from_utf8_lossy(&end.stderr);
+    assert_eq!(end.status.code(), Some(2), "{error}");
+    assert!(error.contains("unknown key `rollout.nope`"), "{error}");
+}
+
+#[test]
 fn speed_ups_and_steps_are_near_those_of_the_paper() {
     let cells = cells(&["Table 2", "Fig. 10"]);
     let (table, steps): (Vec<_>, Vec<_>) =

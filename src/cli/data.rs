@@ -186,11 +186,12 @@ impl WriteArgs {
 
     /// Checks that no option of Parquet is given for a file of JSON lines.
     fn check_unused(&self) -> Result<(), DatasetError> {
-        let compression = self.compression.map(|codec| ("--compression", format!("{codec:?}")));
+        let compression = self.compression.and_then(|codec| codec.to_possible_value());
+        let compression = compression.map(|codec| ("--compression", codec.get_name().to_owned()));
         let rows = self.row_group_rows.map(|rows| ("--row-group-rows", rows.to_string()));
         compression.or(rows).map_or(Ok(()), |(key, found)| {
             let expected = "an output in Parquet with this option";
-            Err(DatasetError::Setting { key, expected, found: found.to_lowercase() })
+            Err(DatasetError::Setting { key, expected, found })
         })
     }
 }

@@ -15,6 +15,7 @@ use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_datasets::DatasetConfig;
 use rollpacker_files::{Inputs, NewFile};
+use rollpacker_stages::wrong_value::one_of;
 use toml::Table;
 
 use super::bad_input;
@@ -32,8 +33,8 @@ const CONCURRENCY: usize = 1 << 16;
 /// Score the rows of a file with a reward, without training.
 ///
 /// A row has the columns data_source, response, ground_truth, extra_info, prompt and further columns; only the response is required. Exits
-/// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used, or no row has a
-/// column that an option names.
+/// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used, or the file has no
+/// rows or no row with a column that an option names.
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
     /// Name of a reward, or a recipe (TOML file) with routes, options and columns.
@@ -201,6 +202,13 @@ impl ScoreArgs {
         for option in &self.options {
             overlay(&mut options, option)?;
         }
+        let names: Vec<&str> = app.rewards.names().collect();
+        ensure!(
+            names.contains(&self.reward.as_str()) || options.contains_key("kind"),
+            "option `--reward`: expected a recipe, whose name ends with `.toml`, or {}, found `{}`",
+            one_of(&names, &self.reward),
+            self.reward
+        );
         let reward = Reward {
             routes: BTreeMap::from([("*".to_owned(), RouteTarget::One(self.reward.clone()))]),
             options: BTreeMap::from([(self.reward.clone(), options)]),

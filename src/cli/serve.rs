@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_model::{ChatTemplate, PromptEncoder, Tokenizer};
 use rollpacker_servers::serve::{ServeOptions, Service};
@@ -51,7 +52,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 8000)]
     port: u16,
     /// Names by which requests call the model [default: the folder as written].
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
     /// Number of engine instances, each with its own KV cache, from 1 to 1024. They share the weights.
     #[arg(long, default_value_t = 1)]

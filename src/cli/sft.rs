@@ -1,5 +1,6 @@
 //! `rollpacker sft`: trains a small model from scratch on demonstrations, as the initial model of a training run.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
-use rollpacker_files::{Inputs, check_replaceable};
+use rollpacker_files::{Inputs, NewFile, check_replaceable};
 use rollpacker_model::tokenizer::{EOS, UNKNOWN};
 use rollpacker_model::{
     ChatTemplate, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
@@ -103,7 +104,8 @@ impl SftRecipe {
     /// Checks that the files of the model can be written, and that none of them is an input.
     fn check_outputs(&self, config: &Path) -> anyhow::Result<()> {
         let mut inputs = Inputs::of([config]);
-        self.data.paths()?.iter().for_each(|path| inputs.add(path));
+        let data = self.data.paths().context("key `sft.train_files`")?;
+        data.iter().for_each(|path| inputs.add(path));
         for name in FOLDER_FILES {
             check_replaceable(&self.out.join(name))?;
             inputs.check_output(&self.out.join(name))?;
@@ -156,15 +158,17 @@ struct SftRun {
 }
 
 impl SftRun {
-    /// Reads the demonstrations. Rejects a run that does not fit into memory before it allocates.
+    /// Reads the demonstrations, and creates the folder of the model. Rejects a run that does not fit into memory before it allocates.
     ///
     /// # Errors
     ///
-    /// If the device, the alphabet or the data cannot be used, a row has no demonstration, has an unknown character or is too long, or
-    /// there is not enough memory.
+    /// If the device, the alphabet or the data cannot be used, a row has no demonstration, has an unknown character or is too long, there is
+    /// not enough memory, or the model cannot be written.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
         let device = resolve_device(recipe.device).map_err(RecipeError::from)?;
-        let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);
+        let tokenizer =
+            Tokenizer::characters(&recipe.sft.alphabet).context("key `sft.alphabet`")?;
+        let tokenizer = Arc::new(tokenizer);
         let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);
         let mut estimate = Estimate::default();
@@ -175,6 +179,10 @@ impl SftRun {
             estimate.extend(MicroBatches { model: &model, training, examples: &examples }.parts());
             estimate.check()?;
         }
+        // Training takes long. Check first that the model can be written.
+        fs::create_dir_all(&recipe.out)
+            .with_context(|| format!("cannot create the folder {}", recipe.out.display()))?;
+        drop(NewFile::create(&recipe.out.join(FOLDER_FILES[0]))?);
         Ok(Self { recipe, device, tokenizer, model, examples })
     }
 

@@ -12,6 +12,7 @@ use rollpacker_dataflow::fault::{Fault, FaultKind};
 use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_torch::train::ValueModel;
 use serde_json::Value;
 use toml::Table;
 
@@ -155,6 +156,9 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         check_outputs(&recipe, args.config.as_deref())?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
+        if session.has_critic() {
+            check_model_files(&recipe.run.default_local_dir, &ValueModel::FILES)?;
+        }
         session.check_data()?;
         // Only the process that writes the run folder prints warnings.
         let warnings = if is_leader(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
@@ -227,16 +231,27 @@ fn is_leader(cluster: Option<&Cluster>) -> bool {
 fn check_outputs(recipe: &Recipe, config: Option<&Path>) -> anyhow::Result<()> {
     let folder = &recipe.run.default_local_dir;
     let inputs = recipe.inputs();
-    let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
+    let key = || run_folder_key(folder);
     RunFolder::check(folder, &inputs).with_context(key)?;
     inputs.check_folder(&snapshots::folder(folder)).with_context(key)?;
-    let model = FOLDER_FILES.map(|name| RunFolder::model(folder).join(name));
-    model.iter().try_for_each(|path| check_replaceable(path)).with_context(key)?;
+    check_model_files(folder, &FOLDER_FILES)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.has_credentials() {
         Inputs::of(config).check_output(&RunFolder::recipe(folder)).with_context(key)?;
     }
     Ok(())
+}
+
+/// Rejects a run folder in which something other than a regular file has the path of a file of the trained model. `files` are relative to
+/// the folder of the model.
+fn check_model_files(folder: &Path, files: &[&str]) -> anyhow::Result<()> {
+    let model = RunFolder::model(folder);
+    let mut paths = files.iter().map(|name| model.join(name));
+    paths.try_for_each(|path| check_replaceable(&path)).with_context(|| run_folder_key(folder))
+}
+
+fn run_folder_key(folder: &Path) -> String {
+    format!("key `trainer.default_local_dir`: {}", folder.display())
 }
 
 /// Returns the cluster of workers, or `None` for a single worker of a single process.

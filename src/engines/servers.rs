@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollpacker_model::ModelConfig;
 use rollpacker_servers::canary::CanaryConfig;
 use rollpacker_servers::engine::{Measurements, ServersConfig, ServersEngine, StartError};
+use rollpacker_servers::http::{AddressError, Endpoint};
 use rollpacker_servers::launch::{Fleet, Restarts};
 use rollpacker_servers::sampling::LogprobsMode;
 use rollpacker_servers::server::{Limits, Protocol};
@@ -107,6 +108,11 @@ impl ServerOptions {
                 return Err(CatalogError::out_of_range("servers", expected, "none"));
             }
             None => {}
+        }
+        for url in &self.servers {
+            let reason = |error: AddressError| error.to_string();
+            let refused = |reason| CatalogError::Option { key: "servers".to_owned(), reason };
+            Endpoint::new(url, None).map_err(reason).map_err(refused)?;
         }
         let positive = [
             ("server_timeout", self.server_timeout),

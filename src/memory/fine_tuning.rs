@@ -9,8 +9,9 @@ use super::part::{MemoryPart, setting};
 /// Copies of the weights during the first update: the weights, their gradient, two moments, the flattened gradient, and the change.
 const TRAINER_WEIGHT_COPIES: u64 = 6;
 
-/// Bytes of an example of an update: two slices of tokens, and its entries in the order of the examples and in the plan of micro-batches.
-const BYTES_PER_EXAMPLE: u64 = 48;
+/// Bytes of an example of an update: two slices of tokens, and its entries in the order of the examples, in their numbers of tokens, and in
+/// the plan of micro-batches.
+const BYTES_PER_EXAMPLE: u64 = 56;
 
 /// Returns the memory parts of fine-tuning a new model that do not depend on the data. `on_host` is `true` if the model is in main memory
 /// and not on a GPU; only then are its weights, gradients and moments counted.

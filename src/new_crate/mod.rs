@@ -4,9 +4,14 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use toml::{Table, Value};
+
+/// The manifest of the crate, with [placeholders](Source::fill).
+const MANIFEST: &str = include_str!("template/Cargo.toml.txt");
+
 /// The files of the crate, with [placeholders](Source::fill).
 const FILES: [(&str, &str); 9] = [
-    ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
+    ("Cargo.toml", MANIFEST),
     ("README.md", include_str!("template/README.md.txt")),
     ("recipe.toml", include_str!("template/recipe.toml.txt")),
     ("build.rs", include_str!("template/build.rs.txt")),
@@ -20,8 +25,7 @@ const FILES: [(&str, &str); 9] = [
 /// The program that installs libtorch. A crate that depends on a checkout uses the libtorch of the checkout.
 const INSTALLER: (&str, &str) = (".cargo/libtorch.py", include_str!("../../.cargo/libtorch.py"));
 
-/// Names that the new crate cannot have: the keywords of Rust, the crates that every crate can name, and the
-/// dependencies of the template.
+/// Names that the new crate cannot have, besides its dependencies: the keywords of Rust, and the crates that every crate can name.
 #[rustfmt::skip]
 const TAKEN: &[&str] = &[
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn", "else", "enum", "extern",
@@ -29,7 +33,6 @@ const TAKEN: &[&str] = &[
     "pub", "ref", "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use",
     "virtual", "where", "while", "yield", "Self",
     "alloc", "core", "proc_macro", "std", "test",
-    "rollpacker", "serde", "tokio",
 ];
 
 /// The source of rollpacker, on which the new crate depends.
@@ -85,14 +88,14 @@ pub(crate) fn create(
     if !is_name {
         return Err(NewCrateError::Name(name.to_owned()));
     }
-    if TAKEN.contains(&name.replace('-', "_").as_str()) {
+    let source = Source::of(rollpacker)?;
+    if is_taken(name, &source.fill(MANIFEST)) {
         return Err(NewCrateError::Taken(name.to_owned()));
     }
     let folder = parent.join(name);
     if folder.symlink_metadata().is_ok() {
         return Err(NewCrateError::Exists(folder));
     }
-    let source = Source::of(rollpacker)?;
     for (file, text) in FILES {
         write(&folder.join(file), &source.fill(text).replace("{name}", name))?;
     }
@@ -100,6 +103,16 @@ pub(crate) fn create(
         write(&folder.join(INSTALLER.0), INSTALLER.1)?;
     }
     Ok(folder)
+}
+
+/// Returns `true` if a crate with this `manifest` cannot have this name: it is taken, or is the name of a dependency.
+fn is_taken(name: &str, manifest: &str) -> bool {
+    let manifest: Table = manifest.parse().expect("invariant: the template is valid TOML");
+    let sections = ["dependencies", "dev-dependencies"].map(|section| manifest.get(section));
+    let dependencies = sections.into_iter().flatten().filter_map(Value::as_table);
+    let name = name.replace('-', "_");
+    TAKEN.contains(&name.as_str())
+        || dependencies.flat_map(Table::keys).any(|key| key.replace('-', "_") == name)
 }
 
 impl Source {
@@ -136,7 +149,7 @@ impl Source {
 }
 
 fn toml_text(text: impl Display) -> String {
-    toml::Value::String(text.to_string()).to_string()
+    Value::String(text.to_string()).to_string()
 }
 
 fn write(path: &Path, text: &str) -> Result<(), NewCrateError> {
@@ -161,7 +174,7 @@ mod tests {
                 assert!(!text.contains(placeholder), "{placeholder} in {file}");
             }
         }
-        let manifest: toml::Table =
+        let manifest: Table =
             fs::read_to_string(folder.join("Cargo.toml")).expect("written").parse().expect("TOML");
         assert_eq!(manifest["package"]["name"].as_str(), Some("my-crate"));
         let path = manifest["dependencies"]["rollpacker"]["path"].as_str();
@@ -180,6 +193,15 @@ mod tests {
     }
 
     #[test]
+    fn the_names_of_dependencies_are_taken() {
+        let manifest = "[dependencies]\nmy-own = \"1\"\n[dev-dependencies]\nother = \"1\"";
+        for name in ["my-own", "my_own", "other", "fn"] {
+            assert!(is_taken(name, manifest), "{name}");
+        }
+        assert!(!is_taken("my", manifest));
+    }
+
+    #[test]
     fn wrong_names_sources_and_existing_folders_are_refused() {
         let directory = tempfile::tempdir().expect("a folder");
         let refused =
@@ -187,7 +209,7 @@ mod tests {
         for name in ["", "1a", "../a", "a b", "ä"] {
             assert!(refused(name, HERE).contains("as in the name of a crate"), "{name}");
         }
-        for name in ["fn", "std", "test", "proc-macro", "rollpacker", "tokio"] {
+        for name in ["fn", "std", "test", "proc-macro", "rollpacker", "serde", "tokio"] {
             assert!(refused(name, HERE).contains("no keyword of Rust"), "{name}");
         }
         assert!(refused("a", "/nowhere").contains("--rollpacker `/nowhere`"));

@@ -4,6 +4,7 @@ use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
 use rollpacker_model::config::max as size;
+use rollpacker_stages::train::config::Aggregation;
 
 use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds, within};
@@ -33,6 +34,7 @@ impl RawRecipe {
             check_limits(&self.reward.timeout),
             self.check_algorithm(),
             self.check_kl_loss(),
+            self.check_loss_scale(),
             self.check_threads(),
             self.check_model_made_from_scratch(),
         ];
@@ -95,6 +97,17 @@ impl RawRecipe {
             return refused("actor.use_bias_correction_kl", "true".to_owned());
         }
         Ok(())
+    }
+
+    /// Rejects a divisor of token losses that neither the policy loss nor the value loss uses.
+    fn check_loss_scale(&self) -> Result<(), RecipeError> {
+        let norm = Aggregation::SeqMeanTokenSumNorm;
+        let is_used = self.actor.loss_agg_mode == Some(norm) || self.critic.loss_agg_mode == norm;
+        let unused = self.actor.loss_scale_factor.filter(|_| !is_used);
+        unused.map_or(Ok(()), |found| {
+            let expected = format!("actor.loss_agg_mode = {norm} when it is set");
+            Err(out_of_bounds("actor.loss_scale_factor", expected, found))
+        })
     }
 
     /// Rejects recipes whose engine instances and trainers would use more than `MAX_TOTAL_THREADS` threads in total.

@@ -339,6 +339,7 @@ impl ScheduleSection {
         match (key, self.options.iter().find(nests)) {
             ("prompts", _) => "data.train_batch_size".to_owned(),
             ("responses", _) => "rollout.n".to_owned(),
+            ("total_steps", _) => "trainer.total_training_steps".to_owned(),
             (_, Some((section, _))) => format!("schedule.{section}.{key}"),
             (_, None) => format!("schedule.{key}"),
         }

@@ -136,10 +136,23 @@ fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) 
 pub(crate) fn read_table(path: &Path) -> Result<Table, RecipeError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| RecipeError::Read { path: path.to_owned(), error })?;
-    text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
+    text.parse().map_err(|error| RecipeError::Toml {
         path: path.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
+        reason: toml_reason(&error, &text),
     })
+}
+
+/// Returns the message of an error in a TOML text, with the line that has the error. A line that is too long to print, as in a file that is
+/// not TOML, is replaced by its number.
+fn toml_reason(error: &toml::de::Error, text: &str) -> String {
+    const MAX_LINE_BYTES: usize = 1000;
+    let message = error.to_string();
+    if message.lines().all(|line| line.len() <= MAX_LINE_BYTES) {
+        return message.trim_end().to_owned();
+    }
+    let start = error.span().map_or(0, |span| span.start);
+    let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
+    format!("line {line}: {}", error.message())
 }
 
 /// Deserializes a table.

@@ -1,14 +1,10 @@
+mod placement;
 mod rollout_correction;
+mod schedule;
 
 use expect_test::{Expect, expect};
-use rollpacker_operators::placement::Colocated;
-use rollpacker_operators::schedule::{Synchronous, sync};
-use rollpacker_stages::catalog::{CatalogError, NoOptions};
-use rollpacker_stages::rollout::Placement;
 
-use super::schedule::{ScheduleSection, ScheduleSize};
 use super::*;
-use crate::placements::PlacementContext;
 
 fn read(text: &str, overrides: &[&str]) -> Result<Recipe, RecipeError> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -51,6 +47,15 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
         assert_eq!(n(file, &["rollout.n=5", "rollout.num_generations=6"]), 6, "{file}");
         assert_eq!(n(file, &["rollout.num_generations=null"]), n("", &[]), "{file}");
     }
+}
+
+#[test]
+fn a_long_line_that_is_not_toml_is_named_by_its_number() {
+    let text = format!("[data]\nseed = {}", "x".repeat(2000));
+    let error = read(&text, &[]).expect_err("refused").to_string();
+    assert!(error.contains(" is not valid TOML: line 2: ") && error.len() < 1000, "{error}");
+    let error = read("[data]\nseed = x", &[]).expect_err("refused").to_string();
+    assert!(error.contains("2 | seed = x"), "{error}");
 }
 
 #[test]
@@ -120,54 +125,6 @@ fn validations_sample_as_training_unless_they_have_settings_of_their_own() {
     let keys = keys.map(|key| format!("rollout.val_kwargs.{key}"));
     let own = Sampling { temperature: 0.6, top_p: 0.7, top_k: 0, ..training };
     assert_eq!(sampling(&keys.each_ref().map(String::as_str)), (training, own, 4));
-}
-
-#[test]
-fn trainer_threads_have_a_default_per_placement() {
-    let threads = |keys: &[&str]| read("", keys).expect("valid").trainer.threads;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    assert_eq!(threads(&[]), cores);
-    assert_eq!(threads(&["trainer.workers=2"]), (cores / 2).max(1));
-    assert_eq!(threads(&["trainer.workers=256"]), (cores / 256).max(1));
-    assert_eq!(threads(&["actor.threads=3", "trainer.workers=2"]), 3);
-    assert_eq!(threads(&["placement.kind=stream_trainer", "pipeline.reward=streamed"]), 1);
-    assert_eq!(threads(&["placement.kind=time_sharing", "rollout.instances=6"]), 6);
-}
-
-#[test]
-fn a_placement_of_the_program_may_have_the_name_of_a_simulated_one() {
-    let own = |_: NoOptions, context: PlacementContext| {
-        Ok(Colocated::new(Placement { instances: context.devices, tensor_parallel: 1 }))
-    };
-    let placements = Placements::default().with("colocated", own);
-    let read = |placements: &Placements| {
-        let names =
-            KnownNames { schedules: &Schedules::default(), placements, others: &|_, _| Vec::new() };
-        let settings = "placement.kind = \"colocated\"".parse().expect("TOML");
-        Recipe::from_settings(settings, Vec::new(), names, |_| {})
-    };
-    read(&placements).expect("valid");
-    let error = read(&Placements::default()).expect_err("refused").to_string();
-    assert!(error.contains("did you mean `time_sharing`?"), "{error}");
-}
-
-#[test]
-fn a_placement_is_checked_with_the_workers_of_the_run() {
-    let own = |_: NoOptions, context: PlacementContext| match context.kv_cache_tokens {
-        3_000_000 => Ok(Colocated::new(Placement { instances: 2, tensor_parallel: 1 })),
-        found => Err(CatalogError::start(format!("found {found}"))),
-    };
-    let placements = Placements::default().with("own", own);
-    let names = KnownNames {
-        schedules: &Schedules::default(),
-        placements: &placements,
-        others: &|_, _| Vec::new(),
-    };
-    let settings = "placement.kind = \"own\"\nrollout.kv_cache_tokens = 1_000_000";
-    let settings = settings.parse().expect("TOML");
-    let recipe = Recipe::from_settings(settings, Vec::new(), names, |run| run.workers = 3);
-    let recipe = recipe.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(recipe.placement_context(3).kv_cache_tokens, 3_000_000);
 }
 
 #[test]
@@ -317,6 +274,13 @@ fn wrong_types_and_bounds_name_the_key() {
     );
     check_error(
         "",
+        &["actor.loss_scale_factor=100.0"],
+        expect![
+            "key `actor.loss_scale_factor`: expected actor.loss_agg_mode = seq-mean-token-sum-norm when it is set, found 100"
+        ],
+    );
+    check_error(
+        "",
         &["schedule.name=sync", "schedule.max_queue_age=3"],
         expect![
             "unknown key `schedule.max_queue_age`; did you mean `schedule.name = tail_batching`?"
@@ -409,98 +373,6 @@ fn limits_of_test_cases_are_checked_by_their_keys() {
             "key `reward.timeout`: expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`, found 3"
         ],
     );
-}
-
-#[test]
-fn an_error_of_a_schedule_names_the_written_key() {
-    let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
-    check(
-        &["schedule.eta_prompts=0.5"],
-        expect!["key `schedule.eta_prompts`: expected a number from 1 to 1000, found 0.5"],
-    );
-    check(
-        &["schedule.eta_prompts=many"],
-        expect![[r#"key `schedule.eta_prompts`: expected a number, found "many""#]],
-    );
-    check(
-        &["schedule.eta_prompts=inf"],
-        expect!["key `schedule.eta_prompts`: expected a finite number, found inf"],
-    );
-    check(
-        &["schedule.name=frontier_group"],
-        expect!["key `schedule.order`: expected a value, found nothing"],
-    );
-    check(&["schedule.prompts=4"], expect!["unknown key `schedule.prompts`"]);
-    check(
-        &["schedule.quotas={math = 3}"],
-        expect!["key `schedule.quotas`: expected a sum of 16, the prompts of a round, found 3"],
-    );
-    check(
-        &["schedule.quotas={math = 0}"],
-        expect!["key `schedule.quotas.math`: expected at least 1, found 0"],
-    );
-    check(
-        &["schedule.selection=weighted", "schedule.eta_responses=2"],
-        expect![
-            "key `schedule.selection`: cannot be combined with `eta_responses = 2`: weights cannot correct for responses that are aborted because of surplus responses"
-        ],
-    );
-    check(
-        &[
-            "schedule.filter_zero_variance={max_generated_batches = 0, on_exhausted = \"smaller_step\"}",
-        ],
-        expect![
-            "key `schedule.filter_zero_variance.max_generated_batches`: expected at least 1, found 0"
-        ],
-    );
-    check(
-        &[
-            "schedule.name=sorted",
-            "schedule.group_size=2",
-            "schedule.mode=on_policy",
-            "schedule.carry_over=true",
-        ],
-        expect![[
-            r#"key `schedule.carry_over`: cannot be combined with `mode = "on_policy"`: the next load would be aborted"#
-        ]],
-    );
-    check(
-        &[
-            "schedule.name=dynamic",
-            "schedule.max_generated_batches=2",
-            "schedule.on_exhausted=smaller_step",
-            "rollout.n=1",
-        ],
-        expect![
-            "key `rollout.n`: expected at least 2, for rewards to vary within a group, found 1"
-        ],
-    );
-}
-
-#[test]
-fn a_schedule_may_require_what_other_sections_set() {
-    #[derive(serde::Deserialize)]
-    struct Options {
-        prompts: usize,
-        responses: u32,
-        total_steps: u64,
-    }
-    let schedules = Schedules::default().with("counted", |options: Options| {
-        let Options { prompts, responses, total_steps } = options;
-        Synchronous::new(sync::Config { prompts, responses, total_steps: Some(total_steps) })
-    });
-    let section = ScheduleSection { schedules, ..ScheduleSection::named("counted") };
-    let size = ScheduleSize { prompts: 2, responses: 3, slots: 6, total_steps: Some(4) };
-    section.build(size).expect("built");
-}
-
-#[test]
-fn overriding_the_schedule_drops_the_keys_of_the_previous_one() {
-    let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
-    let recipe = read(file, &["schedule.name=sync"]).expect("valid");
-    assert!(recipe.raw.schedule.options.is_empty());
-    let same = read(file, &["schedule.name=tail_batching"]).expect("valid");
-    assert_eq!(same.raw.schedule.options.len(), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rollpacker_stages::wrong_value::without_position;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -71,11 +72,6 @@ pub(crate) struct MetricsFile {
     offset: u64,
     /// The number of lines read.
     lines: usize,
-}
-
-/// Returns the message of a JSON error without its position, which is relative to the line and not to the file.
-fn without_position(message: &str) -> &str {
-    message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
 }
 
 impl MetricsFile {

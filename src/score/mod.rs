@@ -48,7 +48,7 @@ impl Scoring {
     /// Calls `progress` with the number of rows done, and with the total if the file states it.
     ///
     /// # Errors
-    /// If the file cannot be read or changes while it is read, the first readable row has no column for the response, no column identifies
+    /// If the file cannot be read, has no rows or changes while it is read, the first readable row has no column for the response, no column identifies
     /// the groups of a reward that scores whole groups, a group column is named without such a reward, no row has a
     /// [required](ScoreColumns::required) column, the task of a reward panics, or a line cannot be written.
     pub async fn run(
@@ -99,9 +99,10 @@ impl Scoring {
             );
             progress(summary.rows, rows);
         }
-        if summary.rows > 0 {
-            self.columns.check_found(input, &last_columns)?;
+        if summary.rows == 0 {
+            return Err(DatasetError::NoRows { file: input.to_owned() }.into());
         }
+        self.columns.check_found(input, &last_columns)?;
         output.flush().context("cannot write the scores")?;
         summary.seconds = self.clock.now().since(begun).as_secs_f64();
         Ok(summary)

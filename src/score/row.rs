@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::wrong_value::without_position;
 use serde_json::{Map, Value};
 
 pub(super) type JsonObject = Map<String, Value>;
@@ -196,8 +197,10 @@ impl ScoreColumns {
             Some(Value::Object(info)) => extra.extend(info.clone()),
             Some(Value::String(text)) => {
                 let info: JsonObject = serde_json::from_str(text).map_err(|error| {
+                    let error = error.to_string();
+                    let error = without_position(&error);
                     RowError::input(format_args!(
-                        "column `{name}`: expected a JSON object: {error}"
+                        "column `{name}`: expected a JSON object, found text that is not one: {error}"
                     ))
                 })?;
                 extra.extend(info);
@@ -368,7 +371,10 @@ mod tests {
         let error = |row| read(named.clone(), row).expect_err("unreadable");
         assert!(error(json!({"response": "", "origin": 3})).contains("column `origin`"));
         assert!(error(json!({"response": "", "info": 3})).contains("column `info`"));
-        assert!(error(json!({"response": "", "info": "x"})).contains("column `info`"));
+        assert_eq!(
+            error(json!({"response": "", "info": "x"})),
+            "column `info`: expected a JSON object, found text that is not one: expected value"
+        );
     }
 
     #[test]

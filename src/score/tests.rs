@@ -55,6 +55,18 @@ async fn lines_keep_the_order_of_the_rows() {
 }
 
 #[tokio::test]
+async fn a_file_without_rows_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.jsonl");
+    for text in ["", "\n\n"] {
+        std::fs::write(&path, text).expect("written");
+        let scored = scoring(1).run(&path, &mut Vec::new(), |_, _| {}).await;
+        let error = scored.expect_err("no rows").to_string();
+        assert_eq!(error, format!("{}: expected at least one row, found 0", path.display()));
+    }
+}
+
+#[tokio::test]
 async fn a_row_with_an_error_does_not_affect_other_rows() {
     let (lines, summary) =
         run(2, "{\"response\": \"5\"}\n{nonsense\n{\"response\": \"x\"}\n{\"x\": 1}\n").await;

@@ -14,7 +14,7 @@ pub(crate) use self::engine::engine_config;
 pub(crate) use self::placement::check_device;
 pub use self::shared_inputs::SharedInputs;
 #[cfg(feature = "cli")]
-pub(crate) use self::shared_inputs::check_context;
+pub(crate) use self::shared_inputs::initial_model;
 pub use crate::run_result::{RunResult, SkippedCounts, ValidationPrompts};
 
 use self::shared_inputs::{WorkerResources, device_of, max_weight_versions};
@@ -22,6 +22,7 @@ use crate::engines::{ChosenEngine, EngineContext};
 use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::{OverlongPrompts, PromptError};
+use crate::recipe::choice::KeyedChoice;
 use crate::recipe::schedule::ScheduleSection;
 use crate::recipe::{Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
@@ -119,18 +120,26 @@ impl Session {
     }
 
     /// Scores responses to prompts of `data_source` with `reward`. A trailing `*` in `data_source` matches any suffix. Replaces the
-    /// recipe's reward for the same pattern of data sources. A more specific pattern of the recipe has precedence.
+    /// recipe's rewards for the same pattern of data sources, including rewards that score whole groups. A more specific pattern of the
+    /// recipe has precedence. The recipe's `reward.on_error` is the reaction to errors.
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
-        self.inputs.stages.router = self.inputs.stages.router.route(data_source, reward);
+        let router = self.inputs.stages.router.without(data_source);
+        let on_error = self.inputs.recipe.reward.on_error;
+        self.inputs.stages.router =
+            router.route(data_source, reward).on_error(data_source, on_error);
         self.inputs.data_checked = Arc::default();
         self
     }
 
-    /// Estimates advantages with `estimator` instead of the recipe's estimator.
+    /// Estimates advantages with `estimator` instead of the recipe's estimator. The section `[critic]` only has an effect if `estimator`
+    /// needs a critic.
     #[must_use]
-    pub fn with_advantage(mut self, estimator: impl Into<Estimator>) -> Self {
+    pub fn with_advantage<E: Into<Estimator>>(mut self, estimator: E) -> Self {
         self.inputs.advantage = estimator.into();
+        // Checks by the name of an estimator do not apply to this one.
+        self.inputs.recipe.choices.estimator =
+            KeyedChoice::of("algorithm.adv_estimator", std::any::type_name::<E>());
         self
     }
 
@@ -261,7 +270,8 @@ impl Session {
     }
 
     /// Returns warnings about mistakes in the recipe or in the first prompts that training would not report: unknown tokens, chat markup in
-    /// prompts, validation prompts in the training set, and groups of one response. Each is one line.
+    /// prompts, validation prompts in the training set, groups of one response, and a frequency of validations without validation data.
+    /// Each is one line.
     ///
     /// # Errors
     /// If a dataset cannot be read, one of the first prompts cannot be used, or every training prompt is too long. For a prompt, the
@@ -286,6 +296,12 @@ impl Session {
     #[cfg(feature = "cli")]
     pub(crate) fn has_torch_engine(&self) -> bool {
         self.inputs.engine.is_torch()
+    }
+
+    /// Returns `true` if the run trains a critic.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has_critic(&self) -> bool {
+        self.inputs.advantage.needs_values()
     }
 
     /// Returns the device of the model: `cpu` or `cuda:N`.

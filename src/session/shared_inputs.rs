@@ -87,7 +87,10 @@ impl SharedInputs {
             !(recipe.run.deterministic && trainer.is_torch()) || device == Device::Cpu,
             "key `trainer.deterministic`: expected `false` on a GPU, whose kernels add in no fixed order: set trainer.device = \"cpu\" to use it"
         );
-        let model = checked_model(&recipe)?;
+        let model = initial_model(&recipe)?;
+        if let Some(critic) = &recipe.critic_model {
+            Decoder::check_folder(critic).context("key `critic.path`")?;
+        }
         let train_data =
             Dataset::open(recipe.train_data.clone()).context("key `data.train_files`")?;
         let mut estimate = Estimate::default();
@@ -173,6 +176,8 @@ impl SharedInputs {
         let mut warnings = prompt_checks::warnings(&reader, self.val_data.as_ref(), template)?;
         let estimator = recipe.choices.estimator.name();
         warnings.extend(prompt_checks::single_response_warning(estimator, recipe.rollout.n));
+        let has_data = self.val_data.is_some();
+        warnings.extend(prompt_checks::no_validation_data_warning(recipe.test_freq, has_data));
         Ok(warnings)
     }
 
@@ -195,13 +200,16 @@ impl SharedInputs {
     /// Starts the trainer of this worker, one of `workers`, on a thread of its own.
     pub(super) fn start_trainer(&self, workers: usize) -> anyhow::Result<TrainerThread> {
         check_replicas(&self.recipe.trainer, workers)?;
-        let critic = self.advantage.needs_values().then_some(self.recipe.critic);
+        let has_critic = self.advantage.needs_values();
         let context = TrainerContext {
             worker: self.worker,
             model: self.recipe.model.path.clone(),
-            critic: self.recipe.critic_model.clone(),
+            critic: self.recipe.critic_model.clone().filter(|_| has_critic),
             device: self.device,
-            config: TrainerConfig { critic, ..self.recipe.trainer.clone() },
+            config: TrainerConfig {
+                critic: has_critic.then_some(self.recipe.critic),
+                ..self.recipe.trainer.clone()
+            },
             objective: self.objective.clone(),
             weights: self.stages.store.clone(),
             progress: self.progress_counter(),
@@ -251,17 +259,15 @@ pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -
     }
 }
 
-/// Checks the folders of the models and returns the configuration of the actor.
-fn checked_model(recipe: &Recipe) -> anyhow::Result<ModelConfig> {
+/// Checks the folder of the initial model, and returns its configuration. The longest prompt and the longest response together must fit
+/// into its context.
+pub(crate) fn initial_model(recipe: &Recipe) -> anyhow::Result<ModelConfig> {
     let folder = &recipe.model.path;
     ensure!(
         !folder.as_os_str().is_empty(),
         "key `model.path`: expected a folder in Hugging Face format"
     );
     let model = Decoder::check_folder(folder).context("key `model.path`")?;
-    if let Some(critic) = &recipe.critic_model {
-        Decoder::check_folder(critic).context("key `critic.path`")?;
-    }
     check_context(recipe, &model)?;
     Ok(model)
 }
@@ -281,7 +287,7 @@ fn reward_threads(recipe: &Recipe) -> anyhow::Result<TaskRuntime> {
 }
 
 /// Rejects a recipe whose maximum prompt length and maximum response length together exceed the model's maximum context.
-pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
+fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
     let data = &recipe.data;
     let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
     let context = model.max_position_embeddings;

@@ -132,7 +132,9 @@ fn read_domains<D: DeserializeOwned>(
             |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let expected =
             format!("one for each task that has a share: {}", names(shares.keys().collect()));
-        return Err(out_of_bounds("lengths.domains", expected, names(written.keys().collect())));
+        let found = names(written.keys().collect());
+        let found = if found.is_empty() { "none" } else { &found };
+        return Err(out_of_bounds("lengths.domains", expected, found));
     }
     let domain = |(name, table): (&String, &Table)| {
         let key = format!("lengths.domains.{name}");

@@ -73,7 +73,8 @@ section! {
 section! {
     /// The section `[model]`: the trained model, by name or by shape.
     Model {
-        /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Default: `Qwen2.5-14B`.
+        /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Must not be set with `shape`. Default:
+        /// `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
         /// The shape of a model that is not built in, a table of `name`, `parameters`, `layers`, `hidden_size`, `kv_heads` and `head_dim`;
         /// replaces `name`.

@@ -6,7 +6,7 @@ use rollpacker_operators::reward::LimitMode;
 use toml::{Table, Value};
 
 use super::placement::SimulatedPlacement;
-use super::raw::{JudgeSharing, Planner, RawJob, Source, Stream, Trigger};
+use super::raw::{JudgeSharing, Model, Planner, RawJob, Source, Stream, Trigger};
 use crate::placements::PlannerRule;
 use crate::recipe::RecipeError;
 use crate::recipe::error::out_of_bounds;
@@ -53,6 +53,11 @@ impl RawJob {
         if let (LimitMode::Fixed, Some((key, found))) = (self.timeout(), self.adapting().next()) {
             let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
             return Err(out_of_bounds(key, expected, found));
+        }
+        let name = &self.model.name;
+        if self.model.shape.is_some() && *name != Model::default().name {
+            let expected = "no value with model.shape, which replaces the named model";
+            return Err(out_of_bounds("model.name", expected, format!("`{name}`")));
         }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
             let expected = "no value with data.prompts: both set the prompts of an epoch";
@@ -146,6 +151,11 @@ impl RawJob {
             (false, true) => self.data.prompts = None,
             _ => {}
         }
+        match (sets("model.name"), sets("model.shape")) {
+            (true, false) => self.model.shape = None,
+            (false, true) => self.model.name = Model::default().name,
+            _ => {}
+        }
         if sets("lengths.source") {
             self.drop_unused_lengths();
         }
@@ -214,6 +224,7 @@ impl RawJob {
             "consolidate",
             "kv_transfer_bandwidth",
         ];
+        const NEVER_TRIGGERED: &[&str] = &["rounds", "from", "to", "every", "keep", "headroom"];
         match placement {
             SimulatedPlacement::Colocated | SimulatedPlacement::Separate => return &ALL,
             // Such a placement may move responses, too, and then uses `kv_transfer_bandwidth`.
@@ -223,7 +234,11 @@ impl RawJob {
             SimulatedPlacement::Stream => {}
         }
         match self.stream.trigger {
-            Trigger::Never => &["rounds", "from", "to", "every", "headroom"],
+            // A consolidation moves responses, too.
+            Trigger::Never if self.stream.consolidate => NEVER_TRIGGERED,
+            Trigger::Never => {
+                &["rounds", "from", "to", "every", "keep", "headroom", "kv_transfer_bandwidth"]
+            }
             Trigger::Fixed => &["to", "every", "headroom"],
             Trigger::Predicted => &["to", "headroom"],
             Trigger::Adaptive => &[],
@@ -338,18 +353,41 @@ mod tests {
         baseline.reject_unused().expect("the judge of `sync` has GPUs of its own");
     }
 
+    /// Checks that the last setting of `written` is dropped in a sweep over `setting`, and refused in a job that sets both.
+    fn check_unused(written: &[&str], setting: &str) {
+        let kept = raw(&[&written[..written.len() - 1], &[setting]].concat());
+        assert_eq!(swept(written, &[setting]), kept);
+        let raw = raw(&[written, &[setting]].concat());
+        let error = raw.reject_unused().expect_err("it has no effect").to_string();
+        let (key, _) = written[written.len() - 1].split_once('=').expect("a setting");
+        assert!(error.starts_with(&format!("key `{key}`")), "{error}");
+    }
+
+    #[test]
+    fn a_shape_replaces_a_name() {
+        let written = ["model.shape={name = \"own\"}", "model.name=Qwen3-8B"];
+        let error = raw(&written).reject_unused().expect_err("it has no effect").to_string();
+        assert!(error.starts_with("key `model.name`: expected no value"), "{error}");
+        let by_name = swept(&written[..1], &written[1..]);
+        assert_eq!(by_name.model, raw(&written[1..]).model);
+        let by_shape = swept(&written[1..], &written[..1]);
+        assert_eq!(by_shape.model, raw(&written[..1]).model);
+    }
+
     #[test]
     fn a_swept_trigger_and_source_leave_the_keys_of_others() {
-        let raw = swept(&["stream.to=0.7", "stream.from=0.3"], &["stream.trigger=fixed"]);
-        assert_eq!((raw.stream.from, raw.stream.to), (0.3, Stream::default().to));
+        let fixed = swept(&["stream.to=0.7", "stream.from=0.3"], &["stream.trigger=fixed"]);
+        assert_eq!((fixed.stream.from, fixed.stream.to), (0.3, Stream::default().to));
         for trigger in ["never", "fixed", "predicted"] {
             let trigger = format!("stream.trigger={trigger}");
-            let headroom = ["schedule.name=tail_batching", "stream.headroom=0.9"];
-            assert_eq!(swept(&headroom, &[&trigger]).stream.headroom, Stream::default().headroom);
-            let raw = self::raw(&[&headroom[..], &[&trigger]].concat());
-            let error = raw.reject_unused().expect_err("only `adaptive` uses it");
-            assert!(error.to_string().starts_with("key `stream.headroom`"), "{error}");
+            check_unused(&["schedule.name=tail_batching", "stream.headroom=0.9"], &trigger);
         }
+        for unused in ["stream.keep=0.25", "stream.kv_transfer_bandwidth=1e9"] {
+            check_unused(&["schedule.name=tail_batching", unused], "stream.trigger=never");
+        }
+        let merged = ["stream.consolidate=true", "stream.kv_transfer_bandwidth=1e9"];
+        let merged = raw(&[&merged[..], &["stream.trigger=never"]].concat());
+        merged.reject_unused().expect("responses move when they are merged");
         let raw = swept(&["lengths.file=a.csv"], &["lengths.source=paper"]);
         assert_eq!(raw.lengths.file, None);
     }

@@ -53,13 +53,35 @@ struct PromptLine {
     trained: u32,
     /// The number of responses that were aborted or paused.
     cut: u32,
-    /// The mean score of the trained responses; `None` if there are none.
+    /// The mean score of the trained responses that have a score; `None` if there are none.
     score: Option<f64>,
     /// The mean length of the trained responses, in tokens; `None` if there are none.
     length: Option<f64>,
+    /// The scores of the trained responses.
     #[serde(skip)]
-    /// The sums of the scores and of the lengths of the trained responses.
-    sums: (f64, f64),
+    scores: Mean,
+    /// The lengths of the trained responses.
+    #[serde(skip)]
+    lengths: Mean,
+}
+
+/// The mean of the values that were added.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    /// Returns the mean; `None` without values.
+    fn value(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
 }
 
 impl PromptTable {
@@ -75,8 +97,7 @@ impl PromptTable {
 
 impl PromptLine {
     fn with_means(mut self) -> Self {
-        let mean = |sum: f64| (self.trained > 0).then(|| sum / f64::from(self.trained));
-        (self.score, self.length) = (mean(self.sums.0), mean(self.sums.1));
+        (self.score, self.length) = (self.scores.value(), self.lengths.value());
         self
     }
 }
@@ -107,15 +128,16 @@ fn collect(
             cut: 0,
             score: None,
             length: None,
-            sums: (0.0, 0.0),
+            scores: Mean::default(),
+            lengths: Mean::default(),
         });
         (line.step, line.prompt) = (step, prompts.value(row));
         line.responses += 1;
         line.cut += u32::from(matches!(finish.value(row), "abort" | "pause"));
         if admitted.value(row) {
             line.trained += 1;
-            line.sums.0 += number(scores, row).unwrap_or(0.0);
-            line.sums.1 += f64::from(lengths.value(row));
+            number(scores, row).into_iter().for_each(|score| line.scores.add(score));
+            line.lengths.add(f64::from(lengths.value(row)));
         }
     }
     Ok(())
@@ -137,7 +159,45 @@ fn preview(messages: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::sync::Arc;
+
+    use arrow_array::{
+        ArrayRef, BooleanArray, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+    };
+    use parquet::arrow::ArrowWriter;
+
     use super::*;
+    use crate::run_files;
+
+    #[test]
+    fn a_response_without_a_score_does_not_count_in_the_mean_score() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ids = || Arc::new(UInt64Array::from(vec![7, 7])) as ArrayRef;
+        let texts = || Arc::new(StringArray::from(vec!["x", "x"])) as ArrayRef;
+        let lengths = || Arc::new(UInt32Array::from(vec![2, 4])) as ArrayRef;
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            (column::PROMPT_ID, ids()),
+            (column::ROW, ids()),
+            (column::DATA_SOURCE, texts()),
+            (column::PROMPT_LENGTH, lengths()),
+            (column::MESSAGES, texts()),
+            (column::SCORE, Arc::new(Float64Array::from(vec![Some(0.5), None]))),
+            (column::RESPONSE_LENGTH, lengths()),
+            (column::FINISH_REASON, texts()),
+            ("admitted", Arc::new(BooleanArray::from(vec![true, true]))),
+        ];
+        let rows = RecordBatch::try_from_iter(columns).expect("rows");
+        let path = run_files::rollouts(folder.path(), 1);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        let file = File::create(path).expect("a file");
+        let mut writer = ArrowWriter::try_new(file, rows.schema(), None).expect("a writer");
+        writer.write(&rows).expect("written");
+        writer.close().expect("closed");
+        let table = PromptTable::read(folder.path(), &[1]);
+        let [line] = &table.prompts[..] else { panic!("one prompt: {table:?}") };
+        assert_eq!((line.trained, line.score, line.length), (2, Some(0.5), Some(3.0)));
+    }
 
     #[test]
     fn the_last_message_is_shown_up_to_a_length() {

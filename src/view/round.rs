@@ -165,7 +165,7 @@ impl Round {
     /// If the rollouts cannot be read.
     pub(super) fn read(folder: &Path, step: u64, record: StepRecord) -> Result<Self, ReadError> {
         let rows = Rollouts::read(folder, step, &COLUMNS)?;
-        let origin = origin(&rows)?;
+        let Some(origin) = origin(&rows)? else { return Ok(Self::without_rollouts(step, record)) };
         let mut prompts = prompts(&rows)?;
         let untrained = prompts.values().filter(|prompt| prompt.outcome != TRAINED).count();
         let outcome = record.untrained(untrained);
@@ -196,14 +196,14 @@ impl Round {
 
 const TRAINED: &str = "trained";
 
-/// Returns the time in nanoseconds at which the first response of the step started, without responses that an earlier step kept. Returns 0
-/// if there are no other responses.
-fn origin(rows: &Rollouts) -> Result<u64, ReadError> {
+/// Returns the time in nanoseconds at which the first response of the step started. Responses that an earlier step kept only count if there
+/// are no others. Returns `None` without responses.
+fn origin(rows: &Rollouts) -> Result<Option<u64>, ReadError> {
     let started = rows.numbers::<UInt64Type>(column::STARTED)?;
-    let fresh = (0..rows.len()).map(|row| Ok((ended_earlier(rows, row)?, started.value(row))));
-    let fresh = fresh.collect::<Result<Vec<_>, ReadError>>()?;
-    let first = fresh.iter().filter(|(kept, _)| !kept).map(|(_, started)| *started).min();
-    Ok(first.unwrap_or(0))
+    let all = (0..rows.len()).map(|row| Ok((ended_earlier(rows, row)?, started.value(row))));
+    let all = all.collect::<Result<Vec<_>, ReadError>>()?;
+    // `false` is less than `true`, so that the kept responses come last.
+    Ok(all.into_iter().min().map(|(_, started)| started))
 }
 
 /// Returns `true` for a response that ended in an earlier round.
@@ -279,4 +279,35 @@ fn response(
 fn placement(folder: &Path, step: u64) -> Option<Value> {
     let path = folder.join(PLACEMENTS_FOLDER).join(step_file(step, "json"));
     serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::RecordBatch;
+    use arrow_schema::{DataType, Field, Schema};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::run_files;
+
+    #[test]
+    fn a_step_without_responses_has_no_times() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let field = |name: &str| Field::new(name, DataType::UInt64, true);
+        let schema = Arc::new(Schema::new(COLUMNS.map(field).to_vec()));
+        let path = run_files::rollouts(folder.path(), 1);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        let file = fs::File::create(path).expect("a file");
+        let mut writer = ArrowWriter::try_new(file, schema.clone(), None).expect("a writer");
+        writer.write(&RecordBatch::new_empty(schema)).expect("written");
+        writer.close().expect("closed");
+        let placements = folder.path().join(PLACEMENTS_FOLDER);
+        fs::create_dir(&placements).expect("made");
+        fs::write(placements.join("step_00001.json"), "{\"decisions\": []}").expect("written");
+        let record = StepRecord { kind: String::new(), metrics: BTreeMap::new() };
+        let round = Round::read(folder.path(), 1, record).expect("readable");
+        assert_eq!((round.placement, round.origin_ns), (None, 0));
+    }
 }

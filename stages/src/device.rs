@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The first CUDA device if there is one, otherwise the CPU.
+    /// A CUDA device as with `cuda` if there is one, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The first CUDA device, written `cuda`.
+    /// The first CUDA device, written `cuda`. In a run with several workers, the workers of a process use the CUDA devices in turn,
+    /// beginning with the first.
     FirstCuda,
     /// A CUDA device by its index from 0, written `cuda:INDEX`.
     Cuda(usize),

@@ -22,9 +22,13 @@ fn a_recipe_with_servers_is_checked_without_them() {
 fn unsupported_settings_of_servers_are_refused_by_key() {
     let workspace = TestWorkspace::new(RECIPE);
     let vllm = "rollout.engine=vllm";
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&[vllm, "--dry-run"], "at least one URL in `rollout.servers`"),
         (&[DEAD, "--dry-run"], "key `rollout.engine`: expected one of"),
+        (
+            &[vllm, "rollout.servers=[\"a:1\"]", "--dry-run"],
+            "key `rollout.servers`: the URL `a:1`: expected `http` or `https`",
+        ),
         (&[vllm, DEAD, "rollout.server_timeout=0", "--dry-run"], "`rollout.server_timeout`"),
         (
             &[vllm, DEAD, "rollout.engine_options.paus=keep", "--dry-run"],

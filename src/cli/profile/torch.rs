@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
 use rollpacker_stages::rollout::profile::grid::{MIN_SEQUENCE_TOKENS, doublings};
@@ -16,7 +15,7 @@ use crate::App;
 use crate::memory::{Estimate, profiling_parts};
 use crate::placements::PlannerOptions;
 use crate::recipe::{Recipe, RecipeError};
-use crate::session::{check_context, check_device, engine_config};
+use crate::session::{check_device, engine_config, initial_model};
 use crate::simulate::profile::Profiled;
 
 /// A started torch engine, and the points at which to measure it.
@@ -34,9 +33,7 @@ impl TorchSubject {
         app.engines
             .chosen(&recipe.choices)?
             .require_torch_if(true, "`rollpacker profile` measures it")?;
-        let folder = &recipe.model.path;
-        let model = Decoder::check_folder(folder).context("key `model.path`")?;
-        check_context(&recipe, &model)?;
+        let model = initial_model(&recipe)?;
         let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
         if recipe.planner().is_some() {
             check_device(&recipe, device)?;
@@ -48,7 +45,8 @@ impl TorchSubject {
         }
         let clock = Arc::new(WallClock::start());
         let config = engine_config(&recipe);
-        let engine = TorchMeasure::start(config, Decoder::load(folder, device)?, clock.clone())?;
+        let decoder = Decoder::load(&recipe.model.path, device)?;
+        let engine = TorchMeasure::start(config, decoder, clock.clone())?;
         Ok(Self { inputs: recipe.profiling_inputs(), engine, grids: grids(&recipe), clock })
     }
 

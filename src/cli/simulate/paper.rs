@@ -52,14 +52,22 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
         Ok(reproduction) => reproduction,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let text = if args.commands { commands(&reproduction) } else { args.cells(&reproduction)? };
+    let text = if args.commands {
+        commands(&reproduction)
+    } else {
+        match reproduction.runs() {
+            Ok(runs) => args.cells(&reproduction, runs)?,
+            Err(error) => return Ok(bad_input(&error)),
+        }
+    };
     terminal::print(&text).context("cannot print")?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl PaperArgs {
-    fn cells(&self, reproduction: &Reproduction) -> anyhow::Result<String> {
-        let bar = progress(reproduction.runs()? as u64);
+    /// Runs the jobs, which are `runs` runs, and returns the numbers as text or as JSON.
+    fn cells(&self, reproduction: &Reproduction, runs: usize) -> anyhow::Result<String> {
+        let bar = progress(runs as u64);
         let cells = reproduction.run(threads(self.threads), &|| bar.inc(1));
         bar.finish_and_clear();
         let cells = cells?;

@@ -165,8 +165,8 @@ section! {
         /// `seq-mean-token-sum` weights a response by its length, `seq-mean-token-sum-norm` by its length divided by `loss_scale_factor`.
         /// Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,
-        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Other values of `loss_agg_mode` do not use it. Default:
-        /// `data.max_response_length`. (verl: `actor.loss_scale_factor`)
+        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Must not be set with other values of `loss_agg_mode`, unless
+        /// `critic.loss_agg_mode` is `seq-mean-token-sum-norm`. Default: `data.max_response_length`. (verl: `actor.loss_scale_factor`)
         loss_scale_factor: Option<f64> = None,
         /// `true` to add the KL divergence from the initial policy to the loss. Default: `false`. (verl: `actor.use_kl_loss`)
         use_kl_loss: bool = false,

@@ -105,8 +105,13 @@ fn is_negative(setting: &Override) -> bool {
 
 /// Keys that a run with verl's keys notes if they are not set, because their defaults differ from verl's. Each has verl's default, as TOML.
 /// The list is not complete: `docs/verl.md` describes the other differences.
-const DEFAULTS: [(&str, &str); 3] =
-    [("algorithm.adv_estimator", "\"gae\""), ("rollout.n", "1"), ("data.train_batch_size", "1024")];
+const DEFAULTS: [(&str, &str); 5] = [
+    ("algorithm.adv_estimator", "\"gae\""),
+    ("rollout.n", "1"),
+    ("data.train_batch_size", "1024"),
+    (MINI_BATCH, "256"),
+    ("trainer.total_epochs", "30"),
+];
 /// The setting that selects the advantage estimator, and thereby decides if there is a critic.
 const ESTIMATOR: &str = "algorithm.adv_estimator";
 /// The key of the number of prompts of an update. The default is `data.train_batch_size`.
@@ -255,14 +260,21 @@ impl Translator<'_> {
         }
     }
 
-    /// Notes the keys of `DEFAULTS` that are not set, each with its default here and its default in verl.
+    /// Notes the keys of `DEFAULTS` that are not set, each with its default here and its default in verl, unless both are equal.
     fn note_defaults(&mut self) {
         for (key, verl) in DEFAULTS {
-            if self.settings.explicit(key).is_none() {
-                let ours = self.settings.get(key).unwrap_or_default();
+            let ours = self.value_or_default(key);
+            if self.settings.explicit(key).is_none() && ours != verl {
                 self.done.defaults.push(format!("`{key}` is {ours} (verl: {verl})"));
             }
         }
+    }
+
+    /// Returns the value of a key, or its default, as TOML; `nothing` for a key without a default.
+    fn value_or_default(&self, key: &str) -> String {
+        let of_step = || (key == MINI_BATCH).then(|| self.settings.get("data.train_batch_size"));
+        let value = self.settings.get(key).or_else(|| of_step().flatten());
+        value.unwrap_or_else(|| "nothing".to_owned())
     }
 
     fn require_value(&mut self, setting: &Override, values: &[&str], reason: &str) {
@@ -275,9 +287,7 @@ impl Translator<'_> {
 
     /// Accepts a key that is `null` or has the same value as the key `ours`, and refuses it otherwise. `reason` is the cause of a refusal.
     fn require_same(&mut self, setting: &Override, ours: &str, reason: &str) {
-        let of_step = || (ours == MINI_BATCH).then(|| self.settings.get("data.train_batch_size"));
-        let value = self.settings.get(ours).or_else(|| of_step().flatten());
-        let value = value.unwrap_or_else(|| "nothing".to_owned());
+        let value = self.value_or_default(ours);
         let reason = format!("it must be that of {ours}, {value}: {reason}");
         self.require_value(setting, &[value.as_str()], &reason);
     }

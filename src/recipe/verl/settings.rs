@@ -28,6 +28,7 @@ impl Settings {
                 Some(
                     KeyMapping::Key(ours)
                     | KeyMapping::If(_, &KeyMapping::Key(ours))
+                    | KeyMapping::Switch(_, _, &KeyMapping::Key(ours))
                     | KeyMapping::NotNull(ours, _),
                 ) => setting.renamed(ours),
                 Some(KeyMapping::NotNegative(ours)) if !is_negative(setting) => {

@@ -75,6 +75,10 @@ fn ranges_that_a_loss_does_not_have_are_left_out() {
     assert!(gspo.unused[0].starts_with(&format!("{ACTOR}.clip_ratio_c (needs")), "{gspo:?}");
     assert_eq!(overrides("", &[&dual]), ["actor.clip_ratio_c=10.0"]);
     assert!(overrides("", &[&format!("{ACTOR}.tau_neg=1.1")]).is_empty());
+    let scale = format!("{ACTOR}.loss_scale_factor=100.0");
+    assert!(overrides("", &[&scale]).is_empty());
+    let norm = format!("{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm");
+    assert_eq!(overrides("", &[&scale, &norm])[0], "actor.loss_scale_factor=100.0");
     let aggregation = format!("{ACTOR}.loss_agg_mode=token-mean");
     let sapo = format!("{ACTOR}.policy_loss.loss_mode=sapo");
     assert_eq!(overrides("", &[&aggregation, &sapo]), ["actor.policy_loss.loss_mode=sapo"]);
@@ -233,7 +237,12 @@ fn defaults_that_differ_from_those_of_verl_are_noted() {
     let found = translated("[rollout]\nn = 4", &["trainer.nnodes=1"]).expect("accepted");
     let notes = found.notes().join("\n");
     assert!(notes.contains("`algorithm.adv_estimator` is \"grpo\" (verl: \"gae\")"), "{notes}");
+    assert!(notes.contains("`actor.ppo_mini_batch_size` is 16 (verl: 256)"), "{notes}");
+    assert!(notes.contains("`trainer.total_epochs` is 1 (verl: 30)"), "{notes}");
     assert!(!notes.contains("`rollout.n`"), "{notes}");
+    let equal = ["trainer.nnodes=1", "data.train_batch_size=256"];
+    let notes = translated("", &equal).expect("accepted").notes().join("\n");
+    assert!(!notes.contains("ppo_mini_batch_size"), "{notes}");
     let text = refused("", &["critic.optim.lr=1e-5"]);
     assert!(text.contains("set algorithm.adv_estimator"), "{text}");
     let grpo = ["algorithm.adv_estimator=grpo", "critic.optim.lr=1e-5"];

@@ -245,6 +245,12 @@ fn a_job_that_does_not_fit_is_refused_before_a_run() {
         ],
     );
     check(
+        &["lengths.source=empirical"],
+        expect![
+            "key `lengths.domains`: expected one for each task that has a share: code, judge, math, found none"
+        ],
+    );
+    check(
         &["lengths.source=two_mode", "lengths.domains={math = {}}"],
         expect![
             "key `lengths.domains`: expected one for each task that has a share: code, judge, math, found math"

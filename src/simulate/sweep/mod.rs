@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use toml::Table;
 
 use super::axis::{Axis, GridPoint, product};
@@ -105,16 +105,18 @@ impl Sweep {
     /// configurations at `indices` count as requested.
     ///
     /// # Errors
-    /// If a configuration is not a valid job after `settings` are applied; the error names the configuration.
-    ///
-    /// # Panics
-    /// May panic if an index is out of range.
+    /// If an index is out of range, or a configuration is not a valid job after `settings` are applied; the error names the index or the
+    /// configuration.
     pub fn with_assumption(&self, indices: &[usize], settings: &[String]) -> anyhow::Result<Self> {
+        let count = self.points.len();
+        if let Some(index) = indices.iter().find(|&&index| index >= count) {
+            bail!("expected indices below {count}, the number of configurations, found {index}");
+        }
         let wanted = |index: &usize| {
             let is_baseline_of = |requested: &usize| self.points[*requested].baseline == *index;
             indices.contains(index) || indices.iter().any(is_baseline_of)
         };
-        let kept: Vec<usize> = (0..self.points.len()).filter(wanted).collect();
+        let kept: Vec<usize> = (0..count).filter(wanted).collect();
         let point = |&index: &usize| {
             let point = self.points[index].clone();
             let job = point.job.with_overrides(settings).with_context(|| named(&point.label))?;

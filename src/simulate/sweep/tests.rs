@@ -179,6 +179,9 @@ fn other_assumptions_run_with_their_baselines_and_one_seed() {
         sweep.with_assumption(&[3], &["tasks.timeout_s=0".to_owned()]).expect_err("refused");
     let expected = "configuration n=4 sync: key `tasks.timeout_s`";
     assert!(format!("{error:#}").starts_with(expected), "{error:#}");
+    let count = sweep.points.len();
+    let error = sweep.with_assumption(&[0, count], &[]).expect_err("refused").to_string();
+    assert!(error.ends_with(&format!("the number of configurations, found {count}")), "{error}");
 }
 
 #[test]

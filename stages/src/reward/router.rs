@@ -26,7 +26,7 @@ struct Route {
 
 /// An error for a data source without a reward.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no reward for data_source `{data_source}`; there are routes for {routes}")]
+#[error("no reward for data_source `{data_source}`; there are routes for {}", if routes.is_empty() { "none" } else { routes })]
 pub struct NoRoute {
     /// The data source without a reward.
     pub data_source: String,
@@ -63,6 +63,13 @@ impl Router {
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
         self.entry(pattern).on_error = on_error;
+        self
+    }
+
+    /// Removes the route of a pattern: its reward, its group reward, and the effect of their errors.
+    #[must_use]
+    pub fn without(mut self, pattern: &str) -> Self {
+        Arc::make_mut(&mut self.routes).remove(pattern);
         self
     }
 
@@ -230,6 +237,8 @@ mod tests {
         let router = Router::default().route("a/*", Constant(0.0)).route("b", Constant(0.0));
         let error = router.check("c").expect_err("no route");
         assert_eq!(error.to_string(), "no reward for data_source `c`; there are routes for a/*, b");
+        let error = Router::default().check("c").expect_err("no route").to_string();
+        assert_eq!(error, "no reward for data_source `c`; there are routes for none");
     }
 
     #[test]
@@ -252,6 +261,15 @@ mod tests {
         );
         let router = Router::default().on_error("*", OnError::Zero);
         assert!(router.check("x").is_err(), "nothing is routed");
+    }
+
+    #[test]
+    fn a_removed_route_leaves_none_of_its_rewards() {
+        let router = Router::default().route_groups("x", "short", OneShort).route("x", Fails);
+        let router = router.on_error("x", OnError::Zero).route("*", Fails).without("x");
+        assert_eq!(router.on_error_of("x"), OnError::Tolerate);
+        assert_eq!(router.reward_of("x"), Ok(Some("*")));
+        assert!(!router.scores_groups());
     }
 
     struct PerToken(usize);

@@ -109,6 +109,8 @@ pub(super) const CLIP: Condition =
 pub(super) const DUAL_CLIP: Condition = when(LOSS, &["\"vanilla\"", "\"dapo\""]);
 /// The losses that ignore `loss_agg_mode`, because they have an aggregation of their own.
 pub(super) const SEQUENCE_MEAN: Condition = when(LOSS, &["\"geo_mean\"", "\"sapo\""]);
+pub(super) const SUM_NORM: Condition =
+    when("actor.loss_agg_mode", &["\"seq-mean-token-sum-norm\""]);
 pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
 
 pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";

@@ -7,7 +7,7 @@ use super::{
     ADAMW, CLIP, CONSTANT, CONSTANT_DECAY, DECAY_END, DECAY_STEPS, DUAL_CLIP, DYNAMIC, Entry,
     FILTERED, FLOAT32, FRACTION, KL_LOSS, KeyMapping, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE,
     ONE_GREEDY, OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED,
-    SAMPLED_VALIDATION, SAPO, SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, WARM_UP,
+    SAMPLED_VALIDATION, SAPO, SEQUENCE_MEAN, SINGLE_TURN, SUM_NORM, TEMPLATE, TEXT_ONLY, WARM_UP,
     WARM_UP_START, WHOLE_MODEL, ZERO, entry,
 };
 
@@ -134,7 +134,10 @@ pub(super) static POLICY: &[Entry] = &[
         "actor_rollout_ref.actor.loss_agg_mode",
         Switch(SEQUENCE_MEAN, &Ignored, &Key("actor.loss_agg_mode")),
     ),
-    entry("actor_rollout_ref.actor.loss_scale_factor", Key("actor.loss_scale_factor")),
+    entry(
+        "actor_rollout_ref.actor.loss_scale_factor",
+        If(SUM_NORM, &Key("actor.loss_scale_factor")),
+    ),
     entry("actor_rollout_ref.actor.entropy_coeff", Key("actor.entropy_coeff")),
     entry("actor_rollout_ref.actor.use_kl_loss", Key("actor.use_kl_loss")),
     entry("actor_rollout_ref.actor.kl_loss_coef", If(KL_LOSS, &Key("actor.kl_loss_coef"))),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollpacker_dataflow::step::Step;
+use rollpacker_files::NewFile;
 use rollpacker_model::ModelError;
 use rollpacker_model::tensor_file::TensorFile;
 use tch::{Device, Kind, TchError, Tensor};
@@ -21,6 +22,9 @@ use crate::model::{Decoder, TorchError};
 /// The file of the value head, in the decoder's Hugging Face folder.
 const HEAD_FILE: &str = "value_head.safetensors";
 
+/// The folder to which a trainer saves its critic, in the folder of the policy.
+pub(super) const CRITIC_FOLDER: &str = "critic";
+
 /// The model of a critic: a decoder, and a head with one output over its hidden states.
 #[derive(Debug)]
 pub struct ValueModel {
@@ -33,6 +37,10 @@ pub struct ValueModel {
 }
 
 impl ValueModel {
+    /// The files that a trainer writes for its critic. The paths are relative to the folder of the policy.
+    pub const FILES: [&str; 3] =
+        ["critic/config.json", "critic/model.safetensors", "critic/value_head.safetensors"];
+
     /// Creates a model over the layers of `decoder`. Its initial prediction is 0.
     ///
     /// # Errors
@@ -209,7 +217,9 @@ impl Critic {
         let ValueModel { decoder, weight, bias, .. } = &self.model;
         decoder.save(folder)?;
         let head = [("weight", weight.f_detach()?), ("bias", bias.f_detach()?)];
-        Ok(Tensor::write_safetensors(&head, folder.join(HEAD_FILE))?)
+        let file = NewFile::create(&folder.join(HEAD_FILE))?;
+        Tensor::write_safetensors(&head, file.temporary_path())?;
+        Ok(file.finish()?)
     }
 
     /// Returns the gradient that an update would apply, `[parameters]`.
