@@ -174,7 +174,9 @@ pub enum ServingError {
 /// # Contract
 /// - Each sample of a [`Generation`] ends once, unless the engine fails. Every receiver whose samples have not all ended gets the failure.
 /// - A request runs until its samples have ended. A caller that needs it no longer must [abort](Self::abort) it.
-/// - Commands take effect in the order of their calls. Their results can be awaited on a tokio runtime only.
+/// - Commands take effect in the order of their calls, also if their futures are dropped or never polled. A load is an exception: it reads
+///   files first, so that commands called meanwhile take effect before it. Loads take effect in the order of their calls.
+/// - The results of commands can be awaited on a tokio runtime only.
 /// - Weights are replaced between two tokens. Running responses continue with the new weights and the KV cache of the old ones; no response
 ///   that starts later uses that cache.
 /// - During a pause requests are accepted and wait. Weights can be loaded and labelled.
@@ -193,6 +195,9 @@ pub trait ServingEngine: Send + Sync + 'static {
     fn abort_sample(&self, id: GenerationId, sample: u32);
 
     /// Pauses the engine. The future is ready when the pause has begun on all instances.
+    ///
+    /// During a pause with [`Pause::Keep`], a caller with [`Pause::Wait`] waits until the kept requests were aborted, also if it was called
+    /// first.
     ///
     /// # Errors
     /// Returns an error if a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.

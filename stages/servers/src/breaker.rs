@@ -40,3 +40,19 @@ impl Breaker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_fourth_failure_in_a_row_delays_the_next_call() {
+        let breaker = Breaker::default();
+        for _ in 0..MAX_FAILURES {
+            breaker.record_failure();
+            breaker.wait_until_permitted().await;
+        }
+        breaker.record_failure();
+        assert!(!breaker.0.is_call_permitted());
+    }
+}

@@ -37,6 +37,8 @@ struct World {
     /// The number of further calls that score the canary and are answered with status 504. They are recorded, as if a proxy had given up
     /// while the server went on with them.
     lost: Arc<AtomicUsize>,
+    /// The number of further responses without a token.
+    empty: Arc<AtomicUsize>,
 }
 
 impl World {
@@ -61,8 +63,8 @@ async fn generate(
         "completion_tokens": 2, "weight_version": "17",
         "output_token_logprobs": [[-0.1, 5, null], [-0.25, 1, null]],
     });
+    let take = |left: usize| left.checked_sub(1);
     if body["logprob_start_len"] == 0 {
-        let take = |left: usize| left.checked_sub(1);
         if world.lost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return Err(StatusCode::GATEWAY_TIMEOUT);
         }
@@ -72,6 +74,10 @@ async fn generate(
         });
         meta["input_token_logprobs"] = scores.collect();
         return Ok(Json(json!({"text": "", "meta_info": meta})));
+    }
+    if world.empty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+        meta["completion_tokens"] = json!(0);
+        meta["output_token_logprobs"] = json!([]);
     }
     // The prompt 9 runs until it is aborted.
     if ids == [9] {
@@ -245,6 +251,15 @@ fn a_canary_is_repeated_while_the_server_works_on_it() {
     let calls = world.calls.lock().expect("not poisoned");
     assert_eq!(calls.iter().filter(|(path, _)| path == "generate").count(), 4, "{calls:?}");
     assert_eq!(calls.iter().filter(|(path, _)| path == "update").count(), 1, "{calls:?}");
+}
+
+#[test]
+fn a_response_without_a_token_is_requested_again() {
+    let (world, _runtime, _folder, engine) = start(PauseMode::Abort);
+    world.empty.store(1, Ordering::Relaxed);
+    let mut engine = engine.unwrap();
+    request(&mut engine, &[7, 8]);
+    assert_eq!(next(&mut engine).response_length, 2);
 }
 
 #[test]

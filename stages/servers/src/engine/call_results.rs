@@ -80,6 +80,9 @@ impl Coordinator {
         self.remove_running(id, server);
         let newest = self.latest.as_ref().map(|(_, delivery)| delivery.policy.version);
         let Some(response) = self.responses.get_mut(&id) else { return };
+        if outcome.finish == Finish::Abort && response.is_refused() {
+            return self.refused(id, server);
+        }
         let Some(version) = response.call.as_ref().map(|call| call.version) else { return };
         let allowed = version..=newest.unwrap_or_default().max(version);
         let is_whole = match &outcome.labels {
@@ -112,6 +115,18 @@ impl Coordinator {
             // A pause for new weights ended the call.
             _ => self.requeue(id),
         }
+    }
+
+    /// Handles a call that the server aborted without a token and without a reason, as a failed call: a server that aborts every call would
+    /// otherwise be called again without end.
+    fn refused(&mut self, id: SampleId, server: usize) {
+        if let Some(response) = self.responses.get_mut(&id) {
+            response.discard();
+        }
+        let name = self.members[server].server.name();
+        let fault = format!("{name}: expected a token, found a call that the server aborted");
+        self.mark_suspect(server, fault.clone());
+        self.retry(id, server, &fault);
     }
 
     fn wrong_version(&mut self, id: SampleId, server: usize, discarded: usize, found: &str) {
@@ -167,17 +182,16 @@ impl Coordinator {
         });
     }
 
-    /// Queues a response again and delays further calls to its busy server, by the time that the server states or else with exponential
-    /// back-off. A response that the caller aborted ends instead.
+    /// Queues a response again and delays further calls to its busy server by [`busy_delay`]. A response that the caller aborted ends
+    /// instead.
     fn retry_later(&mut self, id: SampleId, server: usize, error: &ServerError) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {
             return self.finish(id, FinishReason::Abort);
         }
         response.busy_refusals += 1;
-        let delay = error.retry_after().unwrap_or_else(|| busy_delay(response.busy_refusals));
-        let time = Instant::now() + delay;
-        self.members[server].not_before = Some(time);
+        let delay = busy_delay(response.busy_refusals, error.retry_after());
+        self.members[server].postpone(Instant::now() + delay);
         self.output.shared.measurements.update(|reading| reading.server_errors += 1);
         tracing::debug!(%error, ?delay, "an inference server is busy");
         self.requeue(id);
@@ -229,15 +243,36 @@ impl Coordinator {
     }
 }
 
-/// Returns the delay after the `times`-th refusal of a response by a busy server. The delay is random from `d` to `2 * d`, where `d` is
-/// 0.1 s at the first refusal and doubles with each further refusal, up to 10 s.
-fn busy_delay(times: u32) -> Duration {
+/// Returns the delay after the `times`-th refusal of a response by a busy server: the time that the server has `stated`, but at least 0.1 s.
+/// If the server has stated none, the delay is random from `d` to `2 * d`, where `d` is 0.1 s at the first refusal and doubles with each
+/// further refusal, up to 10 s.
+fn busy_delay(times: u32, stated: Option<Duration>) -> Duration {
+    const MIN_DELAY: Duration = Duration::from_millis(100);
     const MAX_DELAY: Duration = Duration::from_secs(10);
+    if let Some(stated) = stated {
+        return stated.max(MIN_DELAY);
+    }
     let mut delays = ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(100))
+        .with_min_delay(MIN_DELAY)
         .with_max_delay(MAX_DELAY)
         .without_max_times()
         .with_jitter()
         .build();
     delays.nth(times.saturating_sub(1) as usize).unwrap_or(MAX_DELAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_server_is_never_called_again_at_once() {
+        let seconds = Duration::from_secs_f64;
+        assert_eq!(busy_delay(1, Some(seconds(0.0))), seconds(0.1));
+        assert_eq!(busy_delay(9, Some(seconds(3.0))), seconds(3.0));
+        for (times, least) in [(1, 0.1), (2, 0.2), (5, 1.6), (50, 10.0)] {
+            let delay = busy_delay(times, None);
+            assert!((seconds(least)..=seconds(2.0 * least)).contains(&delay), "{times}: {delay:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{FinishReason, RolloutError, RolloutEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::config::ServersConfig;
@@ -81,6 +81,12 @@ pub(super) struct Coordinator {
     pub(super) has_failed: bool,
 }
 
+/// Returns the error of the engine for a task that panicked and therefore sends no report; `None` if the task was cancelled.
+pub(super) fn panic_error(error: &JoinError) -> Option<RolloutError> {
+    let reason = format!("a task of the engine failed: {error}");
+    error.is_panic().then_some(RolloutError::Engine { instance: 0, reason })
+}
+
 impl Coordinator {
     /// Runs until the engine is dropped.
     pub(super) async fn run(mut self, mut messages: UnboundedReceiver<Message>) {
@@ -94,7 +100,14 @@ impl Coordinator {
                 },
                 _ = tick.tick() => self.on_tick(),
             }
-            while self.tasks.try_join_next().is_some() {}
+            while let Some(ended) = self.tasks.try_join_next() {
+                if let Err(error) = ended
+                    && !self.has_failed
+                    && let Some(error) = panic_error(&error)
+                {
+                    self.fail(error);
+                }
+            }
         }
     }
 

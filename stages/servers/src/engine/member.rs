@@ -119,6 +119,11 @@ impl Member {
         }
     }
 
+    /// Starts no call to the busy server before `time`, or a later time that the server has stated before.
+    pub(super) fn postpone(&mut self, time: Instant) {
+        self.not_before = self.not_before.max(Some(time));
+    }
+
     /// Returns `true` if the server can start a response at the time `now`: it is ready, its policy version is at least `min_version`, it
     /// runs fewer than `max` responses, and it is not busy.
     pub(super) fn accepts(&self, min_version: PolicyVersion, max: usize, now: Instant) -> bool {
@@ -126,5 +131,26 @@ impl Member {
             && self.version() >= Some(min_version)
             && self.running.len() < max
             && self.not_before.is_none_or(|time| time <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::http::Endpoint;
+    use crate::server::Protocol;
+
+    #[test]
+    fn a_busy_server_is_not_called_before_the_latest_time_that_it_stated() {
+        let endpoint = Endpoint::new("http://127.0.0.1:1", None).expect("a valid URL");
+        let server = Server::new(Protocol::Vllm, endpoint, Limits::default());
+        let mut member = Member::new(server, "m".to_owned(), Limits::default());
+        let now = Instant::now();
+        let later = now + Duration::from_secs(60);
+        member.postpone(later);
+        member.postpone(now);
+        assert_eq!(member.not_before, Some(later));
     }
 }

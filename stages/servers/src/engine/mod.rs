@@ -37,7 +37,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 pub use self::config::{ServersConfig, StartError};
 pub use self::coordinator::Detokenize;
-use self::coordinator::Message;
+use self::coordinator::{Message, panic_error};
 use self::delivery::PendingLoad;
 pub use self::measurements::{Measurements, Phases, Reading};
 use self::output::{Output, SharedState};
@@ -74,8 +74,9 @@ pub struct ServersEngine {
 
 impl ServersEngine {
     /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Blocks
-    /// the thread until every server has answered or its check has failed. Repeats the checks until at least one server answers, and gives
-    /// up after a failed attempt if the server timeout has expired. Servers that do not answer may join later.
+    /// the thread until every server has answered, its check has failed, or the server timeout has expired. Repeats the checks until at
+    /// least one server answers, and gives up after a failed attempt if the server timeout has expired. Servers that do not answer may join
+    /// later.
     ///
     /// `source` finds the weights of each policy to load. `detokenize` makes the text of each response. `clock` gives the times of
     /// responses and loads.
@@ -96,10 +97,16 @@ impl ServersEngine {
         let shared = Arc::<SharedState>::default();
         let output = Output { shared: Arc::clone(&shared), events: sender };
         let (commands, messages) = unbounded_channel();
-        let started = start::build_coordinator(config, detokenize, clock, output, commands.clone());
+        let started =
+            start::build_coordinator(config, detokenize, clock, output.clone(), commands.clone());
         let coordinator = runtime.handle().block_on(started)?;
-        // The task ends with the runtime, which the engine owns.
-        drop(runtime.handle().spawn(coordinator.run(messages)));
+        // The tasks end with the runtime, which the engine owns.
+        let coordinated = runtime.handle().spawn(coordinator.run(messages));
+        drop(runtime.handle().spawn(async move {
+            if let Some(error) = coordinated.await.err().and_then(|error| panic_error(&error)) {
+                output.send(RolloutEvent::Failed(error));
+            }
+        }));
         Ok(Self {
             _runtime: runtime,
             fleet: None,
@@ -126,7 +133,7 @@ impl ServersEngine {
     }
 
     fn send(&self, message: Message) {
-        // The task is gone only if it panicked, and the runtime reports that.
+        // The task is gone only if it panicked, which the engine reports as its failure.
         let _gone = self.commands.send(message);
     }
 

@@ -60,6 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Sends events to the caller.
+#[derive(Clone)]
 pub(super) struct Output {
     pub(super) shared: Arc<SharedState>,
     pub(super) events: Sender<RolloutEvent>,

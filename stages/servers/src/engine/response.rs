@@ -192,6 +192,13 @@ impl Response {
         self.kept.logprobs.extend(fresh.logprobs);
     }
 
+    /// Returns `true` if the running call has no token, and neither the caller nor a load of weights can have aborted it.
+    pub(super) fn is_refused(&self) -> bool {
+        let is_refused =
+            |call: &RunningCall| call.fresh.tokens.is_empty() && call.certain.is_none();
+        !self.is_aborted && self.call.as_ref().is_some_and(is_refused)
+    }
+
     /// Ends a call whose tokens cannot be trusted. Returns the number of tokens discarded.
     pub(super) fn discard(&mut self) -> usize {
         self.call.take().map_or(0, |call| call.fresh.tokens.len())

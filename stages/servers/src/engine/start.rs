@@ -14,7 +14,7 @@ use super::config::{ServersConfig, StartError};
 use super::coordinator::{Coordinator, Detokenize, Message};
 use super::member::{Member, MemberState};
 use super::output::Output;
-use crate::http::Endpoint;
+use crate::http::{Endpoint, ServerError};
 use crate::probe::{check_start, nonce};
 use crate::server::{Identity, Server};
 use crate::weights::WeightRoot;
@@ -80,7 +80,7 @@ fn connect(config: &ServersConfig) -> Result<Vec<Server>, StartError> {
 }
 
 /// Checks every server and returns its model, or `None` for a server that does not answer. Repeats the checks until at least one server
-/// answers.
+/// answers. A server whose check has not ended when the server timeout expires counts as a server that does not answer.
 ///
 /// # Errors
 /// Returns an error if a check fails with a permanent error, or no server answers within the server timeout.
@@ -89,8 +89,9 @@ async fn identities(
     servers: &[Server],
 ) -> Result<Vec<Option<Identity>>, StartError> {
     let begin = Instant::now();
+    let mut left = config.server_timeout;
     loop {
-        let checks = servers.iter().map(|server| check_start(server, &config.canary.tokens));
+        let checks = servers.iter().map(|server| check(server, &config.canary.tokens, left));
         let mut answers = Vec::new();
         let mut last = None;
         for answer in futures::future::join_all(checks).await {
@@ -109,10 +110,18 @@ async fn identities(
                     return Err(StartError::Unreachable { waited: config.server_timeout, last });
                 }
                 tokio::time::sleep(RETRY_INTERVAL).await;
+                // The last attempt is long enough for a server that answers at once.
+                left = config.server_timeout.saturating_sub(begin.elapsed()).max(RETRY_INTERVAL);
             }
             _ => return Ok(answers),
         }
     }
+}
+
+/// Checks a server. The check must end within `limit`.
+async fn check(server: &Server, tokens: &[i32], limit: Duration) -> Result<Identity, ServerError> {
+    let checked = tokio::time::timeout(limit, check_start(server, tokens)).await;
+    checked.unwrap_or_else(|_| Err(ServerError::Stalled { server: server.name(), waited: limit }))
 }
 
 /// Checks the name and the limit of each known model. Returns the name that every server must have.

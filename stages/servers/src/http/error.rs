@@ -77,10 +77,16 @@ impl ServerError {
         }
     }
 
-    /// Returns `true` if the same call may succeed later on the same server.
+    /// Returns `true` if the same call may succeed later on the same server. A redirect is not followed, and the URL of the call stays the
+    /// same.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.retry_hint() != RetryHint::Never && !matches!(self, Self::InvalidAnswer { .. })
+        let is_permanent = match self {
+            Self::InvalidAnswer { .. } => true,
+            Self::Status { status, .. } => status.is_redirection(),
+            Self::Connection { .. } | Self::Stalled { .. } => false,
+        };
+        self.retry_hint() != RetryHint::Never && !is_permanent
     }
 
     /// Returns `true` if the server does not have the call, or forbids it (status 404, 405 or 403).

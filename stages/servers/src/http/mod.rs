@@ -6,7 +6,7 @@ mod events;
 use std::fmt;
 use std::time::Duration;
 
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderName, LOCATION};
 use reqwest::{Method, Response, Url};
 use rollpacker_endpoint::{Address, chain, message, redact_url, retry_after};
 use serde::Serialize;
@@ -21,6 +21,8 @@ pub(crate) use self::events::Events;
 const MAX_ANSWER: usize = 64 << 20;
 /// The maximum number of characters of an answer that an error quotes.
 const MAX_QUOTE: usize = 300;
+/// The content type of server-sent events.
+const EVENTS: &str = "text/event-stream";
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///
@@ -84,8 +86,8 @@ impl Endpoint {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<A, ServerError> {
-        let answer = self.answer(Method::POST, path, Some(body), limit).await?;
-        self.json(path, &answer)
+        let call = self.post_unlimited(path, body);
+        with_timeout(call, limit, || self.stall_error(path, limit)).await
     }
 
     /// Sends a request, with `body` as JSON if given, and ignores the body of a successful answer. The call must end within `limit`.
@@ -99,17 +101,34 @@ impl Endpoint {
         self.answer(method, path, body, limit).await.map(drop)
     }
 
-    /// Sends a POST request with `body` as JSON and returns the server-sent events of the answer. The headers of the answer must arrive
-    /// within `limit`.
+    /// Sends a POST request with `body` as JSON and returns the server-sent events of the answer. The caller limits the time.
+    ///
+    /// # Errors
+    /// Returns an error if the call fails, or its answer has no events; the error then quotes the answer.
     pub(crate) async fn stream(
         &self,
         path: &str,
         body: &impl Serialize,
-        limit: Duration,
     ) -> Result<Events, ServerError> {
-        let sent = self.send(Method::POST, path, Some(body));
-        let response = with_timeout(sent, limit, || self.stall_error(path, limit)).await?;
-        Ok(Events::new(self.clone(), path, response))
+        let response = self.send(Method::POST, path, Some(body)).await?;
+        let kind = header(&response, &CONTENT_TYPE).unwrap_or_default();
+        if kind.trim_start().to_ascii_lowercase().starts_with(EVENTS) {
+            return Ok(Events::new(self.clone(), path, response));
+        }
+        let answer = text(&self.read(path, response).await?);
+        let found = format_args!("`{kind}`: {answer}");
+        Err(self.invalid_answer(path, &format!("the content type `{EVENTS}`"), found))
+    }
+
+    /// Sends a POST request with `body` as JSON and returns the parsed JSON body of the answer. The caller limits the time.
+    pub(crate) async fn post_unlimited<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, ServerError> {
+        let response = self.send(Method::POST, path, Some(body)).await?;
+        let answer = self.read(path, response).await?;
+        self.json(path, &answer)
     }
 
     async fn answer(
@@ -146,9 +165,15 @@ impl Endpoint {
             return Ok(response);
         }
         let retry_after = retry_after(response.headers());
-        let body = self.read(path, response).await.unwrap_or_default();
-        let text = serde_json::from_slice(&body)
-            .map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
+        let text = match header(&response, &LOCATION) {
+            Some(location) if status.is_redirection() => {
+                let location = redact_url(&location);
+                format!(
+                    "expected an answer, found a redirect to `{location}`; set the URL of the server itself"
+                )
+            }
+            _ => text(&self.read(path, response).await.unwrap_or_default()),
+        };
         let (server, message) = (self.display_url(path), self.quote(&text));
         Err(ServerError::Status { server, status, message, retry_after })
     }
@@ -216,6 +241,17 @@ impl Endpoint {
     }
 }
 
+/// Returns the value of a header; `None` if the answer does not have the header or its value is not ASCII.
+fn header(response: &Response, name: &HeaderName) -> Option<String> {
+    response.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+/// Returns the error message of an answer, or all of its text if the answer is not JSON.
+fn text(answer: &[u8]) -> String {
+    let json = serde_json::from_slice(answer);
+    json.map_or_else(|_| String::from_utf8_lossy(answer).into_owned(), message)
+}
+
 async fn with_timeout<A>(
     call: impl Future<Output = Result<A, ServerError>>,
     limit: Duration,
@@ -223,3 +259,6 @@ async fn with_timeout<A>(
 ) -> Result<A, ServerError> {
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(stalled()))
 }
+
+#[cfg(test)]
+mod tests;

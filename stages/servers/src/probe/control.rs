@@ -153,9 +153,10 @@ impl ProbeSession {
         if !continues && tokens == self.long_response_tokens() as usize {
             return Ok(None);
         }
-        let details = match continues {
-            true => "a response that continued after the pause",
-            false => "expected a response that continues after the pause, found its end",
+        let details = match (continues, during) {
+            (true, 0) => "a response that continued after the pause",
+            (true, _) => "expected no token during the pause, found tokens of a response",
+            (false, _) => "expected a response that continues after the pause, found its end",
         };
         let finding = Finding::passed_if(continues && during == 0, details)
             .figure("during_pause", during as f64)
@@ -198,10 +199,37 @@ impl ProbeSession {
 /// Returns the finding for a response that an abort or a pause ended. The client has already compared the numbers of tokens.
 fn finding_of_interrupted(streamed: &StreamedResponse, what: &str) -> Finding {
     let (tokens, finish) = (streamed.sampled.tokens.len(), streamed.outcome.finish);
-    let details = match finish {
-        Finish::Abort => format!("{what} keeps its tokens, and all counts agree"),
-        _ => format!("expected {what} to end with `abort`, found {finish:?}"),
+    let finding = match finish {
+        Finish::Abort if tokens >= INTERRUPT_TOKENS => {
+            Finding::passed(format!("{what} keeps its tokens, and all counts agree"))
+        }
+        Finish::Abort => {
+            Finding::failed(format!("expected {what} to keep at least {INTERRUPT_TOKENS} tokens"))
+        }
+        _ => Finding::failed(format!("expected {what} to end with `abort`, found {finish:?}")),
     };
-    let is_right = finish == Finish::Abort && tokens >= INTERRUPT_TOKENS;
-    Finding::passed_if(is_right, details).figure("tokens", tokens as f64)
+    finding.figure("tokens", tokens as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::{Outcome, TokenChunk};
+
+    #[test]
+    fn the_finding_of_an_interrupted_response_tells_its_failure() {
+        for (tokens, finish, passes, part) in [
+            (INTERRUPT_TOKENS, Finish::Abort, true, "keeps its tokens"),
+            (INTERRUPT_TOKENS - 1, Finish::Abort, false, "expected a response to keep at least 4"),
+            (INTERRUPT_TOKENS, Finish::Stop, false, "to end with `abort`, found Stop"),
+        ] {
+            let sampled = TokenChunk { tokens: vec![5; tokens], logprobs: vec![-1.0; tokens] };
+            let outcome = Outcome { finish, labels: None };
+            let finding =
+                finding_of_interrupted(&StreamedResponse { sampled, outcome }, "a response");
+            assert_eq!(finding.has_passed(), passes);
+            let details = finding.report(Check::Abort).details;
+            assert!(details.contains(part), "{details}");
+        }
+    }
 }

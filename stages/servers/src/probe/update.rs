@@ -11,7 +11,7 @@ use rollpacker_stages::rollout::Policy;
 use super::finding::{Checked, Finding};
 use super::report::Check;
 use super::session::{FirstWeights, ProbeSession, model_failure};
-use crate::canary::{CanaryFigures, VerifiedDelivery};
+use crate::canary::{CanaryConfig, CanaryFigures, VerifiedDelivery};
 use crate::http::ServerError;
 use crate::server::{TokenChunk, with_retries};
 use crate::vllm::protocol::PauseMode;
@@ -180,14 +180,8 @@ impl ProbeSession {
         // A mix of old and new tensors can be within the bounds, but its difference is larger than that of the first weights.
         let before = self.noise.map_or(0.0, |noise| noise.mean);
         let is_partial = figures.has_grown(MAX_GROWTH, before);
-        let details = match (figures.is_stale, is_partial) {
-            (true, _) => "the server loaded other weights and still uses the old ones",
-            (false, true) => "the server uses the new weights only in part",
-            (false, false) => "the server uses perturbed weights after loading them",
-        };
-        let passes = figures.passes(&self.config.canary) && !is_partial;
-        let finding =
-            Finding::passed_if(passes, details).with_scores(&figures).figure("mean_before", before);
+        let finding = finding_of_update(&figures, &self.config.canary, is_partial);
+        let finding = finding.with_scores(&figures).figure("mean_before", before);
         Ok((finding.figure("to_old", figures.to_previous.unwrap_or(f64::NAN)), figures))
     }
 
@@ -252,6 +246,54 @@ impl ProbeSession {
         match delivered {
             Ok(()) => Ok(Finding::passed("the server has its first weights").with_scores(&figures)),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Returns the finding for the scores of the canary after a load. `is_partial` is `true` if they differ from the program's scores by more
+/// than an update of all weights explains.
+fn finding_of_update(figures: &CanaryFigures, config: &CanaryConfig, is_partial: bool) -> Finding {
+    if figures.is_stale {
+        Finding::failed("the server loaded other weights and still uses the old ones")
+    } else if !figures.passes(config) {
+        Finding::failed(
+            "the server's scores after the load are out of bounds: it does not use the new weights as they are",
+        )
+    } else if is_partial {
+        Finding::failed("the server uses the new weights only in part")
+    } else {
+        Finding::passed("the server uses perturbed weights after loading them")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_finding_of_an_update_tells_its_failure() {
+        let config = CanaryConfig::new(vec![1, 2, 3]);
+        let details = |server: &[f32], previous: Option<&[f32]>, is_partial| {
+            let reference = [-1.0, -2.0];
+            let previous = previous.map(|previous| {
+                let exact = CanaryFigures::compare(previous, previous, None);
+                VerifiedDelivery::new(previous.into(), &exact)
+            });
+            let figures = CanaryFigures::compare(server, &reference, previous.as_ref());
+            let finding = finding_of_update(&figures, &config, is_partial);
+            let is_passed = finding.has_passed();
+            (is_passed, finding.report(Check::WeightUpdate).details)
+        };
+        let old: &[f32] = &[-1.5, -2.5];
+        for (server, previous, is_partial, passes, part) in [
+            ([-1.0, -2.0], Some(old), false, true, "uses perturbed weights"),
+            ([-1.5, -2.5], Some(old), false, false, "still uses the old ones"),
+            ([-9.0, -2.0], None, false, false, "out of bounds"),
+            ([f32::NAN, -2.0], None, false, false, "out of bounds"),
+            ([-1.0, -2.1], None, true, false, "only in part"),
+        ] {
+            let (passed, details) = details(&server, previous, is_partial);
+            assert_eq!((passed, details.contains(part)), (passes, true), "{server:?}: {details}");
         }
     }
 }

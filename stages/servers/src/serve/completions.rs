@@ -16,10 +16,11 @@ use super::error::ApiError;
 use super::events::{self, Chunks};
 use super::generate::check_salt;
 use super::job::{Choice, Job, PromptResponses};
-use super::logprobs::{self, TokenTexts};
+use super::logprobs::{self, TokenPlace, TokenTexts};
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::{
-    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Usage,
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Prompt, Prompts,
+    Usage,
 };
 
 /// The default of `max_tokens`, as in vLLM.
@@ -31,13 +32,20 @@ const MAX_PROMPT_ENTRIES: usize = 1 << 22;
 /// A call whose options have been checked.
 struct Completion {
     job: Job,
-    /// The text of each prompt, which comes before its responses; `None` without `echo`.
-    echo: Option<Vec<String>>,
+    /// The text of each prompt; `None` without `echo`.
+    echo: Option<Vec<Echo>>,
     return_token_ids: bool,
     tokens_as_ids: bool,
     wants_prompt_logprobs: bool,
     /// The time of the call in seconds since 1970.
     created: u64,
+}
+
+/// The text of a prompt, which comes before its responses.
+struct Echo {
+    text: String,
+    /// `true` if the special tokens of the prompt are not part of the text.
+    skips_special: bool,
 }
 
 pub(super) async fn completions(
@@ -56,7 +64,11 @@ pub(super) async fn completions(
         return Err(ApiError::parameter("echo", "false with stream", true));
     }
     let deltas = Deltas::start(&service, &call.job, true)?;
-    let choices = vec![StreamedText::default(); call.job.choices()];
+    let text = StreamedText {
+        place: TokenPlace::new(0, call.job.options.text.skip_special),
+        has_begun: false,
+    };
+    let choices = vec![text; call.job.choices()];
     Ok(events::respond(deltas, CompletionChunks { service, call, choices }, include_usage))
 }
 
@@ -81,7 +93,7 @@ impl Service {
             return Err(ApiError::parameter("echo", "false with logprobs and stop", true));
         }
         options.prompt_logprobs = options.prompt_logprobs.or(options.logprobs.filter(|_| echo));
-        let prompts = self.prompts(&request.prompt, &options)?;
+        let prompts = self.encode_prompts(request.prompt, &options)?;
         if options.only_scores() && options.prompt_logprobs.is_none() {
             let expected = "at least 1, or echo with logprobs, or prompt_logprobs";
             return Err(ApiError::parameter("max_tokens", expected, 0));
@@ -89,11 +101,15 @@ impl Service {
         let return_token_ids = request.return_token_ids == Some(true);
         check_entries(&prompts, &options, [return_token_ids, echo])?;
         let echo = echo.then(|| {
-            let text = |prompt: &Prompt| match &prompt.text {
-                Some(text) => Ok(text.clone()),
-                None => self.encoder.tokenizer.decode(&prompt.ids, options.text.skip_special),
+            let skip_special = options.text.skip_special;
+            let echo = |prompt: &EncodedPrompt| match &prompt.text {
+                Some(text) => Ok(Echo { text: text.clone(), skips_special: false }),
+                None => {
+                    let text = self.encoder.tokenizer.decode(&prompt.ids, skip_special);
+                    text.map(|text| Echo { text, skips_special: skip_special })
+                }
             };
-            prompts.iter().map(text).collect::<Result<Vec<_>, _>>()
+            prompts.iter().map(echo).collect::<Result<Vec<_>, _>>()
         });
         let id = self.call_id("cmpl-", headers, request_id.as_deref())?;
         Ok(Completion {
@@ -110,29 +126,23 @@ impl Service {
         })
     }
 
-    /// Reads the prompts: a text, a list of token ids, or a list of either. Fails if the value has another form, a text cannot be encoded,
-    /// or the prompts of a list have too many choices in total. The choices are counted before any prompt of the list is read.
-    fn prompts(&self, prompt: &Value, options: &Options) -> Result<Vec<Prompt>, ApiError> {
-        let expected = "a text, a list of token ids, or a list of either";
-        let wrong = || ApiError::parameter("prompt", expected, prompt);
-        if let Some(one) = self.prompt(prompt)? {
-            return Ok(vec![one]);
-        }
-        let all = prompt.as_array().filter(|all| !all.is_empty()).ok_or_else(wrong)?;
-        options.check_choices(all.len())?;
-        all.iter().map(|one| self.prompt(one)?.ok_or_else(wrong)).collect()
-    }
-
-    /// Reads a single prompt, a text or a list of token ids. Returns `None` if the value is neither, or is an empty list.
-    fn prompt(&self, value: &Value) -> Result<Option<Prompt>, ApiError> {
-        if let Some(text) = value.as_str() {
-            let ids = self.encode(text)?;
-            return Ok(Some(Prompt { text: Some(text.to_owned()), ids }));
-        }
-        let id = |id: &Value| id.as_i64().and_then(|id| i32::try_from(id).ok());
-        let ids = value.as_array().filter(|ids| !ids.is_empty());
-        let ids: Option<Vec<i32>> = ids.and_then(|ids| ids.iter().map(id).collect());
-        Ok(ids.map(|ids| Prompt { text: None, ids: ids.into() }))
+    /// Encodes the prompts. Fails if a text cannot be encoded, or the prompts of a list have too many choices in total. The choices are
+    /// counted before any prompt of the list is encoded.
+    fn encode_prompts(
+        &self,
+        prompts: Prompts,
+        options: &Options,
+    ) -> Result<Vec<EncodedPrompt>, ApiError> {
+        let prompts = match prompts {
+            Prompts::One(prompt) => vec![prompt],
+            Prompts::Several(prompts) => prompts,
+        };
+        options.check_choices(prompts.len())?;
+        let encode = |prompt| match prompt {
+            Prompt::Text(text) => Ok(EncodedPrompt { ids: self.encode(&text)?, text: Some(text) }),
+            Prompt::Tokens(ids) => Ok(EncodedPrompt { ids: ids.into(), text: None }),
+        };
+        prompts.into_iter().map(encode).collect()
     }
 
     async fn respond_completion(
@@ -148,7 +158,8 @@ impl Service {
     }
 }
 
-struct Prompt {
+struct EncodedPrompt {
+    /// The text; `None` if the request has token ids.
     text: Option<String>,
     ids: Arc<[i32]>,
 }
@@ -157,7 +168,7 @@ struct Prompt {
 /// prompts and a flag for their echoed text: `true` if each choice repeats them. The log-probabilities of prompts are counted according to
 /// `options`.
 fn check_entries(
-    prompts: &[Prompt],
+    prompts: &[EncodedPrompt],
     options: &Options,
     repeated: [bool; 2],
 ) -> Result<(), ApiError> {
@@ -213,13 +224,13 @@ impl Completion {
         scored: &Option<Vec<TokenLogprob>>,
     ) -> CompletionChoice {
         let (prompt, tokenizer) = (&self.job.prompts[at], &service.encoder.tokenizer);
-        let echo = self.echo.as_ref().map(|texts| texts[at].as_str());
-        let echoed = scored.as_ref().filter(|_| echo.is_some());
+        let echo = self.echo.as_ref().map(|echoes| &echoes[at]);
+        let echoed = echo.zip(scored.as_ref()).map(|(echo, scored)| (echo, &**prompt, &**scored));
         let wanted = scored.as_ref().filter(|_| self.wants_prompt_logprobs);
         CompletionChoice {
             index,
-            text: echo.unwrap_or_default().to_owned() + &choice.text,
-            logprobs: self.logprobs(service, echoed.map(|scored| (&**prompt, &**scored)), &choice),
+            text: echo.map(|echo| echo.text.clone()).unwrap_or_default() + &choice.text,
+            logprobs: self.logprobs(service, echoed, &choice),
             finish_reason: Some(choice.end.reason.to_string()),
             stop_reason: choice.end.stop,
             token_ids: self
@@ -235,15 +246,22 @@ impl Completion {
     fn logprobs(
         &self,
         service: &Service,
-        echoed: Option<(&[i32], &[TokenLogprob])>,
+        echoed: Option<(&Echo, &[i32], &[TokenLogprob])>,
         choice: &Choice,
     ) -> Option<CompletionLogprobs> {
         self.job.options.logprobs?;
-        let (prompt, scored) = echoed.unwrap_or_default();
-        let scored = std::iter::once(None).chain(scored.iter().map(Some));
-        let echoed = prompt.iter().copied().zip(scored);
-        let tokens = echoed.chain(choice.tokens.iter().map(id_and_logprob));
-        Some(self.texts(service).of_completion(tokens, 0))
+        let (texts, mut all) = (self.texts(service), CompletionLogprobs::default());
+        let skip_special = self.job.options.text.skip_special;
+        let mut response = TokenPlace::new(0, skip_special);
+        if let Some((echo, prompt, scored)) = echoed {
+            let scored = std::iter::once(None).chain(scored.iter().map(Some));
+            let mut place = TokenPlace::new(0, echo.skips_special);
+            texts.add_to_completion(&mut all, prompt.iter().copied().zip(scored), &mut place);
+            response = TokenPlace::new(echo.text.chars().count() as u64, skip_special);
+        }
+        let tokens = choice.tokens.iter().map(id_and_logprob);
+        texts.add_to_completion(&mut all, tokens, &mut response);
+        Some(all)
     }
 
     fn texts<'s>(&self, service: &'s Service) -> TokenTexts<'s> {
@@ -261,10 +279,10 @@ struct CompletionChunks {
     choices: Vec<StreamedText>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct StreamedText {
-    /// The position of the next token in the text, in characters.
-    offset: u64,
+    /// The place of the next token.
+    place: TokenPlace,
     /// `true` once an event of the choice was sent.
     has_begun: bool,
 }
@@ -272,10 +290,10 @@ struct StreamedText {
 impl CompletionChunks {
     fn logprobs(&mut self, choice: u32, token: &ServedToken) -> Option<CompletionLogprobs> {
         self.call.job.options.logprobs?;
-        let offset = &mut self.choices[choice as usize].offset;
-        let texts = self.call.texts(&self.service);
-        let logprobs = texts.of_completion([id_and_logprob(token)].into_iter(), *offset);
-        *offset += logprobs.tokens.iter().map(|text| text.chars().count() as u64).sum::<u64>();
+        let place = &mut self.choices[choice as usize].place;
+        let mut logprobs = CompletionLogprobs::default();
+        let tokens = [id_and_logprob(token)].into_iter();
+        self.call.texts(&self.service).add_to_completion(&mut logprobs, tokens, place);
         Some(logprobs)
     }
 }

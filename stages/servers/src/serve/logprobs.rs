@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_model::Tokenizer;
+use rollpacker_model::{TextStream, Tokenizer};
 use rollpacker_stages::serving::{ServedToken, TokenLogprob};
 use serde_json::{Map, Value, json};
 
@@ -56,6 +56,31 @@ pub(super) fn of_prompt(
     first.into_iter().chain(prompt.iter().skip(1).zip(scored).map(place)).collect()
 }
 
+/// The place of a token in the text of a prompt or a response.
+///
+/// The texts of single tokens do not add up to the text: a character may span several tokens, each of which is a replacement character on
+/// its own, and special tokens may be left out. All tokens of a character have its place.
+#[derive(Clone, Debug)]
+pub(super) struct TokenPlace {
+    /// The number of characters before the token.
+    offset: u64,
+    stream: TextStream,
+}
+
+impl TokenPlace {
+    /// Creates the place of the first token of a text, which begins after `offset` characters. With `skip_special`, special tokens are not
+    /// part of the text.
+    pub(super) fn new(offset: u64, skip_special: bool) -> Self {
+        Self { offset, stream: TextStream::new(skip_special) }
+    }
+
+    /// Moves to the token after the token `id`. A token that cannot be decoded has no text.
+    fn advance(&mut self, tokenizer: &Tokenizer, id: i32) {
+        let text = self.stream.push(tokenizer, id).unwrap_or_default();
+        self.offset += text.chars().count() as u64;
+    }
+}
+
 /// Formats tokens as text for OpenAI's calls.
 #[derive(Clone, Copy)]
 pub(super) struct TokenTexts<'t> {
@@ -69,23 +94,22 @@ impl TokenTexts<'_> {
         if self.as_ids { format!("token_id:{id}") } else { text_of(self.tokenizer, id) }
     }
 
-    /// Returns the log-probabilities of tokens in the format of `/v1/completions`. The first token has the position `offset` in the text,
-    /// in characters.
-    pub(super) fn of_completion<'a>(
+    /// Adds the log-probabilities of tokens to `all`, in the format of `/v1/completions`. `place` is the place of the first token and
+    /// becomes that of the token after the last one.
+    pub(super) fn add_to_completion<'a>(
         &self,
+        all: &mut CompletionLogprobs,
         tokens: impl Iterator<Item = (i32, Option<&'a TokenLogprob>)>,
-        mut offset: u64,
-    ) -> CompletionLogprobs {
-        let mut all = CompletionLogprobs::default();
+        place: &mut TokenPlace,
+    ) {
         for (id, scored) in tokens {
             let text = self.text(id);
-            all.text_offset.push(offset);
-            offset += text.chars().count() as u64;
+            all.text_offset.push(place.offset);
+            place.advance(self.tokenizer, id);
             all.token_logprobs.push(scored.map(|scored| sendable(scored.logprob)));
             all.top_logprobs.push(scored.map(|scored| self.top(&text, scored)));
             all.tokens.push(text);
         }
-        all
     }
 
     /// Returns the log-probabilities of the most likely tokens and of the token itself, whose text is `own`, by text. If several tokens
@@ -159,7 +183,9 @@ mod tests {
         let texts = TokenTexts { tokenizer: &tokenizer, as_ids: false };
         let (one, two) = (token(5), token(3));
         let listed = [&one, &two].map(|token| (token.id, token.logprob.as_ref()));
-        let completion = texts.of_completion(listed.into_iter(), 3);
+        let mut completion = CompletionLogprobs::default();
+        let mut place = TokenPlace::new(3, true);
+        texts.add_to_completion(&mut completion, listed.into_iter(), &mut place);
         assert_eq!(completion.tokens, ["é", "a"]);
         assert_eq!(completion.text_offset, [3, 4], "in characters");
         assert_eq!(completion.top_logprobs[0].as_ref().unwrap()["b"], -0.25);
@@ -168,6 +194,43 @@ mod tests {
         assert_eq!(chat["content"][0]["top_logprobs"][1]["logprob"], -0.5);
         let as_ids = TokenTexts { as_ids: true, ..texts };
         assert_eq!(as_ids.text(5), "token_id:5");
+    }
+
+    /// Returns a tokenizer whose tokens are the bytes of `é€` and the letter `a`.
+    fn bytes() -> Tokenizer {
+        let names = ["<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>", "a"];
+        let vocabulary: BTreeMap<_, _> = names.into_iter().zip(0..).collect();
+        let decoders = json!([{"type": "ByteFallback"}, {"type": "Fuse"}]);
+        let file = json!({
+            "version": "1.0", "added_tokens": [{
+                "id": 6, "content": "<eos>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": true,
+            }],
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+        Tokenizer::from_folder(folder.path()).unwrap()
+    }
+
+    #[test]
+    fn the_tokens_of_a_character_have_its_place() {
+        let tokenizer = bytes();
+        let texts = TokenTexts { tokenizer: &tokenizer, as_ids: false };
+        let ids = [5, 0, 1, 6, 2, 3, 4, 5, 5];
+        let offsets = |skip_special| {
+            let (mut all, mut place) =
+                (CompletionLogprobs::default(), TokenPlace::new(0, skip_special));
+            for id in ids {
+                texts.add_to_completion(&mut all, [(id, None)].into_iter(), &mut place);
+            }
+            all.text_offset
+        };
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), "aé€aa");
+        assert_eq!(offsets(true), [0, 1, 1, 2, 2, 2, 2, 3, 4]);
+        assert_eq!(tokenizer.decode(&ids, false).unwrap(), "aé<eos>€aa");
+        assert_eq!(offsets(false), [0, 1, 1, 2, 7, 7, 7, 8, 9]);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use rollpacker_stages::rollout::sampling::Sampling;
 use serde::{Deserialize, Serialize};
 
+use crate::http::{Endpoint, ServerError};
+
 /// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,6 +74,13 @@ pub(crate) struct Call {
     pub(crate) cache_salt: String,
 }
 
+impl Call {
+    /// Returns the maximum number of tokens that the call may return.
+    pub(crate) fn max_tokens(&self) -> u32 {
+        self.sampling.max_new_tokens
+    }
+}
+
 /// New tokens of a response, with a log-probability each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TokenChunk {
@@ -103,6 +112,25 @@ impl Finish {
             "abort" => Some(Self::Abort),
             _ => None,
         }
+    }
+}
+
+impl Endpoint {
+    /// Checks the number of tokens that a call has returned so far: at most `max`, and at least one if the response has ended without an
+    /// abort. `finish` is `None` while the response continues.
+    pub(crate) fn check_length(
+        &self,
+        path: &str,
+        received: usize,
+        max: u32,
+        finish: Option<Finish>,
+    ) -> Result<(), ServerError> {
+        let min = usize::from(matches!(finish, Some(Finish::Stop | Finish::Length)));
+        if (min..=max as usize).contains(&received) {
+            return Ok(());
+        }
+        let expected = format!("{min} to {max} tokens");
+        Err(self.invalid_answer(path, &expected, received))
     }
 }
 

@@ -53,14 +53,14 @@ impl SglangClient {
             return_logprob: true,
             logprob_start_len: None,
         };
-        // The answer arrives as a whole, so its limit is that of a single response without tokens.
-        let limit = 10 * stall_detector.stall_limit();
+        let answer = self.endpoint.post_unlimited(path::GENERATE, &request);
         let GenerateResponse { meta_info } =
-            self.endpoint.post(path::GENERATE, &request, limit).await?;
-        stall_detector.record_progress();
+            stall_detector.whole((&self.endpoint, path::GENERATE), answer).await?;
         let chunk = self.chunk(&meta_info)?;
         let received = chunk.tokens.len();
         let outcome = self.outcome(&meta_info, received)?;
+        let (max, finish) = (call.max_tokens(), Some(outcome.finish));
+        self.endpoint.check_length(path::GENERATE, received, max, finish)?;
         sink(chunk);
         Ok(outcome)
     }

@@ -9,7 +9,7 @@ use super::protocol::{
     AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorResponse,
     GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, IsPausedResponse,
     PauseMode, SamplingParams, StatusResponse, StreamOptions, UpdateWeightVersionRequest,
-    UpdateWeightVersionResponse, WeightInfoResponse, path,
+    UpdateWeightVersionResponse, WeightInfoResponse, WeightVersionSpan, path,
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
@@ -60,8 +60,8 @@ impl VllmClient {
         sink: Sink<'_>,
     ) -> Result<Outcome, ServerError> {
         let request = generate_request(call);
-        let mut events =
-            self.endpoint.stream(path::GENERATE, &request, stall_detector.stall_limit()).await?;
+        let events = self.endpoint.stream(path::GENERATE, &request);
+        let mut events = stall_detector.next_part((&self.endpoint, path::GENERATE), events).await?;
         let (mut received, mut counted) = (0, None);
         let mut outcome: Option<Outcome> = None;
         while let Some(data) = stall_detector.next_event(path::GENERATE, &mut events).await? {
@@ -72,9 +72,15 @@ impl VllmClient {
                 events.json(&data).map_err(|error| self.stream_error(&data, error))?;
             counted = event.usage.map(|usage| usage.completion_tokens).or(counted);
             for choice in event.choices {
+                if outcome.is_some() {
+                    let expected = "nothing after the finish reason of a response";
+                    return Err(self.endpoint.invalid_answer(path::GENERATE, expected, data));
+                }
                 let chunk = self.chunk(&choice)?;
                 received += chunk.tokens.len();
-                outcome = self.outcome(&choice)?.or(outcome);
+                outcome = self.outcome(&choice)?;
+                let finish = outcome.as_ref().map(|outcome| outcome.finish);
+                self.endpoint.check_length(path::GENERATE, received, call.max_tokens(), finish)?;
                 sink(chunk);
             }
         }
@@ -204,12 +210,23 @@ impl VllmClient {
             let expected = "the finish reason stop, length or abort";
             self.endpoint.invalid_answer(path::GENERATE, expected, reason)
         })?;
-        let spans = choice.weight_versions.as_ref();
-        let labels = spans.map(|spans| {
-            let tokens = |start: u32, end: u32| end.saturating_sub(start) as usize;
-            spans.iter().map(|span| (span.version.clone(), tokens(span.start, span.end))).collect()
-        });
+        let labels =
+            choice.weight_versions.as_deref().map(|spans| self.labels(spans)).transpose()?;
         Ok(Some(Outcome { finish, labels }))
+    }
+
+    /// Returns the label and the number of tokens of each span. Fails unless the spans follow each other without gaps.
+    fn labels(&self, spans: &[WeightVersionSpan]) -> Result<Vec<(String, usize)>, ServerError> {
+        let mut next = 0;
+        let label = |span: &WeightVersionSpan| {
+            let tokens = span.end.checked_sub(span.start).filter(|_| span.start == next)?;
+            next = span.end;
+            Some((span.version.clone(), tokens as usize))
+        };
+        spans.iter().map(label).collect::<Option<_>>().ok_or_else(|| {
+            let expected = "`weight_versions` without gaps";
+            self.endpoint.invalid_answer(path::GENERATE, expected, format_args!("{spans:?}"))
+        })
     }
 
     /// Checks that the server's counts and labels cover exactly the tokens that were received.

@@ -20,7 +20,7 @@ impl VllmClient {
         request: &GenerateRequest,
     ) -> Result<Vec<CompleteResponse>, ServerError> {
         let answer = self.endpoint().post(path::GENERATE, request, self.call_limit()).await?;
-        self.responses(answer)
+        self.responses(answer, request)
     }
 
     /// Checks that the server accepts the prompt `tokens`, returns the log-probability of each of these tokens after the first, and samples
@@ -31,7 +31,8 @@ impl VllmClient {
         let answer: GenerateResponse =
             self.endpoint().post(path::GENERATE, &request, self.call_limit()).await?;
         self.scores(&answer, tokens)?;
-        let found: Vec<_> = self.responses(answer)?.into_iter().map(|one| one.sampled).collect();
+        let found: Vec<_> =
+            self.responses(answer, &request)?.into_iter().map(|one| one.sampled).collect();
         match &found[..] {
             [TokenChunk { tokens, .. }] if tokens.len() == 1 => Ok(()),
             _ => {
@@ -45,7 +46,14 @@ impl VllmClient {
         }
     }
 
-    fn responses(&self, answer: GenerateResponse) -> Result<Vec<CompleteResponse>, ServerError> {
+    /// Returns the responses in the order of their indices. Fails if an index, a finish reason, a log-probability or a number of tokens is
+    /// wrong.
+    fn responses(
+        &self,
+        answer: GenerateResponse,
+        request: &GenerateRequest,
+    ) -> Result<Vec<CompleteResponse>, ServerError> {
+        let max = request.sampling_params.max_tokens.unwrap_or(u32::MAX);
         let wrong = |expected: &str, found: &dyn std::fmt::Display| {
             self.endpoint().invalid_answer(path::GENERATE, expected, found)
         };
@@ -58,6 +66,8 @@ impl VllmClient {
             let sampled = self.tokens(choice)?;
             let outcome = self.outcome(choice)?;
             let finish = outcome.ok_or_else(|| wrong("a finish reason", &"none"))?.finish;
+            let tokens = sampled.tokens.len();
+            self.endpoint().check_length(path::GENERATE, tokens, max, Some(finish))?;
             Ok(CompleteResponse { sampled, finish })
         });
         let responses = responses.collect::<Result<Vec<_>, ServerError>>()?;
@@ -67,6 +77,31 @@ impl VllmClient {
                 Err(wrong(&format!("the {counted} tokens that the server counted"), &sampled))
             }
             _ => Ok(responses),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Endpoint;
+    use crate::server::Limits;
+    use crate::vllm::protocol::GenerateChoice;
+
+    #[test]
+    fn a_response_without_a_token_is_refused_unless_it_was_aborted() {
+        let endpoint = Endpoint::new("http://127.0.0.1:1", None).expect("a valid URL");
+        let client = VllmClient::new(endpoint, Limits::default());
+        let responses = |reason: &str| {
+            let finish_reason = Some(reason.to_owned());
+            let choice = GenerateChoice { finish_reason, ..GenerateChoice::default() };
+            let answer = GenerateResponse { choices: vec![choice], ..GenerateResponse::default() };
+            client.responses(answer, &score_request(&[3, 4], "salt"))
+        };
+        assert_eq!(responses("abort").expect("no defect").len(), 1);
+        for reason in ["stop", "length"] {
+            let error = responses(reason).expect_err("a defect").to_string();
+            assert!(error.ends_with("expected 1 to 1 tokens, found 0"), "{error}");
         }
     }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollpacker_dataflow::step::SampleId;
+use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_stages::rollout::{Completion, RolloutEngine, RolloutError};
+use serde_json::{Value, json};
 
 use super::server::{Fault, Server};
 use super::toy;
@@ -39,6 +41,75 @@ fn responses_move_after_an_error_of_their_server() {
         let again = responses.values().map(|response| response.preemptions).sum::<u32>();
         assert_eq!(again, 2, "{fault:?}");
     }
+}
+
+/// Returns an answer with an event for each choice, and without usage.
+fn events(choices: &[Value]) -> Fault {
+    let event = |choice: &Value| format!("data: {}\n\n", json!({ "choices": [choice] }));
+    let events: String = choices.iter().map(event).collect();
+    Fault::Answer("text/event-stream", format!("{events}data: [DONE]\n\n").leak().as_bytes())
+}
+
+/// Returns a choice with `tokens` tokens and the finish reason.
+fn choice(tokens: usize, reason: &str) -> Value {
+    let entry = json!({"token_id": 5, "logprob": -1});
+    json!({
+        "index": 0, "token_ids": vec![5; tokens], "logprobs": {"content": vec![entry; tokens]}, "finish_reason": reason,
+    })
+}
+
+#[test]
+fn responses_move_after_an_answer_that_no_correct_server_sends() {
+    let whole = choice(24, "length");
+    let mut gap = whole.clone();
+    gap["weight_versions"] =
+        json!([{"version": "0", "start": 0, "end": 12}, {"version": "0", "start": 8, "end": 20}]);
+    for answer in [
+        events(&[whole.clone(), whole]),
+        events(&[choice(25, "length")]),
+        events(&[choice(0, "stop")]),
+        events(&[choice(0, "length")]),
+        events(&[choice(0, "abort")]),
+        events(&[choice(3, "tired")]),
+        events(&[gap]),
+        events(&[]),
+        Fault::Answer("text/event-stream", b"data: \xff\n\n"),
+        Fault::Answer("application/json", b"{\"error\": {\"message\": \"out of order\"}}"),
+    ] {
+        let (_, caller, _servers) = run_with_fault(answer);
+        let reading = caller.measurements.take();
+        assert_eq!((reading.server_errors, reading.moved_responses), (2, 2), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_server_that_aborts_every_call_ends_the_run() {
+    let servers: Vec<_> = (0..5).map(|_| Server::start(PACE)).collect();
+    let mut caller = Caller::start(&servers.iter().collect::<Vec<_>>(), |config| {
+        config.server_timeout = Duration::from_secs(15);
+    });
+    servers.iter().for_each(|server| server.inject_faults([events(&[choice(0, "abort")]); 20]));
+    caller.request(0, 0, 1);
+    let error = caller.failure().to_string();
+    assert!(error.contains("10 calls in a row failed") && error.contains("aborted"), "{error}");
+}
+
+#[test]
+fn a_load_that_takes_longer_than_the_stall_limit_is_no_stall() {
+    let server = Server::start(PACE);
+    let mut caller = Caller::start(&[&server], |config| {
+        config.pause = PauseMode::Keep;
+        config.limits.stall = Duration::from_secs(1);
+    });
+    caller.wait_loaded(0);
+    server.inject_faults([Fault::Late]);
+    server.state().load_time = Duration::from_millis(2500);
+    caller.request(0, 0, 1);
+    wait_for(|| server.call_count("generate") == 1);
+    caller.engine.load(&toy::policy(1));
+    check_tokens(&caller.collect(1));
+    assert_eq!(caller.measurements.take().server_errors, 0);
+    assert_eq!(server.call_count("generate"), 1);
 }
 
 #[test]

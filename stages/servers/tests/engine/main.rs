@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod faults;
+mod panics;
 mod server;
 mod toy;
 mod weights;
@@ -11,13 +12,16 @@ mod world;
 use std::time::Duration;
 
 use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_servers::engine::ServersConfig;
+use rollpacker_servers::server::Limits;
 use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{FinishReason, Partial, Request, RolloutEngine};
 use rollpacker_stages::testkit::{EngineWorld, check_engine};
+use tempfile::TempDir;
 
 use self::server::Server;
-use self::world::{Caller, PACE, check_tokens, config, id, prompt, start, wait_for};
+use self::world::{Caller, MAX_WAIT, PACE, check_tokens, config, id, prompt, start, wait_for};
 
 #[test]
 fn the_engine_passes_the_testkit_in_every_mode() {
@@ -34,7 +38,7 @@ fn the_engine_passes_the_testkit_in_every_mode() {
         };
         let start = || {
             let config = config(&[&servers[0], &servers[1]], &folder);
-            start(rollpacker_servers::engine::ServersConfig { pause, ..config }).unwrap()
+            start(ServersConfig { pause, ..config }).unwrap()
         };
         check_engine(start, &world).unwrap();
     }
@@ -155,7 +159,7 @@ fn a_resumed_response_continues_from_its_tokens() {
 fn unsupported_settings_of_a_server_are_refused_by_name() {
     let server = Server::start(PACE);
     let folder = tempfile::tempdir().unwrap();
-    let refused = |change: &dyn Fn(&mut rollpacker_servers::engine::ServersConfig)| {
+    let refused = |change: &dyn Fn(&mut ServersConfig)| {
         let mut config = config(&[&server], &folder);
         config.server_timeout = Duration::from_millis(300);
         change(&mut config);
@@ -192,16 +196,44 @@ fn a_server_without_token_ids_is_refused_unless_it_is_paused() {
 }
 
 #[test]
+fn a_server_that_hangs_at_the_start_is_not_waited_for_longer_than_the_server_timeout() {
+    let servers = [Server::start(PACE), Server::start(PACE)];
+    let config = |servers: &[&Server], folder: &TempDir| ServersConfig {
+        server_timeout: Duration::from_secs(1),
+        limits: Limits { call: Duration::from_secs(3600), ..Limits::default() },
+        ..config(servers, folder)
+    };
+    servers[1].state().hangs = true;
+    let (sender, started) = std::sync::mpsc::channel();
+    let hanging = servers[1].url();
+    // Not joined: the start would never end.
+    let _thread = std::thread::spawn(move || {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = start(config(&[&servers[0], &servers[1]], &folder)).unwrap();
+        let mut caller = Caller::new(engine, folder);
+        caller.request(0, 0, 4);
+        let responses = caller.collect(4).into_values();
+        let instances: Vec<_> = responses.map(|response| response.instance).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let error = start(config(&[&servers[1]], &folder)).err().expect("is refused");
+        sender.send((instances, error.to_string())).unwrap();
+    });
+    let (instances, error) = started.recv_timeout(MAX_WAIT).expect("the engine starts");
+    assert_eq!(instances, [0; 4]);
+    let expected =
+        format!("no server answered for 1s; the last error: {hanging}: no progress for 1s");
+    assert_eq!(error, expected);
+}
+
+#[test]
 fn the_key_is_sent_and_never_shown() {
     let server = Server::start(PACE);
     server.state().bad_key = true;
     let folder = tempfile::tempdir().unwrap();
     // `HOME` is set everywhere, and its value stands for a key.
     let key = std::env::var("HOME").unwrap();
-    let config = rollpacker_servers::engine::ServersConfig {
-        api_key_env: Some("HOME".to_owned()),
-        ..config(&[&server], &folder)
-    };
+    let config =
+        ServersConfig { api_key_env: Some("HOME".to_owned()), ..config(&[&server], &folder) };
     assert!(!format!("{config:?}").contains(&key));
     let error = start(config).err().expect("is refused");
     let (shown, debugged) = (error.to_string(), format!("{error:?}"));

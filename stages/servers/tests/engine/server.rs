@@ -29,6 +29,10 @@ use super::toy;
 pub(crate) enum Fault {
     /// The answer has this status.
     Status(u16),
+    /// The answer has the status 200, this content type and this body.
+    Answer(&'static str, &'static [u8]),
+    /// The answer begins after the next load of weights.
+    Late,
     /// The connection breaks after this many tokens.
     Reset(usize),
     /// The server falls silent after this many tokens.
@@ -64,6 +68,10 @@ pub(crate) struct Inner {
     pub(crate) weights: u64,
     pub(crate) label: String,
     pub(crate) paused: bool,
+    /// `true` if the server does not answer calls that read the health.
+    pub(crate) hangs: bool,
+    /// The time that a load takes.
+    pub(crate) load_time: Duration,
     /// `true` if a load has no effect.
     pub(crate) keeps_old_weights: bool,
     /// The number of loads that still have no effect.
@@ -97,6 +105,8 @@ impl Server {
             weights: 0,
             label: "default".to_owned(),
             paused: false,
+            hangs: false,
+            load_time: Duration::ZERO,
             keeps_old_weights: false,
             failing_loads: 0,
             faults: VecDeque::new(),
@@ -173,7 +183,7 @@ type SharedState = State<Arc<Shared>>;
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route(path::HEALTH, get(|| async {}))
+        .route(path::HEALTH, get(health))
         .route(path::MODELS, get(models))
         .route(path::IS_PAUSED, get(is_paused))
         .route(path::WEIGHT_INFO, get(weight_info))
@@ -192,6 +202,13 @@ impl Shared {
         let mut state = self.state.lock().unwrap();
         state.calls.push(call.into());
         state
+    }
+}
+
+async fn health(State(shared): SharedState) {
+    let hangs = shared.state.lock().unwrap().hangs;
+    if hangs {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -282,6 +299,8 @@ async fn reload(
     let folder = request.kwargs["weights_path"].as_str().unwrap().to_owned();
     let text = std::fs::read_to_string(Path::new(&folder).join("model.safetensors")).unwrap();
     assert!(Path::new(&folder).join("config.json").exists());
+    let load_time = shared.state.lock().unwrap().load_time;
+    tokio::time::sleep(load_time).await;
     let mut state = shared.record_call("load");
     assert!(state.paused, "weights are loaded in a pause");
     let weights = text.parse().unwrap();
@@ -321,6 +340,15 @@ async fn generate(State(shared): SharedState, Json(body): Json<Value>) -> Respon
     if let Some(Fault::Status(status)) = fault {
         let error = json!({"error": {"message": "out of order"}});
         return (StatusCode::from_u16(status).unwrap(), Json(error)).into_response();
+    }
+    if let Some(Fault::Answer(kind, body)) = fault {
+        return ([("content-type", kind)], body).into_response();
+    }
+    if fault == Some(Fault::Late) {
+        let loads = shared.state.lock().unwrap().loaded.len();
+        while shared.state.lock().unwrap().loaded.len() == loads {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
     {
         let mut state = shared.state.lock().unwrap();

@@ -22,7 +22,8 @@ use super::server::Server;
 use super::toy::{self, END, Trainer, weights_of};
 
 pub(crate) const PACE: Duration = Duration::from_millis(2);
-const MAX_WAIT: Duration = Duration::from_secs(60);
+/// The longest time that a test waits for the engine. It only ends tests that would hang.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config(servers: &[&Server], folder: &TempDir) -> ServersConfig {
     let model = folder.path().join("model");
@@ -78,7 +79,11 @@ impl Caller {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(servers, &folder);
         change(&mut config);
-        let engine = start(config).unwrap();
+        Self::new(start(config).unwrap(), folder)
+    }
+
+    /// Loads version 0.
+    pub(crate) fn new(engine: ServersEngine, folder: TempDir) -> Self {
         let measurements = engine.measurements();
         let mut engine = CheckedEngine::new(Box::new(engine));
         let (wake, woken) = channel();

@@ -43,11 +43,14 @@ use crate::rollout::instance_handle::panic_message;
 
 /// A model that answers independent requests on threads of this process. Dropping it ends each thread once it has finished its current
 /// iteration and executed the commands that were already sent to it, and waits for the threads. The receivers of responses in flight get a
-/// failure.
+/// failure. Loads whose weights have not been read yet have no effect.
 pub struct TorchServing {
     folder: PathBuf,
     limits: ServingLimits,
     shared: Arc<Shared>,
+    /// The channel of loads; taken when the engine is dropped, which ends the thread that reads weights.
+    loads: Option<Sender<PendingLoad>>,
+    /// The thread that reads weights, and those of the instances.
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -60,10 +63,17 @@ struct Shared {
     label: Mutex<Arc<str>>,
     /// Locked while a command is sent to all instances, so that commands take effect in the same order on all instances.
     sending: Mutex<()>,
-    /// Locked during a load of weights, so that loads run one after the other. Otherwise, a load that reads its files slowly could replace
-    /// the weights of a later load.
-    loading: tokio::sync::Mutex<()>,
 }
+
+/// A load that was called.
+struct PendingLoad {
+    folder: PathBuf,
+    /// The channel of the weights' arrival at the instances, or of the reason why the weights cannot be read.
+    sent: oneshot::Sender<Result<Replies, ServingError>>,
+}
+
+/// The replies of all instances to a command.
+type Replies = BoxFuture<'static, Result<(), ServingError>>;
 
 struct ServingInstance {
     /// The channel of commands; taken when the engine is dropped, which ends the thread.
@@ -94,8 +104,8 @@ impl TorchServing {
                 instances: Vec::new(),
                 label: Mutex::new(Arc::clone(&config.label)),
                 sending: Mutex::default(),
-                loading: tokio::sync::Mutex::default(),
             }),
+            loads: None,
             threads: Vec::new(),
             limits,
         };
@@ -107,6 +117,14 @@ impl TorchServing {
         }
         let shared = Arc::get_mut(&mut started.shared);
         shared.expect("invariant: no command was called yet").instances = instances;
+        let (loads, received) = channel();
+        let shared = Arc::clone(&started.shared);
+        let thread = std::thread::Builder::new()
+            .name("serve-load".to_owned())
+            .spawn(move || received.iter().for_each(|load| shared.load(load)))
+            .map_err(TorchServingError::LoadThread)?;
+        started.loads = Some(loads);
+        started.threads.push(thread);
         Ok(started)
     }
 
@@ -157,10 +175,7 @@ fn run(mut worker: Worker, threads: usize) {
 impl Shared {
     /// Sends a command to every instance, before the future is polled. The future is ready when all instances have replied, or one has
     /// stopped. It returns an error if an instance has stopped or has replied with an error.
-    fn on_all(
-        self: &Arc<Self>,
-        command: impl Fn(Reply) -> Command,
-    ) -> BoxFuture<'static, Result<(), ServingError>> {
+    fn on_all(self: &Arc<Self>, command: impl Fn(Reply) -> Command) -> Replies {
         let send = |instance: &ServingInstance| {
             let (reply, replied) = oneshot::channel();
             instance.send(command(reply));
@@ -183,22 +198,22 @@ impl Shared {
         ServingError::Stopped(self.failure().unwrap_or_else(|| SHUT_DOWN.to_owned()))
     }
 
-    /// Reads the weights of `folder` on a thread for blocking work, and sends them to the instances. Returns an error if they cannot be
-    /// read or an instance has stopped.
-    async fn load(self: &Arc<Self>, folder: PathBuf) -> Result<(), ServingError> {
-        let _alone = self.loading.lock().await;
-        let (config, device) = (self.config.clone(), self.device);
-        let path = folder.clone();
-        let read = move || {
-            let decoder = Decoder::load_as(config, &path, device)?;
+    /// Reads the weights of a load and sends them to the instances.
+    fn load(self: &Arc<Self>, load: PendingLoad) {
+        let PendingLoad { folder, sent } = load;
+        let read = || {
+            let decoder = Decoder::load_as(self.config.clone(), &folder, self.device)?;
             Ok::<_, TorchError>(InferenceDecoder::new(decoder, Precision::Float32)?)
         };
-        let failed = |reason: String| ServingError::Load { folder, reason };
-        let read = match tokio::task::spawn_blocking(read).await {
-            Ok(read) => read.map_err(|error| failed(error.to_string()))?,
-            Err(panicked) => return Err(failed(panicked.to_string())),
+        let read = match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(panic) => Err(format!("panicked: {}", panic_message(&*panic))),
         };
-        self.on_all(|reply| Command::Load(read.share(), reply)).await
+        let replies = match read {
+            Ok(read) => Ok(self.on_all(|reply| Command::Load(read.share(), reply))),
+            Err(reason) => Err(ServingError::Load { folder, reason }),
+        };
+        let _caller_is_gone = sent.send(replies);
     }
 }
 
@@ -246,9 +261,13 @@ impl ServingEngine for TorchServing {
     }
 
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>> {
-        let shared = Arc::clone(&self.shared);
         let folder = folder.unwrap_or_else(|| self.folder.clone());
-        async move { shared.load(folder).await }.boxed()
+        let (sent, replies) = oneshot::channel();
+        if let Some(loads) = &self.loads {
+            let _ended = loads.send(PendingLoad { folder, sent });
+        }
+        let shared = Arc::clone(&self.shared);
+        async move { replies.await.map_err(|_ended| shared.stopped())??.await }.boxed()
     }
 
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>> {
@@ -275,6 +294,7 @@ impl ServingEngine for TorchServing {
 
 impl Drop for TorchServing {
     fn drop(&mut self) {
+        self.loads = None;
         // A future of a command may still hold the channels, so they are closed and not only released.
         for instance in &self.shared.instances {
             *instance.commands.lock().unwrap_or_else(PoisonError::into_inner) = None;

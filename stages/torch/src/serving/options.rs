@@ -52,6 +52,9 @@ pub enum TorchServingError {
         /// The error of the operating system.
         error: std::io::Error,
     },
+    /// The system cannot create the thread that reads weights.
+    #[error("cannot start the thread that loads weights: {0}")]
+    LoadThread(std::io::Error),
 }
 
 impl TorchServingConfig {

@@ -24,9 +24,12 @@ impl TokenReceiver for FailureReceiver {
     }
 }
 
+fn fixture() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied"))
+}
+
 fn model_config() -> ModelConfig {
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
-    ModelConfig::from_folder(fixture.as_ref()).unwrap()
+    ModelConfig::from_folder(fixture()).unwrap()
 }
 
 /// Returns an engine with two instances and a context of 200,000 tokens.
@@ -101,6 +104,35 @@ fn a_pause_that_waits_for_responses_fails_when_the_engine_is_resumed() {
 }
 
 #[test]
+fn a_pause_that_keeps_responses_does_not_answer_a_caller_that_waits_for_their_end() {
+    let engine = engine();
+    let (generation, _failures) = endless(1);
+    engine.generate(generation);
+    let mut before = engine.pause(Pause::Wait);
+    block_on(engine.pause(Pause::Keep)).unwrap();
+    assert!(engine.is_paused());
+    let mut after = engine.pause(Pause::Wait);
+    // Commands are answered in order, so the pauses would have been answered before the label.
+    block_on(engine.set_label("next".into())).unwrap();
+    assert_eq!(((&mut before).now_or_never(), (&mut after).now_or_never()), (None, None));
+    engine.abort(GenerationId(1));
+    assert_eq!(block_on(try_join_all([before, after])), Ok(vec![(), ()]));
+    assert!(engine.is_paused());
+}
+
+#[test]
+fn a_load_acts_when_it_is_called() {
+    let engine = engine();
+    let first = engine.load(Some(fixture().to_owned()));
+    let second = engine.load(Some("missing".into()));
+    let third = engine.load(Some(fixture().to_owned()));
+    block_on(third).unwrap();
+    assert_eq!(first.now_or_never(), Some(Ok(())), "it ended before the last one");
+    let refused = second.now_or_never().expect("it ended before the last one").unwrap_err();
+    assert!(matches!(refused, ServingError::Load { folder, .. } if folder == Path::new("missing")));
+}
+
+#[test]
 fn requests_in_flight_fail_when_the_engine_is_dropped() {
     let engine = engine();
     let (running, running_failures) = endless(1);
@@ -130,7 +162,6 @@ fn commands_of_several_callers_have_the_same_order_on_all_instances() {
         instances,
         label: Mutex::new("first".into()),
         sending: Mutex::default(),
-        loading: tokio::sync::Mutex::default(),
     });
     let both = &Barrier::new(2);
     let call_often = &|caller: usize| {

@@ -48,6 +48,9 @@ pub(super) struct Worker {
     /// The requests that arrived during a pause, in order.
     held: VecDeque<Generation>,
     gate: Gate,
+    /// The callers of [`Pause::Wait`]. They get their replies when the gate is closed and no request is in the generator. If the gate opens
+    /// before, they get an error.
+    draining: Vec<Reply>,
     seed: u64,
     pub(super) label: Arc<str>,
     /// Number of times that weights were loaded. It is the version of the weights for the generator, which does not share cache entries
@@ -67,12 +70,12 @@ pub(super) struct OpenGeneration {
 }
 
 /// The state that determines whether the generator runs and takes new requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
     /// The generator runs and takes new requests.
     Open,
-    /// The requests in the generator run to their end, and new requests wait; then the gate closes and these callers get their replies. If
-    /// the gate opens before, they get an error.
-    Draining(Vec<Reply>),
+    /// The requests in the generator run to their end, and new requests wait; then the gate closes.
+    Draining,
     /// The generator does not run, and requests wait.
     Closed,
 }
@@ -93,6 +96,7 @@ impl Worker {
             open: BTreeMap::new(),
             held: VecDeque::new(),
             gate: Gate::Open,
+            draining: Vec::new(),
             seed,
             label,
             loads: 0,
@@ -103,7 +107,7 @@ impl Worker {
     pub(super) fn run(&mut self) -> Result<(), GeneratorError> {
         let _no_grad = tch::no_grad_guard();
         loop {
-            let has_work = !matches!(self.gate, Gate::Closed) && !self.generator.is_idle();
+            let has_work = self.gate != Gate::Closed && !self.generator.is_idle();
             let next = match has_work {
                 true => self.commands.try_recv(),
                 false => self.commands.recv().map_err(Into::into),
@@ -122,8 +126,8 @@ impl Worker {
         let open = std::mem::take(&mut self.open).into_values().map(|open| open.receiver);
         let held = self.held.drain(..).map(|generation| generation.receiver);
         open.chain(held).for_each(|mut receiver| receiver.fail(reason));
-        self.gate = Gate::Closed;
         // The reply of another command is dropped, which its caller sees as a failure.
+        self.draining.clear();
         while let Ok(command) = self.commands.recv() {
             if let Command::Generate(mut generation) = command {
                 generation.receiver.fail(reason);
@@ -151,7 +155,7 @@ impl Worker {
     fn start_or_hold(&mut self, generation: Generation) -> Result<(), GeneratorError> {
         match self.gate {
             Gate::Open => self.start(generation),
-            Gate::Draining(_) | Gate::Closed => {
+            Gate::Draining | Gate::Closed => {
                 self.held.push_back(generation);
                 Ok(())
             }
@@ -231,27 +235,31 @@ impl Worker {
     }
 
     fn pause(&mut self, mode: Pause, reply: Reply) -> Result<(), GeneratorError> {
-        match (mode, &mut self.gate) {
-            (Pause::Wait, Gate::Draining(callers)) => callers.push(reply),
-            (Pause::Wait, Gate::Open) => {
-                self.gate = Gate::Draining(vec![reply]);
-                self.close_if_drained();
+        match mode {
+            Pause::Wait => {
+                self.draining.push(reply);
+                if self.gate == Gate::Open {
+                    self.gate = Gate::Draining;
+                }
             }
-            (Pause::Wait | Pause::Keep, _) => {
+            Pause::Keep => {
                 self.close();
                 self.answer(reply);
             }
-            (Pause::Abort, _) => {
+            Pause::Abort => {
                 self.abort_all()?;
                 self.close();
                 self.answer(reply);
             }
         }
+        self.close_if_drained();
         Ok(())
     }
 
     fn resume(&mut self, reply: Reply) -> Result<(), GeneratorError> {
-        self.set_gate(Gate::Open);
+        self.gate = Gate::Open;
+        self.counters.set_paused(false);
+        self.answer_draining(&Err(ServingError::Resumed));
         while let Some(generation) = self.held.pop_front() {
             self.start(generation)?;
         }
@@ -259,24 +267,22 @@ impl Worker {
         Ok(())
     }
 
+    /// Closes the gate if the generator has drained, and answers the callers that waited for this.
     pub(super) fn close_if_drained(&mut self) {
-        if matches!(self.gate, Gate::Draining(_)) && self.generator.is_idle() {
+        if self.gate != Gate::Open && self.generator.is_idle() {
             self.close();
+            self.answer_draining(&Ok(()));
         }
     }
 
     fn close(&mut self) {
-        self.set_gate(Gate::Closed);
+        self.gate = Gate::Closed;
+        self.counters.set_paused(true);
     }
 
-    /// Opens or closes the gate, and answers the callers that waited for the gate to close.
-    fn set_gate(&mut self, gate: Gate) {
-        let is_closed = matches!(gate, Gate::Closed);
-        self.counters.set_paused(is_closed);
-        if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, gate) {
-            for reply in callers {
-                self.send(reply, if is_closed { Ok(()) } else { Err(ServingError::Resumed) });
-            }
+    fn answer_draining(&mut self, result: &Result<(), ServingError>) {
+        for reply in std::mem::take(&mut self.draining) {
+            self.send(reply, result.clone());
         }
     }
 

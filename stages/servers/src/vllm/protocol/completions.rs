@@ -1,18 +1,20 @@
 //! OpenAI's completions with vLLM's additions: `/v1/completions`.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::{PromptLogprobs, Usage};
 
 /// A request to continue one or several prompts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompletionRequest {
     /// The name of the model; the server's model if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// A text, a list of token ids, or a list of either.
-    pub prompt: Value,
+    /// The prompts to continue.
+    #[serde(deserialize_with = "read_prompts")]
+    pub prompt: Prompts,
     /// Puts the prompt before each response. With `logprobs`, the answer then has the log-probabilities of the prompt; with `max_tokens` 0,
     /// it has no sampled tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +36,53 @@ pub struct CompletionRequest {
     /// neither struct has. A server that cannot honour one must refuse the request.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+/// The prompts of a [`CompletionRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Prompts {
+    /// A single prompt.
+    One(Prompt),
+    /// A list of prompts; never empty in a request that was read.
+    Several(Vec<Prompt>),
+}
+
+/// A prompt of a [`CompletionRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    /// A text, which the server encodes.
+    Text(String),
+    /// Token ids; never empty in a request that was read.
+    Tokens(Vec<i32>),
+}
+
+impl Prompt {
+    /// Reads a prompt. Returns `None` if the value is neither a text nor a list of token ids, or is an empty list.
+    fn read(value: &Value) -> Option<Self> {
+        let id = |id: &Value| id.as_i64().and_then(|id| i32::try_from(id).ok());
+        match value {
+            Value::String(text) => Some(Self::Text(text.clone())),
+            Value::Array(ids) if !ids.is_empty() => {
+                ids.iter().map(id).collect::<Option<_>>().map(Self::Tokens)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn read_prompts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let several = || {
+        let prompts = value.as_array().filter(|prompts| !prompts.is_empty())?;
+        prompts.iter().map(Prompt::read).collect::<Option<_>>().map(Prompts::Several)
+    };
+    Prompt::read(&value).map(Prompts::One).or_else(several).ok_or_else(|| {
+        D::Error::custom(format_args!(
+            "expected a text, a list of token ids, or a list of either, found {value}"
+        ))
+    })
 }
 
 /// The options of a stream.
@@ -103,7 +152,8 @@ pub struct CompletionLogprobs {
     /// echoed prompt.
     #[serde(default)]
     pub top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// The position of each token in the text, in characters.
+    /// The position of each token in the text, in characters. `rollpacker serve` gives all tokens of a character its position, while vLLM
+    /// adds up the lengths of the texts in `tokens`.
     #[serde(default)]
     pub text_offset: Vec<u64>,
 }

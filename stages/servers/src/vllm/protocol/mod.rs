@@ -8,7 +8,8 @@ mod control;
 mod generate;
 
 pub use completions::{
-    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, StreamOptions,
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Prompt, Prompts,
+    StreamOptions,
 };
 pub use control::{
     AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorDetail,

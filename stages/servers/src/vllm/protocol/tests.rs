@@ -26,6 +26,22 @@ fn a_request_sends_only_what_is_set() {
 }
 
 #[test]
+fn a_prompt_is_a_text_or_token_ids_or_a_list_of_either() {
+    for prompt in [json!("a"), json!([3, 4]), json!(["a", "b"]), json!([[3], "a"])] {
+        same::<CompletionRequest>(&json!({ "prompt": prompt }));
+    }
+    for prompt in
+        [json!([]), json!([[]]), json!([1.5]), json!([1_u64 << 31]), json!([1, "a"]), json!(null)]
+    {
+        let refused = from_value::<CompletionRequest>(json!({ "prompt": prompt })).unwrap_err();
+        assert!(
+            refused.to_string().ends_with(&format!("a list of either, found {prompt}")),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
 fn options_without_a_field_are_kept() {
     let read: SamplingParams = from_value(json!({"temperature": 0.5, "min_p": 0.1})).unwrap();
     assert_eq!(read.other["min_p"], 0.1);
