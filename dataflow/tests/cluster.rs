@@ -110,6 +110,19 @@ fn broken(handle: WorkerHandle) -> Result<f64, Fault> {
     Ok(0.0)
 }
 
+/// Fails on the first worker after the graph has ended on all workers.
+fn fails_late(handle: WorkerHandle) -> Result<f64, Fault> {
+    let is_first = handle.index() == 0;
+    let total = summed_at_all(handle)?;
+    if is_first {
+        // The other process would end first if it did not wait for this one.
+        let (_sender, never) = std::sync::mpsc::channel::<()>();
+        let _timeout = never.recv_timeout(Duration::from_millis(200));
+        return Err(Fault::new("session", Origin::Environment, "the model cannot be written"));
+    }
+    Ok(total)
+}
+
 fn endless(handle: WorkerHandle) -> Result<f64, Fault> {
     handle.run(None, |scope, _| {
         let total = std::rc::Rc::default();
@@ -258,6 +271,14 @@ fn a_fault_in_one_process_ends_the_other_with_the_same_message() {
 }
 
 #[test]
+fn a_fault_after_the_graph_ends_the_other_process_with_the_same_message() {
+    check("fails_late", |_| {
+        ["session: the model cannot be written", "session: the model cannot be written"]
+            .map(str::to_owned)
+    });
+}
+
+#[test]
 fn processes_that_run_different_recipes_refuse_each_other() {
     check("different", |place| {
         let differs = |other: usize, here: &str, there: &str| {
@@ -311,6 +332,7 @@ fn part() {
     let cluster = Cluster::with_processes(2, hosts, process).expect("in it");
     let result = match scenario {
         Some("summed_at_all") => cluster.run(&facts("a"), "", summed_at_all),
+        Some("fails_late") => cluster.run(&facts("a"), "", fails_late),
         Some("broken") => cluster.run(&facts("a"), "", broken),
         Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", summed_at_all),
         _ => cluster.run(&facts("a"), "", |handle| {

@@ -19,7 +19,7 @@ use rollpacker_stages::reward::{
     Context, Limits, MAX_TOLERATED, OnError, RewardError, Router, Sample, Score,
 };
 use rollpacker_stages::rollout::{
-    Completion, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
+    CheckedEngine, Completion, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
@@ -106,7 +106,7 @@ impl HasOrigin for ValidationError {
 /// Validation uses no random numbers of the training. Each response is seeded by its prompt and sample, so that two policies, or two
 /// recipes, are compared on the same random numbers.
 pub struct Validator {
-    engine: Box<dyn RolloutEngine>,
+    engine: CheckedEngine,
     router: Router,
     runtime: Handle,
     clock: Arc<dyn Clock>,
@@ -128,7 +128,7 @@ impl Validator {
         prompts: Vec<PromptRow>,
     ) -> Self {
         Self {
-            engine,
+            engine: CheckedEngine::new(engine),
             router,
             runtime,
             clock,
@@ -161,8 +161,8 @@ impl Validator {
     /// Validates a policy. Blocks until all responses are generated and scored.
     ///
     /// # Errors
-    /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
-    /// data source and fails [`MAX_TOLERATED`] times or more.
+    /// If the engine fails or violates its [contract](RolloutEngine); if a reward whose errors end the run fails; or if a reward whose errors
+    /// are tolerated scores no response of a data source and fails [`MAX_TOLERATED`] times or more.
     ///
     /// # Panics
     /// If called from an asynchronous task, or if a reward panics.

@@ -131,7 +131,9 @@ fn recipe_error(error: PlacementError) -> RecipeError {
             return RecipeError::Type { key: TENSOR_PARALLEL.to_owned(), reason };
         }
         PlacementError::TensorParallel { .. } => TENSOR_PARALLEL,
-        PlacementError::Profile { .. } | PlacementError::Zero { .. } => "cluster",
+        PlacementError::EmptyProfile
+        | PlacementError::Profile { .. }
+        | PlacementError::Zero { .. } => "cluster",
     };
     RecipeError::Type { key: key.to_owned(), reason: error.to_string() }
 }

@@ -32,7 +32,8 @@ impl Draw {
     /// Returns a uniform number in the open interval (0, 1).
     #[must_use]
     pub fn uniform(self) -> f64 {
-        ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+        // The largest number below 2^53, plus a half, rounds to 2^53.
+        (((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).min(1.0_f64.next_down())
     }
 
     /// Returns a standard normal number.
@@ -90,6 +91,14 @@ mod tests {
         assert!(mean(&|p| p.0).abs() < 0.02);
         assert!((mean(&|p| p.0 * p.0) - 1.0).abs() < 0.03);
         assert!(mean(&|p| p.0 * p.1).abs() < 0.02);
+    }
+
+    #[test]
+    fn the_smallest_and_the_largest_number_lie_in_the_open_interval() {
+        for draw in [Draw(0), Draw(u64::MAX)] {
+            assert!(draw.uniform() > 0.0 && draw.uniform() < 1.0, "{draw:?}");
+            assert!(draw.normal().is_finite(), "{draw:?}");
+        }
     }
 
     #[test]

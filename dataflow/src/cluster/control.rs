@@ -19,7 +19,10 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct ControlConnections {
     streams: Arc<Vec<Mutex<TcpStream>>>,
     run_state: Arc<RunState>,
-    threads: Vec<JoinHandle<()>>,
+    /// The threads that read from the other processes. Each ends when its process is done, has failed or is lost.
+    receivers: Vec<JoinHandle<()>>,
+    /// The thread that writes to the other processes; `None` until it is started.
+    sender: Option<JoinHandle<()>>,
 }
 
 impl ControlConnections {
@@ -40,31 +43,36 @@ impl ControlConnections {
         }
         let (streams, run_state) = (Arc::new(streams), run_state.clone());
         // If a thread cannot be started, `connections` is dropped, which ends the threads that already run.
-        let mut connections = Self { streams, run_state, threads: Vec::new() };
+        let mut connections = Self { streams, run_state, receivers: Vec::new(), sender: None };
         for (process, stream) in incoming {
             let run_state = connections.run_state.clone();
             let receive = move || receive_loop(stream, process, &run_state);
-            connections.spawn(format!("from process {process}"), receive).map_err(system)?;
+            let thread = spawn(format!("from process {process}"), receive).map_err(system)?;
+            connections.receivers.push(thread);
         }
         let (streams, run_state) = (connections.streams.clone(), connections.run_state.clone());
         let send = move || send_loop(&streams, &run_state);
-        connections.spawn("to processes".to_owned(), send).map_err(system)?;
+        connections.sender = Some(spawn("to processes".to_owned(), send).map_err(system)?);
         Ok(connections)
     }
 
-    fn spawn(
-        &mut self,
-        name: String,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), std::io::Error> {
-        self.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
-        Ok(())
+    /// Reports to the other processes that the workers of this process have run to the end. Waits until each of them has reported the same
+    /// or a fault, or is lost.
+    pub(super) fn end_together(&mut self) {
+        broadcast(&self.streams, &ControlMessage::Done);
+        self.join_receivers();
     }
 
-    /// Reports to the other processes that the workers of this process have run to the end.
-    pub(super) fn report_done(&self) {
-        broadcast(&self.streams, &ControlMessage::Done);
+    fn join_receivers(&mut self) {
+        self.receivers.drain(..).for_each(|thread| drop(thread.join()));
     }
+}
+
+fn spawn(
+    name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, std::io::Error> {
+    std::thread::Builder::new().name(name).spawn(body)
 }
 
 impl Drop for ControlConnections {
@@ -79,8 +87,9 @@ impl Drop for ControlConnections {
             // `shutdown` fails if the other side has already closed the connection.
             drop(stream.shutdown(Shutdown::Both));
         }
-        for thread in self.threads.drain(..) {
-            drop(thread.join());
+        self.join_receivers();
+        if let Some(sender) = self.sender.take() {
+            drop(sender.join());
         }
     }
 }

@@ -126,9 +126,10 @@ impl Cluster {
     /// Runs `body` on each worker of this process, each on a thread of its own. Waits for all and returns their results in the order of
     /// workers.
     ///
-    /// Processes start together, once all have connected and agree on `facts`. Process 0 sends its `note`, a text of any content, to the
-    /// others; every worker reads it with [`WorkerHandle::note`]. The notes of other processes are ignored. If a worker of any process
-    /// fails, panics or is lost, all workers that [run](WorkerHandle::run) a graph abandon it.
+    /// Processes start together, once all have connected and agree on `facts`, and end together: each waits until `body` has returned on all
+    /// workers of all processes. Process 0 sends its `note`, a text of any content, to the others; every worker reads it with
+    /// [`WorkerHandle::note`]. The notes of other processes are ignored. If a worker of any process fails, panics or is lost, all workers
+    /// that [run](WorkerHandle::run) a graph abandon it.
     ///
     /// # Errors
     /// If this process cannot listen at its address; if the processes cannot connect in time, have different `facts`, or cannot start their
@@ -168,7 +169,7 @@ impl Cluster {
             .into_iter()
             .map(|peer| peer.map(|Peer { data, control }| (data, control)).unzip())
             .unzip();
-        let connections = ControlConnections::open(controls, &run_state)?;
+        let mut connections = ControlConnections::open(controls, &run_state)?;
         let hooks = control::network_hooks(&run_state);
         let inner = ProcessBuilder::new_typed_vector(self.threads, hooks.refill.clone(), None);
         let (builders, guard) =
@@ -177,14 +178,15 @@ impl Cluster {
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
         let results = start(builders, &run_state, connected.clock, &connected.note, body)
             .and_then(|workers| join_workers(workers, &run_state));
-        // `Done` goes out only on success, because it ends the monitoring of this process by the others. The control connections stay open
-        // while the data connections drain: a peer that is lost meanwhile must still be detected.
+        // `Done` goes out only on success, because it ends the monitoring of this process by the others. A worker may fail after its graph
+        // has ended, so the processes end together. The control connections stay open while the data connections drain: a peer that is lost
+        // meanwhile must still be detected.
         if results.is_ok() {
-            connections.report_done();
+            connections.end_together();
         }
         settle(guard, &run_state);
         drop(connections);
-        results
+        results.and_then(|results| run_state.error().map_or(Ok(results), Err))
     }
 }
 
@@ -249,9 +251,8 @@ fn join_workers<R: Send + 'static>(
     run_state: &RunState,
 ) -> Result<Vec<R>, ClusterError> {
     let results = guards.join();
-    if let Some(fault) = run_state.fault() {
-        let lost = run_state.is_lost();
-        return Err(if lost { ClusterError::Lost(fault) } else { ClusterError::Fault(fault) });
+    if let Some(error) = run_state.error() {
+        return Err(error);
     }
     let panicked = |reason| {
         let message = format!("a worker panicked: {reason}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::error::NAME;
+use super::error::{ClusterError, NAME};
 use super::hosts::Hosts;
 use crate::fault::{Fault, Origin};
 use crate::step::Step;
@@ -152,9 +152,11 @@ impl RunState {
         self.end(state, Fault::new(NAME, Origin::Environment, message), true);
     }
 
-    /// Returns `true` if the run failed because a process was lost.
-    pub(super) fn is_lost(&self) -> bool {
-        self.state().lost
+    /// Returns the error with which the run failed; `None` if it has not failed.
+    pub(super) fn error(&self) -> Option<ClusterError> {
+        let state = self.state();
+        let error = if state.lost { ClusterError::Lost } else { ClusterError::Fault };
+        state.fault.clone().map(error)
     }
 
     fn end(&self, mut state: MutexGuard<'_, LockedState>, fault: Fault, reported: bool) {

@@ -20,6 +20,8 @@ struct CadenceState {
     last_queried: Option<Step>,
     /// The steps of which a snapshot was requested. They are kept, because some operators query them late.
     requested: BTreeSet<Step>,
+    /// `true` if a snapshot was requested while not all workers of the graph were registered.
+    requested_early: bool,
     /// The number of workers of this process that have called `join` and not `leave`.
     workers: usize,
     /// The number of workers of the graph.
@@ -27,6 +29,20 @@ struct CadenceState {
     /// The last step whose snapshot was committed, skipped or given up with a warning, or from which the run was resumed.
     settled: Option<Step>,
     wakes: Wakes,
+}
+
+impl CadenceState {
+    fn has_all_workers(&self) -> bool {
+        self.workers > 0 && self.workers >= self.peers
+    }
+
+    /// Requests a snapshot of the first step that no operator has closed yet, and returns that step. If the snapshot is already requested,
+    /// the requests share it.
+    fn request_next(&mut self) -> Step {
+        let next = self.last_queried.map_or(Step(0), Step::next);
+        self.requested.insert(next);
+        next
+    }
 }
 
 /// A function that activates an operator.
@@ -70,13 +86,16 @@ impl Cadence {
     }
 
     /// Registers a worker of a graph with `peers` workers. The graph begins after the step `resumed`, or with the first step if it is
-    /// `None`.
+    /// `None`. An early request takes effect when the last worker registers.
     pub(crate) fn join(&self, peers: usize, resumed: Option<Step>) {
         let mut state = self.lock();
         state.workers += 1;
         state.peers = peers;
         state.last_queried = state.last_queried.max(resumed);
         state.settled = state.settled.max(resumed);
+        if state.has_all_workers() && std::mem::take(&mut state.requested_early) {
+            state.request_next();
+        }
     }
 
     pub(crate) fn leave(&self) {
@@ -143,19 +162,17 @@ impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
     /// Returns `None` if some workers of the graph are not registered with this cadence, because they have not started yet or have ended.
-    /// This is always the case if some workers run in other processes, which do not receive the request. Such runs take snapshots only by
-    /// the cadence and at the end of the run. A request before the first worker has registered applies to the first step of a new run; a
-    /// resumed run ignores it.
+    /// The request then takes effect when all workers are registered: it applies to the first step that is open at that time. If some
+    /// workers run in other processes, it never takes effect, because these workers do not receive it. Such runs take snapshots only by the
+    /// cadence and at the end of the run.
     #[must_use]
     pub fn now(&self) -> Option<Step> {
         let mut state = self.0.lock();
-        if state.workers < state.peers {
-            return None;
+        if state.has_all_workers() {
+            return Some(state.request_next());
         }
-        // If a snapshot for `next` is already requested, this request shares it.
-        let next = state.last_queried.map_or(Step(0), Step::next);
-        state.requested.insert(next);
-        Some(next)
+        state.requested_early = true;
+        None
     }
 }
 
@@ -186,12 +203,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_refused_until_all_workers_have_joined() {
+    fn an_early_request_applies_to_the_first_step_that_is_open_when_all_workers_have_joined() {
+        for (resumed, first) in [(None, 0), (Some(Step(3)), 4)] {
+            let cadence = Cadence::every(0);
+            assert_eq!(cadence.request().now(), None, "before the first worker");
+            cadence.join(2, resumed);
+            assert!(!cadence.is_requested(Step(first)), "a worker is missing");
+            assert_eq!(cadence.request().now(), None);
+            cadence.join(2, resumed);
+            assert_eq!(due(&cadence, first + 3), [first], "resumed from {resumed:?}");
+            assert_eq!(cadence.request().now(), Some(Step(first + 3)));
+        }
+    }
+
+    #[test]
+    fn an_early_request_of_one_of_several_processes_has_no_effect() {
         let cadence = Cadence::every(0);
-        cadence.join(2, None);
         assert_eq!(cadence.request().now(), None);
         cadence.join(2, None);
-        assert_eq!(cadence.request().now(), Some(Step(0)));
+        assert!(due(&cadence, 4).is_empty(), "the other process does not receive the request");
     }
 
     #[test]

@@ -13,9 +13,9 @@
 //! - Any other row is skipped for this epoch as too hard or too easy, unless it is explored. The share `exploration` of these rows is drawn
 //!   at random; seed, epoch and row determine the draw.
 //!
-//! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. If an epoch skips every prompt and `exploration` is
-//! 0, the run ends with an error, because later epochs are expected to skip all prompts as well. With exploration, the run ends with an
-//! error after 1,000 consecutive epochs without a drawn prompt.
+//! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. If an epoch skips every prompt, `exploration` is 0
+//! and no new result was used since the epoch began, the run ends with an error, because later epochs would skip all prompts as well. With
+//! exploration, the run ends with an error after 1,000 consecutive epochs without a drawn prompt and without a new result.
 //!
 //! # Pass rates
 //! The pass rate of a group is the share of its responses whose score is at least `pass_score`. Groups that are trained on count with
@@ -195,11 +195,12 @@ impl JudgedPrompts {
     }
 }
 
-/// The number of consecutive epochs without a drawn prompt after which the run ends, if `exploration` is above 0. If `exploration` is 0,
-/// the run ends after the first epoch without a drawn prompt, because later epochs are expected to skip all prompts as well.
+/// The number of consecutive epochs without a drawn prompt and without a new result after which the run ends, if `exploration` is above 0.
+/// If `exploration` is 0, the run ends after the first such epoch, because later epochs would skip all prompts as well.
 const SKIPPED_EPOCHS: u32 = 1000;
 
-/// The error of an epoch whose prompts were all skipped. Later epochs are expected to skip all prompts as well.
+/// The error of an epoch whose prompts were all skipped, although no new result was used since the epoch began. Later epochs are expected
+/// to skip all prompts as well.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the curriculum skipped all {} prompts of epoch {epoch}: {} are too easy (pass rate of at least {}) and {} are too hard (at most {}); \
@@ -262,7 +263,10 @@ pub(crate) struct CurriculumState {
     results: Results,
     /// The current epoch and the numbers of prompts judged in it. `None` before the first prompt and after the end of an epoch.
     epoch: Option<(u32, JudgedPrompts)>,
-    /// The number of consecutive epochs before the current one whose prompts were all skipped.
+    /// `true` if new results were used since the current epoch began, so that later epochs may draw what it skipped.
+    #[serde(default)]
+    used_results: bool,
+    /// The number of consecutive epochs before the current one whose prompts were all skipped and in which no new result was used.
     #[serde(default)]
     skipped_epochs: u32,
     /// The numbers of prompts judged since the last metrics.
@@ -337,11 +341,12 @@ impl Curriculum {
     /// Ends the current epoch, if there is one.
     ///
     /// # Errors
-    /// If all prompts of the epoch were skipped, and `exploration` is 0 or this is the 1,000th consecutive epoch whose prompts were all
-    /// skipped.
+    /// If all prompts of the epoch were skipped and no new result was used since the epoch began, and `exploration` is 0 or this is the
+    /// 1,000th consecutive epoch of this kind.
     pub fn end_of_epoch(&mut self) -> Result<(), SkippedEpoch> {
+        let used_results = std::mem::take(&mut self.state.used_results);
         let Some((epoch, skipped)) = self.state.epoch.take() else { return Ok(()) };
-        if skipped.drawn() > 0 {
+        if used_results || skipped.drawn() > 0 {
             self.state.skipped_epochs = 0;
             return Ok(());
         }
@@ -421,7 +426,10 @@ impl Curriculum {
 
     fn use_results(&mut self, step: Step) {
         let Some(last) = self.last_used(step) else { return };
-        let CurriculumState { pass_rates, results, .. } = &mut self.state;
-        pass_rates.extend(results.take_until(last));
+        let CurriculumState { pass_rates, results, used_results, .. } = &mut self.state;
+        for (row, rate) in results.take_until(last) {
+            pass_rates.insert(row, rate);
+            *used_results = true;
+        }
     }
 }

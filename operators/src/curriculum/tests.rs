@@ -102,6 +102,23 @@ fn an_epoch_that_is_skipped_entirely_is_an_error() {
     assert!(curriculum.clone().end_of_epoch().is_ok(), "the error is reported once");
 }
 
+/// The round of step 1 trains on a prompt of the epoch before, after it has skipped the first prompt of the epoch.
+#[test]
+fn an_epoch_that_is_skipped_while_a_result_is_pending_does_not_end_the_run() {
+    let mut curriculum = curriculum(unexplored());
+    train(&mut curriculum, 0, 0, &[1.0, 1.0]);
+    train(&mut curriculum, 0, 1, &[0.0, 0.0]);
+    assert_eq!(curriculum.judge(Step(1), 1, 0).expect("not over"), Judgement::TooEasy);
+    train(&mut curriculum, 1, 0, &[1.0, 0.0]);
+    assert_eq!(curriculum.judge(Step(2), 1, 1).expect("not over"), Judgement::TooHard);
+    assert_eq!(curriculum.judge(Step(2), 2, 0).expect("it may be drawn"), Judgement::InBounds);
+    train(&mut curriculum, 2, 0, &[1.0, 1.0]);
+    for (row, epoch) in [(1, 2), (0, 3), (1, 3)] {
+        assert!(!curriculum.judge(Step(3), epoch, row).expect("not over").is_drawn());
+    }
+    assert!(curriculum.end_of_epoch().is_err(), "no result of epoch 3 is pending");
+}
+
 #[test]
 fn with_exploration_a_later_epoch_may_draw_what_one_skipped() {
     let mut seldom = curriculum(CurriculumOptions { exploration: 0.02, ..unexplored() });

@@ -78,7 +78,7 @@ impl DriftMonitor {
     }
 
     /// Compares a live iteration with `profile`. Iterations of a phase, parallelism or instance count that was not profiled are ignored,
-    /// and so are iterations that took no time.
+    /// and so are iterations whose time is not a positive, finite multiple of the profiled time.
     pub fn observe(&mut self, profile: &Profile, live: &Row) {
         if let Some((cell, profiled)) = compare(profile, live) {
             self.count(cell, live.seconds / profiled);
@@ -104,8 +104,12 @@ impl DriftMonitor {
         }
     }
 
+    /// Adds a ratio to the mean of its cell. Ignores a ratio that is not a positive, finite number, because the mean would keep it forever.
     fn count(&mut self, cell: Cell, ratio: f64) {
         let (ratio, smoothing) = (ratio.ln(), self.options.smoothing);
+        if !ratio.is_finite() {
+            return;
+        }
         let entry = self.entry(cell, ratio);
         entry.mean += smoothing * (ratio - entry.mean);
         entry.count += 1;
@@ -142,17 +146,19 @@ impl DriftMonitor {
     /// observations. A drifted cell that is not in `profile` only loses its observations. Returns the number of drifted cells.
     ///
     /// # Errors
-    /// If the updated time of a cell is not positive and finite. The cells before it have been updated.
+    /// If the updated time of a cell is not positive and finite. Nothing is updated in that case.
     pub fn update_profile(&mut self, profile: &mut Profile) -> Result<usize, PlacementError> {
         let drifted: Vec<_> = self.drifted().collect();
+        let mut updated = profile.clone();
         for (cell, ratio) in &drifted {
-            let rows = profile.rows().iter();
+            let rows = updated.rows().iter();
             // If several rows have the same point, the last one counts.
             if let Some(row) = rows.rev().find(|row| Cell::of(row) == *cell) {
-                *profile = profile.with(Row { seconds: row.seconds * ratio, ..*row })?;
+                updated = updated.with(Row { seconds: row.seconds * ratio, ..*row })?;
             }
-            self.reset_cell(*cell);
         }
+        *profile = updated;
+        drifted.iter().for_each(|(cell, _)| self.reset_cell(*cell));
         Ok(drifted.len())
     }
 

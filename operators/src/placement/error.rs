@@ -51,6 +51,9 @@ pub enum PlacementError {
         /// The configured value.
         found: f64,
     },
+    /// A profile has no measurements.
+    #[error("the profile has no rows, expected at least one measurement: measure the engine again")]
+    EmptyProfile,
     /// A row of a profile is not a valid measurement.
     #[error("row {row} of the profile: `{field}` is {found}, expected {expected}")]
     Profile {

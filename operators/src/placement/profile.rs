@@ -14,7 +14,7 @@ use super::cost::StepCost;
 ///
 /// Above the measured range, the line through the last two values is extrapolated, but not below a hundredth of the value before the last.
 /// Below the range, the first value is used.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
 pub struct Profile {
     rows: Vec<Row>,
@@ -46,8 +46,11 @@ impl Profile {
     /// Creates a profile. If several rows differ only in their seconds, the last one counts.
     ///
     /// # Errors
-    /// If a count is 0, or the time of a row is not positive and finite.
+    /// If there are no rows, a count is 0, or the time of a row is not positive and finite.
     pub fn new(rows: Vec<Row>) -> Result<Self, PlacementError> {
+        if rows.is_empty() {
+            return Err(PlacementError::EmptyProfile);
+        }
         let mut grids: BTreeMap<_, BTreeMap<u32, Grid>> = BTreeMap::new();
         for (at, row) in rows.iter().enumerate() {
             check(row, at)?;

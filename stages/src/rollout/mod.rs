@@ -77,7 +77,7 @@ impl Placement {
     /// Returns the number of devices in use.
     #[must_use]
     pub fn devices(self) -> u32 {
-        self.instances * self.tensor_parallel
+        self.instances.saturating_mul(self.tensor_parallel)
     }
 }
 
@@ -85,7 +85,8 @@ impl Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The policy sampled an end-of-sequence token. A server also reports this reason for a stop token or a stop text of the request.
+    /// The policy sampled an end-of-sequence token, or the response reached its replayed [length](lengths::Lengths). A server also reports
+    /// this reason for a stop token or a stop text of the request.
     Stop,
     /// The response reached the maximum length.
     Length,

@@ -69,6 +69,11 @@ fn rows_round_trip_and_bad_ones_are_named() {
     assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile());
     let error = Profile::new(vec![row(1, 10, 1.0), row(0, 10, 1.0)]).unwrap_err().to_string();
     assert_eq!(error, "row 1 of the profile: `batch_size` is 0, expected at least 1");
+    let error = Profile::new(Vec::new()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the profile has no rows, expected at least one measurement: measure the engine again"
+    );
     let error = Profile::new(vec![row(1, 10, -1.0)]).unwrap_err().to_string();
     assert_eq!(error, "row 0 of the profile: `seconds` is -1, expected more than 0");
 }
@@ -161,4 +166,29 @@ fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
     assert_eq!((changed[0].batch_size, changed[0].tokens, profile.rows().len()), (8, 100, 6));
     near(Some(changed[0].seconds), 1.5 * truth(8.0, 100.0));
     assert_eq!((drift.max_ratio(), drift.drifted().next()), (None, None));
+}
+
+#[test]
+fn an_update_that_fails_changes_nothing() {
+    let options = DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 1 };
+    let mut drift = DriftMonitor::new(options).unwrap();
+    let rows = vec![row(1, 10, 1.0), row(8, 10, 1e308), row(16, 10, 1.0)];
+    let mut profile = Profile::new(rows).unwrap();
+    drift.observe(&profile, &row(1, 10, 2.0));
+    // Nearest to a batch of 8, but compared with 0.6e308 seconds.
+    drift.observe(&profile, &row(11, 10, 1.7e308));
+    let before = (drift.clone(), profile.clone());
+    let error = drift.update_profile(&mut profile).unwrap_err().to_string();
+    assert_eq!(error, "row 1 of the profile: `seconds` is inf, expected more than 0");
+    assert_eq!((drift, profile), before);
+}
+
+#[test]
+fn an_iteration_without_a_finite_ratio_is_ignored() {
+    let mut drift = DriftMonitor::new(DriftOptions::default()).unwrap();
+    let profile = Profile::new(vec![row(1, 10, 1e-300)]).unwrap();
+    for seconds in [0.0, 1e300, f64::INFINITY, f64::NAN] {
+        drift.observe(&profile, &row(1, 10, seconds));
+    }
+    assert_eq!(drift.max_ratio(), None);
 }

@@ -20,7 +20,7 @@ const CHECKPOINT: f64 = 2.0;
 /// attention scores).
 const RECOMPUTED: f64 = 34.0;
 
-/// The layout of a copy of the model over devices during training.
+/// The layout of a copy of the model over devices during training. A number of 0 counts as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingLayout {
@@ -38,12 +38,24 @@ impl TrainingLayout {
     /// Returns the number of devices that hold one copy of the model.
     #[must_use]
     pub fn devices(self) -> u32 {
-        self.tensor_parallel * self.pipeline * self.context
+        let Self { tensor_parallel, pipeline, context, .. } = self.at_least_one();
+        tensor_parallel.saturating_mul(pipeline).saturating_mul(context)
     }
 
     /// Returns the number of devices over which a micro-batch is split.
     fn sequence_devices(self) -> f64 {
         f64::from(self.tensor_parallel) * f64::from(self.context)
+    }
+
+    /// Returns the layout with 1 for each number of 0.
+    fn at_least_one(self) -> Self {
+        let Self { tensor_parallel, pipeline, context, micro_batch_tokens } = self;
+        Self {
+            tensor_parallel: tensor_parallel.max(1),
+            pipeline: pipeline.max(1),
+            context: context.max(1),
+            micro_batch_tokens: micro_batch_tokens.max(1),
+        }
     }
 }
 
@@ -65,6 +77,7 @@ impl Cost {
     /// call has the bubble of the pipeline once. The call ends with the last copy.
     #[must_use]
     pub fn training(&self, devices: u32, layout: TrainingLayout, tokens: &[f64]) -> f64 {
+        let layout = layout.at_least_one();
         let mut tokens = tokens.to_vec();
         tokens.sort_by(|a, b| b.total_cmp(a));
         let copies = (devices / layout.devices()).max(1) as usize;
@@ -90,6 +103,7 @@ impl Cost {
         sequences: usize,
         tokens: f64,
     ) -> f64 {
+        let layout = layout.at_least_one();
         let copies = (devices / layout.devices()).max(1) as usize;
         let mut busiest = Replica::default();
         (0..sequences.div_ceil(copies)).for_each(|_| busiest.add(tokens, self, layout));
@@ -112,6 +126,7 @@ impl Cost {
     /// layer.
     #[must_use]
     pub fn training_bytes(&self, devices: u32, layout: TrainingLayout, longest: f64) -> f64 {
+        let layout = layout.at_least_one();
         let parts = f64::from(layout.tensor_parallel) * f64::from(layout.pipeline);
         let held = self.model.parameters / parts;
         let sharers = (f64::from(devices) / parts).max(1.0);
@@ -216,6 +231,26 @@ mod tests {
             let alike = cost.training_of_equal_lengths(16, layout, sequences, 1500.0);
             assert_eq!(alike, cost.training(16, layout, &vec![1500.0; sequences]));
         }
+    }
+
+    #[test]
+    fn a_layout_with_zeros_counts_them_as_one() {
+        let cost = cost("Qwen2.5-7B");
+        let of = |number| {
+            let (tensor_parallel, pipeline) = (number, number);
+            let (context, micro_batch_tokens) = (number, number);
+            TrainingLayout { tensor_parallel, pipeline, context, micro_batch_tokens }
+        };
+        let costs = |layout: TrainingLayout| {
+            (
+                layout.devices(),
+                cost.training(2, layout, &[700.0, 900.0]),
+                cost.training_of_equal_lengths(2, layout, 3, 700.0),
+                cost.training_bytes(2, layout, 900.0),
+            )
+        };
+        assert_eq!(costs(of(0)), costs(of(1)));
+        assert_eq!(of(u32::MAX).devices(), u32::MAX);
     }
 
     #[test]

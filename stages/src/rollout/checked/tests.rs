@@ -115,14 +115,14 @@ fn an_engine_may_count_tokens_without_sampling_them() {
 
 #[test]
 fn a_response_is_reported_once_and_only_if_it_was_requested() {
-    let expected = "it reports p7.1@3, which was not requested or was reported before";
+    let expected = "it reports p7.1@3, which was not requested or was reported before: expected one report for each requested response";
     let reports = polled([completion(), completion()]);
     let [RolloutEvent::Completed(_), RolloutEvent::Failed(error)] = &reports[..] else {
         panic!("expected a response and a failure, found {reports:?}")
     };
     assert!(error.to_string().ends_with(expected), "{error}");
     let unrequested = violation(|completion| completion.id.sample = 2);
-    assert_eq!(unrequested, "it reports p7.2@3, which was not requested or was reported before");
+    assert_eq!(unrequested, expected.replace("p7.1", "p7.2"));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineViolation {
     /// A response was never requested, or was reported before.
-    #[error("it reports {id}, which was not requested or was reported before")]
+    #[error(
+        "it reports {id}, which was not requested or was reported before: expected one report for each requested response"
+    )]
     NotOutstanding {
         /// The response.
         id: SampleId,

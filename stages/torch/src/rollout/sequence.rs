@@ -157,7 +157,7 @@ impl Sequence {
     }
 
     /// Appends a sampled token. All tokens before it are now in the cache. Returns the finish reason if the response ends with the token,
-    /// otherwise `None`.
+    /// otherwise `None`. A response of a forced length stops there, even if the model has no end-of-sequence token.
     pub(crate) fn push(
         &mut self,
         token: i32,
@@ -169,12 +169,13 @@ impl Sequence {
         self.response_ids.push(token);
         self.logprobs.push(logprob);
         self.token_versions.push(version);
+        let has_reached = |length: u32| self.response_ids.len() >= length as usize;
         let is_eos = !self.ends.ignore_eos && eos.contains(&token);
-        if is_eos || self.ends.stop_token_ids.contains(&token) {
+        let is_stop = is_eos || self.ends.stop_token_ids.contains(&token);
+        if is_stop || self.forced_length.is_some_and(has_reached) {
             Some(FinishReason::Stop)
         } else {
-            (self.response_ids.len() >= self.sampling.max_new_tokens as usize)
-                .then_some(FinishReason::Length)
+            has_reached(self.sampling.max_new_tokens).then_some(FinishReason::Length)
         }
     }
 
@@ -236,6 +237,16 @@ mod tests {
         assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9]), None);
         assert!(ending.may_end());
         assert_eq!(ending.push(5, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Stop));
+    }
+
+    #[test]
+    fn a_forced_length_ends_a_response_of_a_model_without_end_tokens() {
+        let ends = |forced| {
+            let mut sequence = sequence(Sampling::unrestricted(3)).with_forced_length(Some(forced));
+            [7, 8, 9].map(|token| sequence.push(token, -1.0, PolicyVersion(0), &[]))
+        };
+        assert_eq!(ends(2)[..2], [None, Some(FinishReason::Stop)]);
+        assert_eq!(ends(9), [None, None, Some(FinishReason::Length)]);
     }
 
     #[test]

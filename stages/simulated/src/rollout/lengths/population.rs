@@ -52,6 +52,9 @@ impl Default for PopulationConfig {
 /// Maximum length of a prompt, as a multiple of the median.
 const MAX_MEDIAN_RATIO: f64 = 8.0;
 
+/// Maximum weight of a domain. The sum of the weights stays finite.
+const MAX_SHARE: f64 = 1e9;
+
 /// Maximum absolute value of a standard normal draw.
 const MAX_NORMAL_DRAW: f64 = 8.3;
 
@@ -121,7 +124,9 @@ impl Population {
         let mut sum = 0.0;
         let mut cumulative = Vec::new();
         for (name, share) in domains {
-            check(share > 0.0, || format!("{name}.share"), "more than 0", share)?;
+            let field = || format!("{name}.share");
+            check(share > 0.0, field, "more than 0", share)?;
+            check(share <= MAX_SHARE, field, "at most 1e9", share)?;
             sum += share;
             cumulative.push((Arc::from(name), sum));
         }

@@ -248,6 +248,10 @@ fn values_out_of_bounds_are_named() {
         error(|domain| domain.share = 0.0),
         "lengths: `math.share`: expected more than 0, found 0.0"
     );
+    assert_eq!(
+        error(|domain| domain.share = f64::INFINITY),
+        "lengths: `math.share`: expected at most 1e9, found inf"
+    );
     assert!(error(|domain| domain.percentiles.reverse()).contains("math.percentiles"));
     let nothing = EmpiricalConfig { domains: Default::default() };
     let model = Empirical::new(&nothing, &PopulationConfig::default(), 1, 100);

@@ -72,10 +72,8 @@ impl Buffers {
                 work(layer)
             }
             Self::Prefetch(prefetch) => {
-                let layer = prefetch.take(index).map_err(torch_error)?;
-                let done = work(&layer);
-                prefetch.return_buffer(layer, reader.fence().map_err(torch_error)?);
-                done
+                let ran = prefetch.run(index, |layer| (work(layer), reader.fence()));
+                ran.map_err(torch_error)?
             }
         }
     }

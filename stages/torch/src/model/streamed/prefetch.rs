@@ -72,12 +72,32 @@ impl Prefetch {
         Ok(prefetch)
     }
 
-    /// Returns layer `index`, waiting until it has been read.
+    /// Runs `work` on layer `index` after it has been read, and returns its buffer to the thread. `work` also returns the fence after
+    /// which the buffer may be overwritten.
     ///
     /// # Errors
-    /// Returns an error if the layer could not be read; the next call for this layer reads it again. Also returns an error if the thread
-    /// has ended.
-    pub(super) fn take(&mut self, index: usize) -> Result<Layer, TorchError> {
+    /// Returns an error if the layer could not be read; the next call for this layer reads it again. Also returns an error if `work` has no
+    /// fence or the thread has ended.
+    pub(super) fn run<T>(
+        &mut self,
+        index: usize,
+        work: impl FnOnce(&Layer) -> (T, Result<Fence, TorchError>),
+    ) -> Result<T, TorchError> {
+        let layer = self.take(index)?;
+        let (done, used) = work(&layer);
+        // Without a fence, the result of `work` is discarded, so that the buffer may be overwritten at once. A buffer that is not returned
+        // would leave too few results for the layers that are requested.
+        let (used, failed) = match used {
+            Ok(used) => (used, None),
+            Err(error) => (Fence::default(), Some(error)),
+        };
+        self.return_buffer(layer, used);
+        failed.map_or(Ok(done), Err)
+    }
+
+    /// Removes and returns the buffer with layer `index`, waiting until the layer has been read. Returns an error as [`run`](Self::run)
+    /// does.
+    fn take(&mut self, index: usize) -> Result<Layer, TorchError> {
         if self.requested.front() != Some(&index) {
             self.restart_at(index)?;
         }
@@ -90,7 +110,7 @@ impl Prefetch {
     }
 
     /// Returns a buffer to the thread, which reads the next layer into it once `used` has passed.
-    pub(super) fn return_buffer(&mut self, buffer: Layer, used: Fence) {
+    fn return_buffer(&mut self, buffer: Layer, used: Fence) {
         let layer = self.order[self.next];
         self.next = (self.next + 1) % self.order.len();
         self.requested.push_back(layer);

@@ -213,6 +213,21 @@ fn an_aborted_pass_does_not_affect_the_next() {
 }
 
 #[test]
+fn a_fence_that_cannot_be_recorded_fails_the_pass_and_not_the_decoder() {
+    let (folder, decoder) = saved(6);
+    let mut streamed = open(folder.path(), 2, true);
+    let Buffers::Prefetch(prefetch) = &mut streamed.buffers else { panic!("no prefetch") };
+    let (buffers, first) = (prefetch.buffers(), prefetch.requested().next().unwrap());
+    for _ in 0..=buffers {
+        let lost = || TorchError::Torch { reason: "no event".to_owned() };
+        let failed = prefetch.run(first, |_| ((), Err(lost())));
+        assert_eq!(failed.unwrap_err().to_string(), lost().to_string());
+        assert_eq!(prefetch.buffers(), buffers);
+    }
+    check_equal(&mut streamed, &decoder);
+}
+
+#[test]
 fn a_truncated_file_fails_the_pass_and_not_the_decoder() {
     for (held, prefetch) in [(2, true), (4, true), (1, false)] {
         let (folder, decoder) = saved(7);

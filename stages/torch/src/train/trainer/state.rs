@@ -21,7 +21,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_model::tensor_file::{Scalar, Stored, TensorFile, write};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::TrainError;
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 use super::TorchTrainer;
 use crate::model::stored::{StoredTensor, check_like, read_like};
@@ -34,6 +34,33 @@ const CRITIC: &str = "critic";
 const PUBLISHED: &str = "published";
 const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
+
+/// A state that was read from a file.
+struct SavedState {
+    version: PolicyVersion,
+    policy: Counts,
+    /// The counts of the critic; `None` if there is no critic.
+    critic: Option<Counts>,
+    /// The values of all tensors that updates change, each with the tensor of the trainer to copy them to.
+    tensors: Vec<(Tensor, Tensor)>,
+    /// The older policies, in ascending order of their versions.
+    older: Vec<(PolicyVersion, Weights)>,
+}
+
+/// The number of updates of an optimizer, and its position in the learning-rate schedule.
+struct Counts {
+    updates: u64,
+    steps: u64,
+}
+
+impl Counts {
+    fn read(file: &TensorFile, model: &str) -> Result<Self, TorchError> {
+        let updates = count(file, &number(model, UPDATES))?;
+        let steps = number(model, STEPS);
+        let has_steps = file.names().contains(&steps);
+        Ok(Self { updates, steps: if has_steps { count(file, &steps)? } else { updates } })
+    }
+}
 
 impl TorchTrainer {
     /// Writes the state to `path`: the values that later updates depend on, and the older policies that engines may still request.
@@ -50,16 +77,15 @@ impl TorchTrainer {
     }
 
     /// Restores the state of the file `path`, and publishes its policies again, oldest first. Returns them in this order; the last is the
-    /// current policy.
+    /// current policy. Reads the whole file before it overwrites anything, so that a failed read changes nothing.
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::state)?;
         let older = self.check_state(&file).map_err(TrainError::state)?;
-        self.restore(&file).map_err(TrainError::state)?;
-        let mut policies = Vec::new();
-        for version in older {
-            let weights = self.read_published(&file, version).map_err(TrainError::state)?;
-            policies.push(self.store.publish(version, weights));
-        }
+        let saved = self.read_saved(&file, older).map_err(TrainError::state)?;
+        let older = self.restore(saved).map_err(TrainError::backend("restoring the state"))?;
+        let store = &self.store;
+        let mut policies: Vec<_> =
+            older.into_iter().map(|(version, weights)| store.publish(version, weights)).collect();
         policies.push(self.publish_version(self.version)?);
         Ok(policies)
     }
@@ -84,26 +110,38 @@ impl TorchTrainer {
         Ok(versions)
     }
 
-    fn restore(&mut self, file: &TensorFile) -> Result<(), TorchError> {
-        for (name, mut tensor) in self.tensors() {
-            let values = read_like(file, &name, &tensor)?;
+    /// Reads the file of a state, whose older policies have the versions `older`.
+    fn read_saved(
+        &mut self,
+        file: &TensorFile,
+        older: BTreeSet<PolicyVersion>,
+    ) -> Result<SavedState, TorchError> {
+        let tensors = self.tensors().into_iter();
+        let tensors = tensors.map(|(name, tensor)| Ok((read_like(file, &name, &tensor)?, tensor)));
+        let older = older.into_iter();
+        Ok(SavedState {
+            version: PolicyVersion(count(file, VERSION)?),
+            policy: Counts::read(file, POLICY)?,
+            critic: self.critic.as_ref().map(|_| Counts::read(file, CRITIC)).transpose()?,
+            tensors: tensors.collect::<Result<_, TorchError>>()?,
+            older: older
+                .map(|version| Ok((version, self.read_published(file, version)?)))
+                .collect::<Result<_, TorchError>>()?,
+        })
+    }
+
+    /// Replaces the state by a state that was read. Returns its older policies.
+    fn restore(&mut self, saved: SavedState) -> Result<Vec<(PolicyVersion, Weights)>, TchError> {
+        let SavedState { version, policy, critic, tensors, older } = saved;
+        for (values, mut tensor) in tensors {
             tch::no_grad(|| tensor.f_copy_(&values))?;
         }
-        let names = file.names();
-        let counts = |model| {
-            let updates = file.integer(&number(model, UPDATES))?.unsigned_abs();
-            let steps = number(model, STEPS);
-            let steps = names.contains(&steps).then(|| file.integer(&steps)).transpose()?;
-            Ok::<_, TorchError>((updates, steps.map_or(updates, i64::unsigned_abs)))
-        };
-        let (updates, steps) = counts(POLICY)?;
-        self.optimizer.resume(updates, steps);
-        if let Some(critic) = &mut self.critic {
-            let (updates, steps) = counts(CRITIC)?;
-            critic.optimizer().resume(updates, steps);
+        self.optimizer.resume(policy.updates, policy.steps);
+        if let (Some(own), Some(critic)) = (&mut self.critic, critic) {
+            own.optimizer().resume(critic.updates, critic.steps);
         }
-        self.version = PolicyVersion(file.integer(VERSION)?.unsigned_abs());
-        Ok(())
+        self.version = version;
+        Ok(older)
     }
 
     fn read_published(
@@ -152,6 +190,10 @@ fn counts(model: &str, optimizer: &AdamW) -> Vec<(String, Scalar)> {
         all.push((number(model, STEPS), Scalar::Integer(steps as i64)));
     }
     all
+}
+
+fn count(file: &TensorFile, name: &str) -> Result<u64, TorchError> {
+    Ok(file.integer(name)?.unsigned_abs())
 }
 
 fn number(model: &str, name: &str) -> String {

@@ -137,6 +137,34 @@ fn the_state_of_another_trainer_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_state_that_cannot_be_read_to_its_end_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, own) = (file(&folder), folder.path().join("own.safetensors"));
+    let mut other = learner(with_critic(), 2);
+    train(&mut other, 0);
+    other.save_state(&path).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let find = |text: &[u8], word: &str| {
+        text.windows(word.len()).position(|part| part == word.as_bytes()).unwrap()
+    };
+    for number in ["version", "critic.optimizer.updates"] {
+        let mut damaged = whole.clone();
+        let entry = find(&damaged, &format!("\"{number}\":{{"));
+        let dtype = entry + find(&damaged[entry..], "I64");
+        damaged[dtype..][..3].copy_from_slice(b"F64");
+        std::fs::write(&path, damaged).unwrap();
+        let mut trainer = learner(with_critic(), 2);
+        trainer.save_state(&own).unwrap();
+        let before = std::fs::read(&own).unwrap();
+        let error = trainer.load_state(&path).unwrap_err().to_string();
+        let expected = format!("{}: tensor `{number}`: expected I64, found F64", path.display());
+        assert_eq!(error, expected);
+        trainer.save_state(&own).unwrap();
+        assert_eq!(std::fs::read(&own).unwrap(), before, "{number}");
+    }
+}
+
+#[test]
 fn a_trainer_passes_the_testkit() {
     let responses = [
         example(&[2, 3], &[4, 5, 1], 0.5),
