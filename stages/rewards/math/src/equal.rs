@@ -327,7 +327,7 @@ fn is_decimal(expr: &Expr) -> bool {
 }
 
 fn is_constant(expr: &Expr) -> bool {
-    !expr.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Apply(Function::Named(_), _)))
+    !expr.any(&|part| matches!(part, Expr::Symbol(_)) || part.unknown_function().is_some())
 }
 
 /// Returns `true` if one expression is a number in a base, the other a number without a base, sign or decimal point, and both have the same

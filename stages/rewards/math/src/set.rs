@@ -2,7 +2,7 @@
 
 use super::equal::Comparer;
 use super::evaluate::{Point, evaluate_real, infinity};
-use super::expr::{Comparison, Expr, Function, Interval, Relation, SetOperation};
+use super::expr::{Comparison, Expr, Interval, Relation, SetOperation};
 use super::relation;
 
 /// Returns `true` if an answer is a set of numbers, or a pair that may be an open interval.
@@ -255,16 +255,16 @@ fn satisfied(condition: &Expr, x: f64) -> bool {
 
 /// Returns the values of unknown functions, such as `f(x)`, each of which counts as a variable.
 pub(super) fn unknown_values(expr: &Expr) -> Vec<&Expr> {
-    match expr {
-        Expr::Apply(Function::Named(_), _) if relation::conjunction(expr).is_none() => vec![expr],
-        other => other.children().into_iter().flat_map(unknown_values).collect(),
+    match expr.unknown_function() {
+        Some(_) => vec![expr],
+        None => expr.children().into_iter().flat_map(unknown_values).collect(),
     }
 }
 
 /// Replaces the value of an unknown function, such as `f(x)`, by a variable.
 fn with_variable(set: &Expr) -> Expr {
-    match set {
-        Expr::Apply(Function::Named(name), _) => Expr::Symbol(name.clone()),
-        other => other.map(&mut with_variable),
+    match set.unknown_function() {
+        Some((name, _)) => Expr::Symbol(name.to_owned()),
+        None => set.map(&mut with_variable),
     }
 }
