@@ -146,6 +146,8 @@ pub(super) enum Expr {
     Set(Vec<Expr>),
     /// The set of all values for which a relation, or each relation of a list, holds.
     Solutions(Box<Expr>),
+    /// The set of the values that the first expression has where the second, a condition, holds, as in `{2k + 1 | k > 3}`.
+    Image(Box<Expr>, Box<Expr>),
     Interval(Box<Interval>),
     /// A union, intersection or difference of sets, from left to right.
     Join(SetOperation, Vec<Expr>),
@@ -257,7 +259,7 @@ impl Expr {
             | Self::Set(parts)
             | Self::Join(_, parts)
             | Self::Conditions(_, parts) => parts.iter().collect(),
-            Self::Power(base, exponent) => vec![base, exponent],
+            Self::Power(first, second) | Self::Image(first, second) => vec![first, second],
             Self::Matrix(rows) => rows.iter().flatten().collect(),
             Self::Solutions(condition) => vec![condition],
             Self::Interval(interval) => vec![&interval.low, &interval.high],
@@ -285,6 +287,9 @@ impl Expr {
             Self::Matrix(rows) => Self::Matrix(rows.iter().map(|row| all(row)).collect()),
             Self::Power(base, exponent) => change(base).power(change(exponent)),
             Self::Solutions(condition) => Self::Solutions(Box::new(change(condition))),
+            Self::Image(value, condition) => {
+                Self::Image(Box::new(change(value)), Box::new(change(condition)))
+            }
             Self::Interval(interval) => Self::Interval(Box::new(Interval {
                 low: change(&interval.low),
                 high: change(&interval.high),

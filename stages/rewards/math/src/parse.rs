@@ -180,7 +180,8 @@ impl Parser {
         Some(items)
     }
 
-    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped.
+    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped. The set
+    /// of a variable in parentheses needs no comma.
     /// Inequalities with `and`, or with `or`, become one item.
     fn items(&mut self) -> Option<Vec<Expr>> {
         let (mut and, mut or) = (false, false);
@@ -197,7 +198,8 @@ impl Parser {
                     break;
                 }
             }
-            if self.ends() || self.is(';') || before == self.at {
+            let is_last = before == self.at && !self.starts_membership();
+            if self.ends() || self.is(';') || is_last {
                 return Some(match (and, or) {
                     (true, false) => conditions(Conjunction::And, items),
                     (false, true) => conditions(Conjunction::Or, items),

@@ -62,17 +62,18 @@ impl Parser {
         matches!(rest.find(|token| **token != Token::Char('{')), Some(Token::Number(_)))
     }
 
-    /// Skips a unit, its power, and the slash before a further unit.
+    /// Skips a unit, its power, and the operator before a further unit.
     fn unit(&mut self) {
         self.at += 1;
         if self.accept('^') {
             let _ = self.argument();
         }
-        let per = matches!(
-            self.tokens.get(self.at..self.at + 2),
-            Some([Token::Char('/'), Token::Unit | Token::Text(_)])
-        );
-        self.at += usize::from(per);
+        let joined = match self.tokens.get(self.at..self.at + 2) {
+            Some([Token::Char('/'), Token::Text(_)]) => true,
+            Some([operator, unit]) => operator.joins_units() && unit.is_unit(),
+            _ => false,
+        };
+        self.at += usize::from(joined);
     }
 
     /// Parses a factor. An integer before a proper fraction is a mixed number.
