@@ -247,6 +247,18 @@ pub(crate) fn unsupported_format(head: &[u8]) -> Option<&'static str> {
     FORMATS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
 }
 
+/// Formats an error of JSON without its position.
+pub(crate) fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&position).map(str::to_owned).unwrap_or(text)
+}
+
+/// Formats an error of JSON that is a text within a row. Its position is that within the text.
+pub(crate) fn text_error(error: &serde_json::Error) -> String {
+    format!("{error} of the text")
+}
+
 /// Joins column names for a message; `no columns` if there are none.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "no columns".to_owned() } else { names.join(", ") }

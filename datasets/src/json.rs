@@ -22,8 +22,8 @@ fn widen(narrow: f32) -> f64 {
 }
 
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents;
-/// infinite floats and NaN become null. Binary values become hexadecimal text. Dates, times, decimals and all other types become text as
-/// Arrow displays them; a value that Arrow cannot display, such as a date after the year 262142, becomes null.
+/// infinite floats and NaN, with which pandas marks missing values, count as null. Binary values become hexadecimal text. Dates, times, decimals and all other types become text as
+/// Arrow displays them; a value that Arrow cannot display, such as a date after the year 262142, counts as null.
 #[derive(Clone, Debug)]
 pub(crate) enum JsonColumn {
     Null,
@@ -98,12 +98,22 @@ impl JsonColumn {
             Self::Bool(array) => array.is_null(row),
             Self::Int(array) => array.is_null(row),
             Self::Uint(array) => array.is_null(row),
-            Self::Float(array) => array.is_null(row),
+            Self::Float(array) => array.is_null(row) || !array.value(row).is_finite(),
             Self::List(_, nulls, _) | Self::Struct(_, nulls) | Self::Map(_, nulls, _) => {
                 nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
             }
             Self::Formatted(array) => format_value(array, row).is_none(),
         }
+    }
+
+    /// Returns a description of a value that counts as null: `null`, or a float without a JSON equivalent. Returns `None` for any other
+    /// value.
+    pub(crate) fn missing(&self, row: usize) -> Option<String> {
+        let float = match self {
+            Self::Float(array) if array.is_valid(row) => Some(array.value(row).to_string()),
+            _ => None,
+        };
+        self.is_null(row).then(|| float.unwrap_or_else(|| "null".to_owned()))
     }
 
     /// Returns text values as they are and other values as JSON; `None` for null.

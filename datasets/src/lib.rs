@@ -70,6 +70,7 @@ pub use crate::dataset::Dataset;
 pub use crate::error::DatasetError;
 pub use crate::inspect::inspect;
 pub use crate::message::{Message, MessageRef};
+pub use crate::messages::messages_in_text;
 pub use crate::order::Cursor;
 pub use crate::prompt::{Prompt, PromptRow};
 pub use crate::prompts::Prompts;

@@ -8,6 +8,7 @@ use arrow_buffer::{NullBuffer, OffsetBuffer};
 use serde_json::Value;
 
 use crate::defect::{DefectKind, RowDefect};
+use crate::error::text_error;
 use crate::message::MessageRef;
 use crate::segment::index_u32;
 
@@ -149,33 +150,22 @@ impl MessagesBuilder {
         Ok(())
     }
 
-    /// Adds a row of text. A JSON array of messages is parsed. Any other text becomes one user message, and so does an array in which no
-    /// object has a role or a content, such as an empty array.
+    /// Adds a row of text. JSON of messages, as [`messages_in_text`] defines it, is parsed. Any other text becomes one user message.
     ///
-    /// In a column named `messages`, every array of objects counts as messages, and any other text is rejected. Messages with `tool_calls`
-    /// are rejected in any column. A rejected text adds an empty row.
+    /// In a column named `messages`, every array of objects counts as messages, and any other text is rejected. Messages whose role or
+    /// content is no text, and messages with `tool_calls`, are rejected in any column. A rejected text adds an empty row.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
-        let parsed = match text.trim_start().starts_with('[') {
-            true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
-            false => Err("text".to_owned()),
-        };
-        let is_json_column = &*self.column == JSON_COLUMN;
-        match parsed {
-            Ok(messages)
-                if messages.iter().all(is_message)
-                    && (is_json_column || messages.iter().any(has_message_field)) =>
-            {
-                return self.push_messages(&messages);
-            }
-            other if is_json_column => {
-                let found = other.err().unwrap_or_else(|| "an array of other values".to_owned());
-                return self.refuse("a JSON array of messages", found);
-            }
-            _ => {
-                self.append(None, Some(text));
-                self.end(true, 1);
-            }
+        if &*self.column == JSON_COLUMN {
+            return match object_array(text) {
+                Ok(messages) => self.push(&messages.into()),
+                Err(found) => self.refuse("a JSON array of messages", found),
+            };
         }
+        if let Some(messages) = messages_in_text(text) {
+            return self.push(&messages.into());
+        }
+        self.append(None, Some(text));
+        self.end(true, 1);
         Ok(())
     }
 
@@ -221,6 +211,32 @@ impl MessagesBuilder {
         self.end(true, 0);
         Err(RowDefect::value(&self.column, expected, found))
     }
+}
+
+/// Parses a prompt that is messages as JSON text, such as `[{"role": "user", "content": "2+2?"}]`. Returns `None` for any other text, which
+/// is the question of a user itself.
+///
+/// Messages are an array of objects, of which at least one has a `role` or a `content`. The types of these fields are not checked.
+///
+/// ```
+/// use rollpacker_datasets::messages_in_text;
+///
+/// assert!(messages_in_text(r#"[{"role": "user", "content": "2+2?"}]"#).is_some());
+/// assert!(messages_in_text("[1, 2]").is_none());
+/// ```
+#[must_use]
+pub fn messages_in_text(text: &str) -> Option<Vec<Value>> {
+    object_array(text).ok().filter(|messages| messages.iter().any(has_message_field))
+}
+
+/// Parses a JSON array of objects. Returns a description of any other text.
+fn object_array(text: &str) -> Result<Vec<Value>, String> {
+    if !text.trim_start().starts_with('[') {
+        return Err("text".to_owned());
+    }
+    let array: Vec<Value> = serde_json::from_str(text).map_err(|error| text_error(&error))?;
+    let are_objects = array.iter().all(Value::is_object);
+    are_objects.then_some(array).ok_or_else(|| "an array of other values".to_owned())
 }
 
 /// Returns the calls of tools in a message; `None` if it has none.

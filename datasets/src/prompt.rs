@@ -24,7 +24,7 @@ pub struct PromptRow {
     pub domain: String,
     /// The chat messages; at least one, not all blank.
     pub messages: Vec<Message>,
-    /// The reference answer, if there is one: text as it is, other values as JSON.
+    /// The reference answer, if there is one: text as it is, other values as JSON. NaN and infinite numbers count as no answer.
     pub ground_truth: Option<String>,
     /// The `extra_info` of the row and the configured extra columns. A field of `extra_info` replaces a column of the same name.
     pub extra_info: Map<String, Value>,
@@ -93,7 +93,7 @@ impl Prompt {
         crate::json::messages_text(self.messages())
     }
 
-    /// Returns the reference answer, if there is one: text as it is, other values as JSON.
+    /// Returns the reference answer, if there is one: text as it is, other values as JSON. NaN and infinite numbers count as no answer.
     #[must_use]
     #[inline]
     pub fn ground_truth(&self) -> Option<Cow<'_, str>> {

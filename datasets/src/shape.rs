@@ -26,8 +26,8 @@ pub enum Shape {
     Text,
     /// `List` of items of one shape.
     List(Box<Shape>),
-    /// `Struct`, with its fields in the order of their first occurrence. If objects have more than 1,024 different fields together,
-    /// [`join`](Self::join) returns [`Text`](Self::Text) for them.
+    /// `Struct`, with its fields in the order of their first occurrence. Objects that have more than 1,024 different fields, alone or
+    /// together, have the shape [`Text`](Self::Text).
     Struct(Vec<(String, Shape)>),
 }
 
@@ -52,6 +52,9 @@ impl Shape {
     /// Returns the shape of one object.
     #[must_use]
     pub fn of_object(object: &Map<String, Value>) -> Self {
+        if object.len() > MAX_FIELDS {
+            return Self::Text;
+        }
         Self::Struct(object.iter().map(|(name, value)| (name.clone(), Self::of(value))).collect())
     }
 
@@ -185,6 +188,24 @@ mod tests {
         );
         assert_eq!(round_trip(&[json!(1), json!(0.5)]), [json!(1.0), json!(0.5)]);
         assert_eq!(round_trip(&[json!({}), json!(null)]), [json!("{}"), json!(null)]);
+    }
+
+    #[test]
+    fn objects_with_too_many_fields_are_json_text() {
+        let object = |keys: std::ops::Range<usize>| {
+            Value::Object(keys.map(|key| (key.to_string(), json!(key))).collect())
+        };
+        let is_text = |values: &[Value]| {
+            let shapes =
+                [values.to_vec(), vec![json!({"inner": values})]].map(|all| shape_of(&all));
+            let inner = Shape::List(Box::new(shapes[0].clone()));
+            assert_eq!(shapes[1], Shape::Struct(vec![("inner".to_owned(), inner)]));
+            shapes[0] == Shape::Text
+        };
+        assert!(!is_text(&[object(0..1024)]) && is_text(&[object(0..1025)]));
+        assert!(!is_text(&[object(0..600), object(500..1024)]));
+        assert!(is_text(&[object(0..600), object(500..1025)]));
+        assert!(is_text(&[object(0..1025), object(0..1)]));
     }
 
     fn flat() -> impl Strategy<Value = Value> {

@@ -143,9 +143,12 @@ impl Validator {
                 at(message.role),
             );
         }
-        if truths.is_some() && chunk.ground_truth.as_ref().is_none_or(|truth| truth.is_null(index))
-        {
-            self.record(DefectKind::MissingGroundTruth, truths, "a reference answer", at("null"));
+        let missing = match &chunk.ground_truth {
+            None => Some("null".to_owned()),
+            Some(truth) => truth.missing(index),
+        };
+        if let Some(found) = missing.filter(|_| truths.is_some()) {
+            self.record(DefectKind::MissingGroundTruth, truths, "a reference answer", at(&found));
         }
         self.prompts.push((digest(chunk, index), chunk.first_row + row));
     }

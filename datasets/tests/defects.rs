@@ -270,7 +270,7 @@ fn rows_that_cannot_be_used() {
         &folder,
         folder.lines("messages.jsonl", &lines),
         expect![
-            "messages.jsonl: row 1: column `messages`: expected a JSON array of messages, found EOF while parsing a string at line 1 column 7"
+            "messages.jsonl: row 1: column `messages`: expected a JSON array of messages, found EOF while parsing a string at line 1 column 7 of the text"
         ],
     );
     for (name, text, found) in
@@ -389,7 +389,7 @@ fn validation_lists_every_kind() {
         4 files 9 rows 6 errors 5 warnings
         UnreadableFile None x1: a.parquet None expected a Parquet or JSONL file found a.parquet: not a Parquet file: expected `PAR1` at its beginning, found `not `
         AbsentColumn Some("prompt") x1: d.parquet None expected a column of that name found id
-        BadJson Some("(the line)") x1: c.jsonl Some(1) expected a JSON object found EOF while parsing a string at line 1 column 8
+        BadJson Some("(the line)") x1: c.jsonl Some(1) expected a JSON object found EOF while parsing a string at line 2 column 8
         NullPrompt Some("prompt") x1: b.parquet Some(1) expected at least one message with role and content found null
         EmptyPrompt Some("prompt") x1: b.parquet Some(2) expected at least one message with role and content found none
         NullContent Some("prompt") x1: b.parquet Some(4) expected a role and a content in every message found a null content

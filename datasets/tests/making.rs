@@ -12,9 +12,9 @@ use rollpacker_datasets::convert::{OutputFormat, convert};
 use rollpacker_datasets::generate::{ChainConfig, ChainLengths, DATA_SOURCE, generate};
 use rollpacker_datasets::validate::validate;
 use rollpacker_datasets::{
-    Compression, Cursor, Dataset, DatasetConfig, DatasetError, PromptRow, WriteOptions,
+    Compression, Cursor, Dataset, DatasetConfig, DatasetError, PromptRow, WriteOptions, inspect,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::made::Folder;
 
@@ -134,6 +134,15 @@ fn an_extra_info_with_too_many_fields_is_json_text() {
     let lines: Vec<Value> = (0..1100).map(line).collect();
     let rows = converted(&folder, &lines, OutputFormat::Verl);
     assert_eq!(Value::Object(rows[1099].extra_info.clone()), json!({"key1099": 1099}));
+
+    // One object alone may have too many fields.
+    let wide: Map<String, Value> = (0..1100).map(|key| (key.to_string(), json!(key))).collect();
+    let line = json!({"prompt": "x", "extra_info": wide});
+    let read = converted(&folder, std::slice::from_ref(&line), OutputFormat::Verl);
+    assert_eq!(Value::Object(read[0].extra_info.clone()), line["extra_info"]);
+    let output = folder.path("end.parquet");
+    let columns = inspect(&all(output.to_str().unwrap()), 0).unwrap().files[0].columns.clone();
+    assert!(columns.contains(&("extra_info".to_owned(), "string".to_owned())), "{columns:?}");
 }
 
 #[test]

@@ -6,11 +6,12 @@ mod made;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression as Codec, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
+use rollpacker_datasets::validate::validate;
 use rollpacker_datasets::{
     Cursor, Dataset, DatasetConfig, DatasetError, Prompt, PromptColumns, Records,
 };
@@ -277,6 +278,71 @@ fn every_codec_of_other_writers_is_read() {
         assert_eq!(read.len(), 300, "{codec:?}");
         assert_eq!(read[299].2, "question 299", "{codec:?}");
     }
+}
+
+/// Returns the first error of reading a dataset, without its folder.
+fn first_error(folder: &Folder, config: DatasetConfig) -> String {
+    let first = |dataset: Dataset| {
+        let mut prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+        prompts.find_map(Result::err).unwrap()
+    };
+    folder.strip(&Dataset::open(config).map_or_else(|error| error, first).to_string())
+}
+
+/// Rows count from 0 without blank lines; lines count from 1 with them.
+#[test]
+fn an_error_of_json_names_its_line_in_the_file() {
+    let folder = Folder::new();
+    let good = "\n{\"prompt\": \"x\"}\n".repeat(100);
+    let file = folder.bytes("broken.jsonl", format!("{good}\n{{\"prompt\": }}\n").as_bytes());
+    let expected = "broken.jsonl: row 100: column `(the line)`: expected a JSON object, found expected value at line 202 column 12";
+    for shuffle in [false, true] {
+        assert_eq!(first_error(&folder, config(vec![file.clone()], shuffle)), expected);
+    }
+    let error = Records::open(file.as_ref()).unwrap().find_map(Result::err).unwrap();
+    assert_eq!(folder.strip(&error.to_string()), expected);
+
+    let first = folder.bytes("first.jsonl", b"\n\n{]\n");
+    let error = first_error(&folder, DatasetConfig::of([first]));
+    assert!(error.ends_with("key must be a string at line 3 column 2"), "{error}");
+    let info = folder.lines("info.jsonl", &[json!({"prompt": "x", "extra_info": "{]"})]);
+    let error = first_error(&folder, DatasetConfig::of([info]));
+    assert!(error.ends_with("key must be a string at line 1 column 2 of the text"), "{error}");
+}
+
+#[test]
+fn messages_with_contents_that_are_no_text_are_refused() {
+    let folder = Folder::new();
+    let parts = r#"[{"role":"user","content":[1]}]"#;
+    for column in ["prompt", "messages"] {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![parts]));
+        for file in [
+            folder.lines("parts.jsonl", &[json!({ column: parts })]),
+            folder.columns("parts.parquet", vec![(column, texts)]),
+        ] {
+            let error = first_error(&folder, DatasetConfig::of([file]));
+            let expected = "expected messages, JSON of messages, or text, found";
+            assert!(error.ends_with(&format!("`{column}`: {expected} {parts}")), "{error}");
+        }
+    }
+}
+
+/// pandas marks missing values with NaN, and JSON has no infinite numbers.
+#[test]
+fn a_ground_truth_that_is_no_finite_number_is_missing() {
+    let folder = Folder::new();
+    let prompts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c", "d"]));
+    let floats = vec![Some(1.5), Some(f64::NAN), Some(f64::NEG_INFINITY), None];
+    let truths: ArrayRef = Arc::new(Float64Array::from(floats));
+    let file = folder.columns("floats.parquet", vec![("prompt", prompts), ("answer", truths)]);
+    let dataset = Dataset::open(DatasetConfig::of([file.clone()])).unwrap();
+    let read = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+    let truths: Vec<_> = read.map(|prompt| prompt.unwrap().to_row().ground_truth).collect();
+    assert_eq!(truths, [Some("1.5".to_owned()), None, None, None]);
+    let defects = validate(&DatasetConfig::of([file]), 3).unwrap().defects;
+    let places = defects.iter().flat_map(|defect| &defect.first);
+    let found: Vec<_> = places.map(|place| (place.row, place.found.as_str())).collect();
+    assert_eq!(found, [(Some(1), "NaN"), (Some(2), "-inf"), (Some(3), "null")]);
 }
 
 /// A file with a column `prompt` and one row `aaaaaaaa`, uncompressed, with a page checksum, as pyarrow 26 writes it.

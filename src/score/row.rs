@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use rollpacker_datasets::messages_in_text;
 use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::wrong_value::without_position;
@@ -247,13 +248,10 @@ fn response_text(response: &Value) -> Option<String> {
     }
 }
 
-/// Returns a prompt as JSON messages. A text that is not JSON messages becomes one message of the user.
+/// Returns a prompt as JSON messages. A text that is not JSON of messages becomes one message of the user.
 fn messages(prompt: &Value) -> String {
-    let has_roles = |messages: Vec<JsonObject>| {
-        !messages.is_empty() && messages.iter().all(|message| message.contains_key("role"))
-    };
     match prompt {
-        Value::String(text) if serde_json::from_str(text).is_ok_and(has_roles) => text.clone(),
+        Value::String(text) if messages_in_text(text).is_some() => text.clone(),
         Value::String(text) => serde_json::json!([{"role": "user", "content": text}]).to_string(),
         other => other.to_string(),
     }
@@ -378,14 +376,15 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_json_without_roles_is_text() {
+    fn a_prompt_that_is_json_but_no_messages_is_text() {
         for prompt in ["[]", "[{\"a\": 1}]", "[1]"] {
             let sample = read(ScoreColumns::default(), json!({"response": "", "prompt": prompt}));
             let expected = json!([{"role": "user", "content": prompt}]).to_string();
             assert_eq!(sample.expect("a sample").messages, expected);
         }
-        let prompt = r#"[{"role":"user","content":"x"}]"#;
-        let sample = read(ScoreColumns::default(), json!({"response": "", "prompt": prompt}));
-        assert_eq!(sample.expect("a sample").messages, prompt);
+        for prompt in [r#"[{"role":"user","content":"x"}]"#, r#"[{"content":"x"}]"#] {
+            let sample = read(ScoreColumns::default(), json!({"response": "", "prompt": prompt}));
+            assert_eq!(sample.expect("a sample").messages, prompt);
+        }
     }
 }

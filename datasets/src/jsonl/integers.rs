@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_array_in_place_of_lines_is_named() {
-        let error = object(b"[{\"prompt\": \"x\"},").unwrap_err();
+        let error = object(b"[{\"prompt\": \"x\"},").unwrap_err().at_line(1);
         assert!(error.starts_with("the start of an array"), "{error}");
     }
 

@@ -6,9 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::DatasetError;
+use crate::jsonl::JsonObject;
 
 /// The UTF-8 byte order mark, which some programs write at the start of a file.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A position between two lines of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LinePosition {
+    /// The byte offset.
+    pub(super) offset: u64,
+    /// The number of lines before it, including blank ones.
+    pub(super) lines: u64,
+}
 
 /// A reader of the non-blank lines of a file.
 #[derive(Debug)]
@@ -17,21 +27,22 @@ pub(super) struct Lines<R = File> {
     reader: BufReader<R>,
     /// The current line, without trailing white space. The first line is also without a byte order mark.
     pub(super) line: Vec<u8>,
-    /// The byte offset after the current line.
-    pub(super) end: u64,
+    /// The position after the current line.
+    pub(super) end: LinePosition,
 }
 
 impl Lines {
-    pub(super) fn open(path: &Arc<Path>, at: u64) -> Result<Self, DatasetError> {
+    pub(super) fn open(path: &Arc<Path>, at: LinePosition) -> Result<Self, DatasetError> {
         let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
         let mut lines = Self::of(path, file);
         lines.seek(at)?;
         Ok(lines)
     }
 
-    pub(super) fn seek(&mut self, at: u64) -> Result<(), DatasetError> {
+    pub(super) fn seek(&mut self, at: LinePosition) -> Result<(), DatasetError> {
         if at != self.end {
-            self.reader.seek(SeekFrom::Start(at)).map_err(DatasetError::io(&self.path, "read"))?;
+            let start = SeekFrom::Start(at.offset);
+            self.reader.seek(start).map_err(DatasetError::io(&self.path, "read"))?;
             self.end = at;
         }
         Ok(())
@@ -42,11 +53,16 @@ impl<R: Read> Lines<R> {
     /// Creates a reader for content that is already open.
     pub(super) fn of(path: &Arc<Path>, content: R) -> Self {
         let reader = BufReader::with_capacity(1 << 16, content);
-        Self { path: path.clone(), reader, line: Vec::new(), end: 0 }
+        Self { path: path.clone(), reader, line: Vec::new(), end: LinePosition::default() }
     }
 
-    /// Reads the next non-blank line into `line` and returns its byte offset; `None` at the end of the file.
-    pub(super) fn next_line(&mut self) -> Result<Option<u64>, DatasetError> {
+    /// Parses the current line as [`object`](super::object) does. The position of an error is that in the file, from line 1.
+    pub(super) fn object(&self) -> Result<JsonObject, String> {
+        super::object(&self.line).map_err(|error| error.at_line(self.end.lines))
+    }
+
+    /// Reads the next non-blank line into `line` and returns its start; `None` at the end of the file.
+    pub(super) fn next_line(&mut self) -> Result<Option<LinePosition>, DatasetError> {
         loop {
             let start = self.end;
             self.line.clear();
@@ -54,8 +70,9 @@ impl<R: Read> Lines<R> {
                 .reader
                 .read_until(b'\n', &mut self.line)
                 .map_err(DatasetError::io(&self.path, "read"))?;
-            self.end += read as u64;
-            if start == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.end.offset += read as u64;
+            self.end.lines += u64::from(read > 0);
+            if start.offset == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
                 self.line.drain(..BYTE_ORDER_MARK.len());
             }
             match read {
@@ -78,9 +95,10 @@ mod tests {
     fn a_byte_order_mark_at_the_start_is_no_part_of_a_line() {
         let content = b"\xef\xbb\xbf{}\n\xef\xbb\xbf\n";
         let mut lines = Lines::of(&Path::new("rows.jsonl").into(), content.as_slice());
-        assert_eq!(lines.next_line().unwrap(), Some(0));
-        assert_eq!((lines.line.as_slice(), lines.end), (b"{}".as_slice(), 6));
-        assert_eq!(lines.next_line().unwrap(), Some(6));
+        let at = |offset, lines| LinePosition { offset, lines };
+        assert_eq!(lines.next_line().unwrap(), Some(at(0, 0)));
+        assert_eq!((lines.line.as_slice(), lines.end), (b"{}".as_slice(), at(6, 1)));
+        assert_eq!(lines.next_line().unwrap(), Some(at(6, 1)));
         assert_eq!(lines.line, BYTE_ORDER_MARK);
     }
 }

@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
-use crate::error::{DatasetError, unsupported_format};
-use crate::jsonl::lines::Lines;
+use crate::error::{DatasetError, text_error, unsupported_format, without_position};
+use crate::jsonl::lines::{LinePosition, Lines};
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::describe;
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
@@ -40,26 +40,26 @@ pub(crate) struct JsonlFile {
     path: Arc<Path>,
     plan: Arc<ColumnRoles>,
     columns: Vec<(String, String)>,
-    /// The byte offsets of rows 0, 64, 128, ...
-    offsets: Arc<[u64]>,
+    /// The positions of rows 0, 64, 128, ...
+    starts: Arc<[LinePosition]>,
     segments: Vec<Segment>,
 }
 
 impl JsonlFile {
     pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
-        let mut lines = Lines::open(&path, 0)?;
-        let (mut offsets, mut rows) = (Vec::new(), 0);
+        let mut lines = Lines::open(&path, LinePosition::default())?;
+        let (mut starts, mut rows) = (Vec::new(), 0);
         let mut first = JsonObject::new();
-        while let Some(offset) = lines.next_line()? {
+        while let Some(start) = lines.next_line()? {
             if rows == 0 {
-                first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
+                first = lines.object().map_err(|found| bad_line(&path, 0, found))?;
             } else if rows < COLUMN_ROWS
                 && let Ok(row) = object(&lines.line)
             {
                 add_columns(&mut first, row);
             }
             if rows % STRIDE == 0 {
-                offsets.push(offset);
+                starts.push(start);
             }
             rows += 1;
         }
@@ -69,8 +69,8 @@ impl JsonlFile {
         let plan = Arc::new(ColumnRoles::resolve(&path, &first, config)?);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
-        let segments = segments(rows, &offsets, lines.end);
-        Ok(Self { path, plan, columns, offsets: offsets.into(), segments })
+        let segments = segments(rows, &starts, lines.end.offset);
+        Ok(Self { path, plan, columns, starts: starts.into(), segments })
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
@@ -100,8 +100,8 @@ impl JsonlFile {
     fn chunks(&self, ranges: Vec<Range<u64>>, first_row: u64) -> Result<JsonlChunks, DatasetError> {
         Ok(JsonlChunks {
             plan: self.plan.clone(),
-            offsets: self.offsets.clone(),
-            lines: Lines::open(&self.path, 0)?,
+            starts: self.starts.clone(),
+            lines: Lines::open(&self.path, LinePosition::default())?,
             next_line: 0,
             rows: RowNumbers::new(ranges),
             first_row,
@@ -121,14 +121,14 @@ pub(crate) fn add_columns(columns: &mut JsonObject, row: JsonObject) {
     }
 }
 
-/// Returns one segment of up to [`STRIDE`] rows for each of `offsets`. `end` is the end of the last row.
-fn segments(rows: u64, offsets: &[u64], end: u64) -> Vec<Segment> {
-    let ends = offsets.iter().skip(1).copied().chain([end]);
-    let segment = |((index, start), end): ((u64, &u64), u64)| Segment {
+/// Returns one segment of up to [`STRIDE`] rows for each of `starts`. `end` is the byte offset after the last row.
+fn segments(rows: u64, starts: &[LinePosition], end: u64) -> Vec<Segment> {
+    let ends = starts.iter().skip(1).map(|start| start.offset).chain([end]);
+    let segment = |((index, start), end): ((u64, &LinePosition), u64)| Segment {
         rows: index * STRIDE..rows.min((index + 1) * STRIDE),
-        bytes: end - start,
+        bytes: end - start.offset,
     };
-    (0..).zip(offsets).zip(ends).map(segment).collect()
+    (0..).zip(starts).zip(ends).map(segment).collect()
 }
 
 fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
@@ -144,21 +144,47 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
-/// Parses a JSON object. Integers of more than 64 bits become text with the same digits. If there is no object, returns a description of
-/// what was found.
-pub(crate) fn object(line: &[u8]) -> Result<JsonObject, String> {
-    match serde_json::from_slice(line) {
+/// Parses a JSON object. Integers of more than 64 bits become text with the same digits.
+pub(crate) fn object(text: &[u8]) -> Result<JsonObject, NoObject> {
+    match serde_json::from_slice(text) {
         Ok(Value::Object(mut object)) => {
-            integers::restore(line, &mut object);
+            integers::restore(text, &mut object);
             Ok(object)
         }
-        Ok(other) => Err(describe(&other)),
-        Err(_) if line.trim_ascii_start().starts_with(b"[") => {
-            Err("the start of an array: write each of its objects into a line of its own"
-                .to_owned())
+        Ok(other) => Err(NoObject::Other(describe(&other))),
+        Err(_) if text.trim_ascii_start().starts_with(b"[") => Err(NoObject::Other(
+            "the start of an array: write each of its objects into a line of its own".to_owned(),
+        )),
+        Err(error) => Err(unsupported_format(text)
+            .map_or(NoObject::Invalid(error), |format| NoObject::Other(format.to_owned()))),
+    }
+}
+
+/// What was found in place of a JSON object.
+#[derive(Debug)]
+pub(crate) enum NoObject {
+    /// Something else, by its description.
+    Other(String),
+    /// Text that is not JSON.
+    Invalid(serde_json::Error),
+}
+
+impl NoObject {
+    /// Describes what was found in a line of a file. `line` is the number of this line, from 1.
+    fn at_line(self, line: u64) -> String {
+        match self {
+            Self::Other(found) => found,
+            Self::Invalid(error) => {
+                format!("{} at line {line} column {}", without_position(&error), error.column())
+            }
         }
-        Err(error) => {
-            Err(unsupported_format(line).map_or_else(|| error.to_string(), str::to_owned))
+    }
+
+    /// Describes what was found in the text of a value.
+    fn in_text(self) -> String {
+        match self {
+            Self::Other(found) => found,
+            Self::Invalid(error) => text_error(&error),
         }
     }
 }
@@ -196,7 +222,7 @@ fn descend<'a, S: AsRef<str>>(object: &'a JsonObject, parts: &[S]) -> Option<&'a
 
 struct JsonlChunks {
     plan: Arc<ColumnRoles>,
-    offsets: Arc<[u64]>,
+    starts: Arc<[LinePosition]>,
     lines: Lines,
     /// The row number of the next line.
     next_line: u64,
@@ -224,7 +250,7 @@ impl JsonlChunks {
         while builder.rows.len() < CHUNK_ROWS && builder.bytes < CHUNK_BYTES {
             let Some(row) = self.rows.next() else { break };
             self.line(row)?;
-            builder.push(row, &self.lines.line);
+            builder.push(row, &self.lines);
         }
         Ok((!builder.rows.is_empty())
             .then(|| builder.finish(self.lines.path.clone(), self.first_row)))
@@ -235,8 +261,8 @@ impl JsonlChunks {
     fn line(&mut self, row: u64) -> Result<(), DatasetError> {
         if row / STRIDE > self.next_line / STRIDE || row < self.next_line {
             let stride =
-                usize::try_from(row / STRIDE).expect("invariant: the kept offsets fit memory");
-            self.lines.seek(self.offsets[stride])?;
+                usize::try_from(row / STRIDE).expect("invariant: the kept positions fit memory");
+            self.lines.seek(self.starts[stride])?;
             self.next_line = row / STRIDE * STRIDE;
         }
         while self.next_line <= row {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::DatasetError;
 use crate::file::FileContent;
 use crate::jsonl::lines::Lines;
-use crate::jsonl::{JsonObject, bad_line, object};
+use crate::jsonl::{JsonObject, bad_line};
 
 /// An iterator over the lines of a file as JSON objects.
 pub(crate) struct JsonlRecords {
@@ -30,10 +30,8 @@ impl Iterator for JsonlRecords {
             Ok(Some(_)) => {
                 let row = self.row;
                 self.row += 1;
-                Some(
-                    object(&self.lines.line)
-                        .map_err(|found| bad_line(&self.lines.path, row, found)),
-                )
+                let object = self.lines.object();
+                Some(object.map_err(|found| bad_line(&self.lines.path, row, found)))
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::chunk::Chunk;
 use crate::columns::{ColumnPath, ColumnRoles};
 use crate::defect::{DefectKind, RowDefect};
 use crate::json::{ExtraColumns, JsonColumn};
+use crate::jsonl::lines::Lines;
 use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
 use crate::messages::{MessagesBuilder, describe};
 use crate::segment::index_u32;
@@ -41,11 +42,12 @@ impl ChunkBuilder {
         }
     }
 
-    pub(super) fn push(&mut self, row: u64, line: &[u8]) {
+    /// Adds the current line as a row.
+    pub(super) fn push(&mut self, row: u64, lines: &Lines) {
         let index = index_u32(self.rows.len());
         self.rows.push(row);
-        self.bytes += line.len() as u64;
-        let found = match object(line) {
+        self.bytes += lines.line.len() as u64;
+        let found = match lines.object() {
             Ok(object) => self.push_object(&object).err(),
             Err(found) => {
                 self.append(&Value::Null, [None, None, None], "{}").ok();
@@ -150,7 +152,9 @@ fn info(value: &Value, path: &ColumnPath) -> Result<JsonObject, RowDefect> {
     match value {
         Value::Null => Ok(JsonObject::new()),
         Value::Object(object) => Ok(object.clone()),
-        Value::String(text) => self::object(text.as_bytes()).map_err(refuse),
+        Value::String(text) => {
+            self::object(text.as_bytes()).map_err(|found| refuse(found.in_text()))
+        }
         other => Err(refuse(describe(other))),
     }
 }

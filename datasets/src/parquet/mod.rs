@@ -29,7 +29,7 @@ use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnPath, ColumnRoles};
 use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
-use crate::error::DatasetError;
+use crate::error::{DatasetError, text_error};
 use crate::json::{ExtraColumns, JsonColumn};
 use crate::messages::{Messages, NO_CALLS, text_messages};
 use crate::parquet::schema::{check_types, projection, type_description};
@@ -261,7 +261,7 @@ fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)
             Err(error) => {
                 bad.push((
                     index_u32(index),
-                    RowDefect::value(column, "a JSON object", error.to_string()),
+                    RowDefect::value(column, "a JSON object", text_error(&error)),
                 ));
                 None
             }

@@ -22,13 +22,12 @@ pub struct Message {
 /// A chat model: a server, or a model in process.
 ///
 /// # Contract
-/// The method is called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. A
-/// truncated answer is an error, because the model would have continued it.
+/// The method is called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. An
+/// answer that ends at [`max_tokens`](JudgeSampling::max_tokens) is [`ChatError::CutOff`], because the model would have continued it.
 ///
 /// # Example
 /// ```
-/// use rollpacker_stages::reward::RewardError;
-/// use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message};
+/// use rollpacker_stages::reward::chat::{Chat, ChatError, JudgeSampling, Message};
 ///
 /// /// A judge that agrees with everything that is short.
 /// struct Impatient;
@@ -38,7 +37,7 @@ pub struct Message {
 ///         &self,
 ///         messages: &[Message],
 ///         _sampling: &JudgeSampling,
-///     ) -> Result<String, RewardError> {
+///     ) -> Result<String, ChatError> {
 ///         let length: usize = messages.iter().map(|message| message.content.len()).sum();
 ///         Ok(if length <= 100 { "yes" } else { "no" }.to_owned())
 ///     }
@@ -53,28 +52,27 @@ pub trait Chat: Send + Sync + 'static {
     /// Returns the model's answer to `messages` as text without special tokens.
     ///
     /// # Errors
-    /// Returns an error if the model gives no answer, or the answer is truncated.
+    /// Returns [`ChatError::CutOff`] if the answer reaches its maximum length, and [`ChatError::Failed`] if the model gives no answer.
     fn complete(
         &self,
         messages: &[Message],
         sampling: &JudgeSampling,
-    ) -> impl Future<Output = Result<String, RewardError>> + Send;
+    ) -> impl Future<Output = Result<String, ChatError>> + Send;
 }
 
-/// The beginning of the reason of [`cut_off`].
-const CUT_OFF: &str = "the judge's answer was cut off after";
-
-/// Returns the error of an answer that reached its maximum length of `tokens` tokens. It is fatal, because the same question with the same
-/// sampling would be cut off again.
-#[must_use]
-pub fn cut_off(tokens: impl std::fmt::Display) -> RewardError {
-    RewardError::fatal(format_args!("{CUT_OFF} {tokens} tokens"))
-}
-
-/// Returns `true` for an error of [`cut_off`].
-#[must_use]
-pub fn is_cut_off(error: &RewardError) -> bool {
-    error.reason.starts_with(CUT_OFF)
+/// The reason why a [`Chat`] returned no answer. `?` converts a [`RewardError`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChatError {
+    /// The answer reached its maximum length. The same question with the same sampling would be cut off again, but another seed may give a
+    /// shorter answer.
+    #[error("the judge's answer was cut off after {tokens} tokens")]
+    CutOff {
+        /// The length of the answer in tokens.
+        tokens: usize,
+    },
+    /// The model gave no answer.
+    #[error(transparent)]
+    Failed(#[from] RewardError),
 }
 
 /// The sampling parameters of a judge's answers.
@@ -94,7 +92,7 @@ trait DynChat: Send + Sync + 'static {
         &'a self,
         messages: &'a [Message],
         sampling: &'a JudgeSampling,
-    ) -> BoxFuture<'a, Result<String, RewardError>>;
+    ) -> BoxFuture<'a, Result<String, ChatError>>;
 }
 
 impl<C: Chat> DynChat for C {
@@ -102,7 +100,7 @@ impl<C: Chat> DynChat for C {
         &'a self,
         messages: &'a [Message],
         sampling: &'a JudgeSampling,
-    ) -> BoxFuture<'a, Result<String, RewardError>> {
+    ) -> BoxFuture<'a, Result<String, ChatError>> {
         Box::pin(Chat::complete(self, messages, sampling))
     }
 }
@@ -124,7 +122,7 @@ impl Chat for SharedChat {
         &self,
         messages: &[Message],
         sampling: &JudgeSampling,
-    ) -> Result<String, RewardError> {
+    ) -> Result<String, ChatError> {
         self.0.complete(messages, sampling).await
     }
 }
@@ -137,8 +135,9 @@ impl Chat for SharedChat {
 /// # Example
 /// ```
 /// use rollpacker_stages::catalog::{self, CatalogError, Options};
-/// use rollpacker_stages::reward::RewardError;
-/// use rollpacker_stages::reward::chat::{Chat, ChatEngine, JudgeSampling, Message, SharedChat};
+/// use rollpacker_stages::reward::chat::{
+///     Chat, ChatEngine, ChatError, JudgeSampling, Message, SharedChat,
+/// };
 /// use serde::Deserialize;
 ///
 /// /// A source of judges that always give the answer of their option `answer`.
@@ -151,7 +150,7 @@ impl Chat for SharedChat {
 /// }
 ///
 /// impl Chat for Answer {
-///     async fn complete(&self, _: &[Message], _: &JudgeSampling) -> Result<String, RewardError> {
+///     async fn complete(&self, _: &[Message], _: &JudgeSampling) -> Result<String, ChatError> {
 ///         Ok(self.answer.clone())
 ///     }
 /// }

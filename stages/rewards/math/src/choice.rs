@@ -1,4 +1,4 @@
-//! Letters of multiple-choice questions, within any markup: `B`, `(b)`, `\text{(B)}`, `$\mathbf{B}.$`, `**B)**`.
+//! Labels of multiple-choice questions, within any markup: `B`, `(b)`, `\text{(2)}`, `$\mathbf{B}.$`, `**iv)**`.
 
 use std::sync::LazyLock;
 
@@ -29,70 +29,70 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     pairs.iter().map(|pair| regex(&format!(r"(?s)^{pair}$"))).collect()
 });
 
-/// A letter by itself, or as the label of the text that follows.
-static LABEL: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z])(?:$|[)\]}.:,])"));
+/// A letter, or up to four of the letters `i`, `v` and `x`.
+const LETTERS: &str = "[A-Za-z]|[ivxIVX]{1,4}";
+/// A number of a choice.
+const NUMBER: &str = "[0-9]{1,2}";
 
-/// A letter, a number of at most two digits, or up to four of the letters `i`, `v` and `x`, by itself or as the label of the text that
-/// follows. `2.5` is no label.
-static ANY_LABEL: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"^([A-Za-z]|[0-9]{1,2}|[ivxIVX]{1,4})(?:$|[)\]}]|[.:,](?:$|[^0-9]))"));
-
-/// A label in a style command at the start of a text, with the space that follows: `\textbf{(B)}\ `, `\text{B.}`. A closing bracket, a
-/// period or a colon must follow the letter.
-static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
+/// A label by itself, or before the text that it labels. `2.5` is no label.
+static LABEL: LazyLock<Regex> = LazyLock::new(|| {
     regex(&format!(
-        r"^{STYLES}\{{\s*[(\[]?([A-Za-z])[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"
+        r"^(?:(?<letters>{LETTERS})(?:$|[)\]}}.:,])|(?<number>{NUMBER})(?:$|[)\]}}]|[.:,](?:$|[^0-9])))"
     ))
 });
 
-/// The contents of a style command at the start of a text, if they end as a label does: `\textbf{(2)}\ 5`.
-static STYLED: LazyLock<Regex> =
-    LazyLock::new(|| regex(&format!(r"^{STYLES}\{{([^{{}}]*[)\].:]\s*)\}}")));
+/// A label in a style command at the start of a text, with the space that follows: `\textbf{(B)}\ `, `\text{2.}`. A closing bracket, a
+/// period or a colon must follow the label.
+static STYLED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(&format!(
+        r"^{STYLES}\{{\s*[(\[]?({LETTERS}|{NUMBER})[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"
+    ))
+});
 
 const MAX_WRAPPERS: usize = 8;
 
-/// Returns the letter, in upper case, that is the whole text or the label at its beginning: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
-/// `\textbf{(B)} 5`. Returns `None` for any other text.
-#[must_use]
-pub fn letter(text: &str) -> Option<char> {
-    let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
-    let bare = unwrapped(&text);
-    let label = |text: &str| LABEL.captures(text)?[1].chars().next();
-    let found = label(bare).or_else(|| label(bare.strip_prefix(['(', '['])?));
-    found
-        .map(|letter| letter.to_ascii_uppercase())
-        .or_else(|| labelled(bare).map(|(letter, _)| letter))
-}
-
-/// Returns the label that is the whole text or is at its beginning, as written: `2`, `(2)`, `2. Paris`, `\text{(iv)}`. A label is a letter,
-/// a number of at most two digits, or up to four of the letters `i`, `v` and `x` in either case, as in Roman numerals. Returns `None` for
-/// any other text.
+/// Returns the label that is the whole text or is at its beginning, as written: `B`, `(b)`, `\text{(iv)}`, `2. Paris`, `\textbf{(B)}\ 5`. A
+/// label is a letter, a number of at most two digits, or up to four of the letters `i`, `v` and `x` in either case, as in Roman numerals.
+/// Returns `None` for any other text.
 ///
 /// ```
 /// use rollpacker_math::choice::label;
 ///
 /// assert_eq!(label(r"\textbf{(ii)}").as_deref(), Some("ii"));
+/// assert_eq!(label("B) Paris").as_deref(), Some("B"));
 /// assert_eq!(label("2.5"), None);
 /// ```
 #[must_use]
 pub fn label(text: &str) -> Option<String> {
     let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
     let bare = unwrapped(&text);
-    let label = |text: &str| Some(ANY_LABEL.captures(text)?[1].to_owned());
-    let styled = || {
-        let group = STYLED.captures(bare)?;
-        label(group[1].trim_matches(['(', '[', ')', ']', '.', ':', ' ']))
+    let label = |text: &str| {
+        let found = LABEL.captures(text)?;
+        Some(found.name("letters").or(found.name("number"))?.as_str().to_owned())
     };
-    label(bare).or_else(|| label(bare.strip_prefix(['(', '['])?)).or_else(styled)
+    label(bare)
+        .or_else(|| label(bare.strip_prefix(['(', '['])?))
+        .or_else(|| styled(bare).map(|(label, _)| label.to_owned()))
 }
 
 /// Returns the letter, in upper case, that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`. Returns `None` if
-/// there is no such label or nothing follows it.
+/// there is no such letter or nothing follows it.
 pub(crate) fn labelled(text: &str) -> Option<(char, &str)> {
-    let group = LABELLED.captures(text)?;
-    let letter = group[1].chars().next()?.to_ascii_uppercase();
-    let choice = &text[group[0].len()..];
-    (!choice.is_empty()).then_some((letter, choice))
+    let (label, choice) = styled(text)?;
+    let mut letters = label.chars();
+    match (letters.next(), letters.next()) {
+        (Some(letter), None) if letter.is_ascii_alphabetic() && !choice.is_empty() => {
+            Some((letter.to_ascii_uppercase(), choice))
+        }
+        _ => None,
+    }
+}
+
+/// Splits a text that begins with a label in a style command into the label and the text after it.
+fn styled(text: &str) -> Option<(&str, &str)> {
+    let found = STYLED.captures(text)?;
+    let label = found.get(1)?.as_str();
+    Some((label, &text[found[0].len()..]))
 }
 
 /// Returns the text without up to 8 layers of markup that enclose all of it. A word `option`, `choice` or `answer` before the text counts
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_is_read_out_of_any_wrapper() {
+    fn a_label_is_read_out_of_any_wrapper() {
         for text in [
             "B",
             " b ",
@@ -149,6 +149,7 @@ mod tests {
             "(B).",
             "{B}",
             "B) Paris",
+            "B.5",
             "(b) Paris",
             r"\text{B}",
             r"\text{(B)}",
@@ -178,7 +179,8 @@ mod tests {
             "<B>",
             r"\underline{B}",
         ] {
-            assert_eq!(letter(text), Some('B'), "{text:?}");
+            let found = label(text).map(|label| label.to_uppercase());
+            assert_eq!(found.as_deref(), Some("B"), "{text:?}");
         }
     }
 
@@ -210,30 +212,34 @@ mod tests {
         ] {
             assert_eq!(label(text).as_deref(), Some(expected), "{text:?}");
         }
-        for text in
-            ["2.5", "2,5", "2:30", "123", "2 apples", "-2", "2/3", "2x", "vivid", "", "Paris"]
-        {
-            assert_eq!(label(text), None, "{text:?}");
-        }
     }
 
     #[test]
-    fn text_that_is_not_a_letter_is_none() {
+    fn other_text_has_no_label() {
         for text in [
+            "2.5",
+            "2,5",
+            "2:30",
+            "123",
+            "2 apples",
+            "-2",
+            "2/3",
+            "2x",
+            "vivid",
             "",
             "Paris",
             "BC",
             "(BC)",
-            "9",
             r"\text{even}",
             "a b",
             r"\text{A} or \text{B}",
             r"\text{B}5",
+            r"\text{2}5",
             "()",
             r"\text{}",
             "{{{{",
         ] {
-            assert_eq!(letter(text), None, "{text:?}");
+            assert_eq!(label(text), None, "{text:?}");
         }
     }
 }

@@ -175,6 +175,7 @@ impl Comparer {
                 let (truth, answer) = (elements(truth), elements(answer));
                 truth.zip(answer).is_some_and(|(truth, answer)| self.same_unordered(truth, answer))
             }
+            (Expr::Image(..), Expr::Image(..)) => self.same_images(truth, answer),
             _ if set::is_interval(truth) || set::is_interval(answer) => {
                 set::same(self, truth, answer)
             }
@@ -182,6 +183,15 @@ impl Comparer {
                 .same_matrices(truth, answer)
                 .unwrap_or_else(|| self.same_scalars(truth, answer)),
         }
+    }
+
+    /// Returns `true` if two sets such as `{2k + 1 | k > 3}` have the same values and conditions. The name of a variable does not matter if
+    /// there is only one.
+    fn same_images(&self, truth: &Expr, answer: &Expr) -> bool {
+        let one_variable = truth.symbols().len() == 1 && answer.symbols().len() == 1;
+        let answer = if one_variable { &renamed(truth, answer) } else { answer };
+        let mut parts = truth.children().into_iter().zip(answer.children());
+        parts.all(|(truth, answer)| self.same_answers(truth, answer))
     }
 
     fn same_ordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
@@ -316,7 +326,11 @@ impl Comparer {
 fn elements(expr: &Expr) -> Option<&[Expr]> {
     match expr {
         Expr::List(items) | Expr::Set(items) => Some(items),
-        Expr::Interval(_) | Expr::Join(..) | Expr::Domain(_) | Expr::Solutions(_) => None,
+        Expr::Interval(_)
+        | Expr::Join(..)
+        | Expr::Domain(_)
+        | Expr::Solutions(_)
+        | Expr::Image(..) => None,
         other => Some(std::slice::from_ref(other)),
     }
 }
@@ -327,7 +341,7 @@ fn is_decimal(expr: &Expr) -> bool {
 }
 
 fn is_constant(expr: &Expr) -> bool {
-    !expr.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Apply(Function::Named(_), _)))
+    !expr.any(&|part| matches!(part, Expr::Symbol(_)) || part.unknown_function().is_some())
 }
 
 /// Returns `true` if one expression is a number in a base, the other a number without a base, sign or decimal point, and both have the same

@@ -38,6 +38,10 @@ pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
         Expr::Product(factors) => all(factors, point)?.into_iter().map(tidy).product(),
         Expr::Power(base, exponent) => power(base, exponent, point)?,
         Expr::Apply(function, arguments) => apply(function, arguments, point)?,
+        Expr::Adjacent(_) | Expr::Ratio(_) => {
+            let (name, arguments) = expr.unknown_function()?;
+            unknown(name, &all(arguments, point)?, point)
+        }
         _ => return None,
     };
     let value = tidy(value);

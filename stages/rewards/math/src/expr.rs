@@ -73,6 +73,23 @@ pub(super) enum SetOperation {
     Difference,
 }
 
+/// A word that joins conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conjunction {
+    And,
+    Or,
+}
+
+impl Conjunction {
+    /// Returns the operation that corresponds to this word for the sets of solutions.
+    pub(super) fn set_operation(self) -> SetOperation {
+        match self {
+            Self::And => SetOperation::Intersection,
+            Self::Or => SetOperation::Union,
+        }
+    }
+}
+
 /// A chain of comparisons, `first op expr op expr ...`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Relation {
@@ -113,6 +130,10 @@ pub(super) enum Expr {
     Product(Vec<Expr>),
     Power(Box<Expr>, Box<Expr>),
     Apply(Function, Vec<Expr>),
+    /// Numbers side by side, as in `1 2` and `5 ft 3 in`. They are no product.
+    Adjacent(Vec<Expr>),
+    /// A ratio of at least three values: the quotients of the others by the first, so that `3 : 4 : 5` equals `6 : 8 : 10`.
+    Ratio(Vec<Expr>),
     /// Digits as written, and their base, which was a subscript.
     Based(String, u32),
     /// A matrix, by rows.
@@ -125,12 +146,16 @@ pub(super) enum Expr {
     Set(Vec<Expr>),
     /// The set of all values for which a relation, or each relation of a list, holds.
     Solutions(Box<Expr>),
+    /// The set of the values that the first expression has where the second, a condition, holds, as in `{2k + 1 | k > 3}`.
+    Image(Box<Expr>, Box<Expr>),
     Interval(Box<Interval>),
     /// A union, intersection or difference of sets, from left to right.
     Join(SetOperation, Vec<Expr>),
     /// A set of numbers by its letter, such as N, Z, Q, R or C.
     Domain(char),
     Relation(Box<Relation>),
+    /// At least two inequalities about the same variable, joined by `and` or `or`.
+    Conditions(Conjunction, Vec<Expr>),
 }
 
 impl Expr {
@@ -197,6 +222,17 @@ impl Expr {
         Self::Apply(function, arguments)
     }
 
+    /// Returns the name and the arguments of a value that is only compared by its arguments, as that of an unknown function: the value of a
+    /// [named](Function::Named) function, numbers side by side, and a ratio of several values.
+    pub(super) fn unknown_function(&self) -> Option<(&str, &[Expr])> {
+        match self {
+            Self::Apply(Function::Named(name), arguments) => Some((name, arguments)),
+            Self::Adjacent(numbers) => Some(("side by side", numbers)),
+            Self::Ratio(quotients) => Some(("ratio", quotients)),
+            _ => None,
+        }
+    }
+
     pub(super) fn number(&self) -> Option<&Number> {
         match self {
             Self::Number(number) => Some(number),
@@ -216,11 +252,14 @@ impl Expr {
             Self::Sum(parts)
             | Self::Product(parts)
             | Self::Apply(_, parts)
+            | Self::Adjacent(parts)
+            | Self::Ratio(parts)
             | Self::Tuple(parts)
             | Self::List(parts)
             | Self::Set(parts)
-            | Self::Join(_, parts) => parts.iter().collect(),
-            Self::Power(base, exponent) => vec![base, exponent],
+            | Self::Join(_, parts)
+            | Self::Conditions(_, parts) => parts.iter().collect(),
+            Self::Power(first, second) | Self::Image(first, second) => vec![first, second],
             Self::Matrix(rows) => rows.iter().flatten().collect(),
             Self::Solutions(condition) => vec![condition],
             Self::Interval(interval) => vec![&interval.low, &interval.high],
@@ -238,13 +277,19 @@ impl Expr {
             Self::Sum(parts) => Self::sum(all(parts)),
             Self::Product(parts) => Self::product(all(parts)),
             Self::Apply(function, parts) => Self::Apply(function.clone(), all(parts)),
+            Self::Adjacent(parts) => Self::Adjacent(all(parts)),
+            Self::Ratio(parts) => Self::Ratio(all(parts)),
             Self::Tuple(parts) => Self::Tuple(all(parts)),
             Self::List(parts) => Self::List(all(parts)),
             Self::Set(parts) => Self::Set(all(parts)),
             Self::Join(operation, parts) => Self::Join(*operation, all(parts)),
+            Self::Conditions(word, parts) => Self::Conditions(*word, all(parts)),
             Self::Matrix(rows) => Self::Matrix(rows.iter().map(|row| all(row)).collect()),
             Self::Power(base, exponent) => change(base).power(change(exponent)),
             Self::Solutions(condition) => Self::Solutions(Box::new(change(condition))),
+            Self::Image(value, condition) => {
+                Self::Image(Box::new(change(value)), Box::new(change(condition)))
+            }
             Self::Interval(interval) => Self::Interval(Box::new(Interval {
                 low: change(&interval.low),
                 high: change(&interval.high),

@@ -12,7 +12,7 @@ mod function;
 mod group;
 mod operator;
 
-use super::expr::{Comparison, Expr, Function, SetOperation};
+use super::expr::{Comparison, Conjunction, Expr, Function, SetOperation};
 use super::token::{self, AND, OR, Token};
 
 use finish::{conditions, exact, expand, joined};
@@ -180,7 +180,8 @@ impl Parser {
         Some(items)
     }
 
-    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped.
+    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped. The set
+    /// of a variable in parentheses needs no comma.
     /// Inequalities with `and`, or with `or`, become one item.
     fn items(&mut self) -> Option<Vec<Expr>> {
         let (mut and, mut or) = (false, false);
@@ -197,10 +198,11 @@ impl Parser {
                     break;
                 }
             }
-            if self.ends() || self.is(';') || before == self.at {
+            let is_last = before == self.at && !self.starts_membership();
+            if self.ends() || self.is(';') || is_last {
                 return Some(match (and, or) {
-                    (true, false) => conditions(AND, items),
-                    (false, true) => conditions(OR, items),
+                    (true, false) => conditions(Conjunction::And, items),
+                    (false, true) => conditions(Conjunction::Or, items),
                     _ => items,
                 });
             }
@@ -322,8 +324,7 @@ impl Parser {
         })
     }
 
-    /// Parses products separated by colons. The ratio of two values is their quotient. The ratio of several values is an unknown function
-    /// of the quotients by the first value, so that `3 : 4 : 5` equals `6 : 8 : 10`.
+    /// Parses products separated by colons. The ratio of two values is their quotient.
     fn ratio(&mut self) -> Option<Expr> {
         let first = self.product()?;
         let mut quotients = Vec::new();
@@ -336,7 +337,7 @@ impl Parser {
             1 => quotients.pop().map(|(first, next)| first.over(next))?,
             _ => {
                 let quotients = quotients.into_iter().map(|(first, next)| next.over(first));
-                Expr::apply(Function::Named("ratio".to_owned()), quotients.collect())
+                Expr::Ratio(quotients.collect())
             }
         })
     }

@@ -3,10 +3,9 @@
 use num_traits::Signed;
 
 use super::equal::Comparer;
-use super::expr::{Comparison, Expr, Function, Relation, SetOperation};
+use super::expr::{Comparison, Expr, Relation, SetOperation};
 use super::normal::normal;
 use super::number;
-use super::token::{AND, OR};
 
 /// Half the number of points at which solutions are searched. The outermost points are at about ±220,000.
 const GRID: i32 = 1300;
@@ -182,18 +181,6 @@ fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison
     }
 }
 
-/// Returns the set operation that corresponds to `and` or `or`, and the inequalities that this word joins. Returns `None` for any other
-/// expression.
-pub(super) fn conjunction(expr: &Expr) -> Option<(SetOperation, &[Expr])> {
-    let Expr::Apply(Function::Named(name), parts) = expr else { return None };
-    let mut word = name.chars();
-    match (word.next()?, word.next()) {
-        (AND, None) => Some((SetOperation::Intersection, parts)),
-        (OR, None) => Some((SetOperation::Union, parts)),
-        _ => None,
-    }
-}
-
 /// Returns the possible meanings of inequalities as sets. One inequality means its solutions, and inequalities with `and` or `or` mean the
 /// intersection or the union of their solutions. A list of up to 16 inequalities has two
 /// meanings: the union of their solutions, and the intersection. Returns an empty list for any other expression.
@@ -206,13 +193,11 @@ pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
                 .map(|operation| Expr::Join(operation, items.iter().map(solutions).collect()))
                 .into()
         }
+        Expr::Conditions(word, parts) if parts.len() <= 16 => {
+            vec![Expr::Join(word.set_operation(), parts.iter().map(solutions).collect())]
+        }
         other if bounds(other) => vec![solutions(other)],
-        other => match conjunction(other) {
-            Some((operation, parts)) if parts.len() <= 16 => {
-                vec![Expr::Join(operation, parts.iter().map(solutions).collect())]
-            }
-            _ => Vec::new(),
-        },
+        _ => Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::equal::Comparer;
 use super::evaluate::{Point, evaluate_real, infinity};
-use super::expr::{Comparison, Expr, Function, Interval, Relation, SetOperation};
+use super::expr::{Comparison, Conjunction, Expr, Interval, Relation, SetOperation};
 use super::relation;
 
 /// Returns `true` if an answer is a set of numbers, or a pair that may be an open interval.
@@ -17,13 +17,29 @@ pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }
 
-/// Returns `true` if two answers are the same set of real numbers. Returns `false` if they differ or if that cannot be decided.
+/// Returns `true` if two answers are the same set of real numbers, or the same of integers, for example. Returns `false` if they differ or
+/// if that cannot be decided.
 pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
+    let ((truth_domain, truth), (answer_domain, answer)) = (restricted(truth), restricted(answer));
+    if truth_domain != answer_domain {
+        return false;
+    }
     let both = pieces(comparer, truth).zip(pieces(comparer, answer));
     both.is_some_and(|(truth, answer)| {
         truth.len() == answer.len()
             && truth.iter().zip(&answer).all(|(truth, answer)| truth.same(comparer, answer))
     })
+}
+
+/// Splits `D \cap S`, where D is a set of numbers such as the integers, into the letter of D and S. Returns `None` with any other set.
+fn restricted(set: &Expr) -> (Option<char>, &Expr) {
+    match set {
+        Expr::Join(SetOperation::Intersection, parts) => match parts.as_slice() {
+            [Expr::Domain(domain), set] => (Some(*domain).filter(|domain| *domain != 'R'), set),
+            _ => (None, set),
+        },
+        _ => (None, set),
+    }
 }
 
 /// A point at which membership in a set may change, with its exact expression if that is known.
@@ -151,13 +167,14 @@ fn bounds(comparer: &Comparer, set: &Expr) -> Option<Vec<Bound>> {
         }
         Expr::Solutions(condition) => match condition.as_ref() {
             Expr::Relation(relation) => solved(comparer, relation),
-            Expr::List(all) => {
+            Expr::List(all) | Expr::Conditions(_, all) => {
                 let parts: Option<Vec<Vec<Bound>>> = all
                     .iter()
                     .map(|part| bounds(comparer, &Expr::Solutions(Box::new(part.clone()))))
                     .collect();
                 Some(parts?.concat())
             }
+            Expr::Domain('R') => Some(Vec::new()),
             _ => None,
         },
         Expr::Relation(_) | Expr::Matrix(_) | Expr::Domain(_) | Expr::Tuple(_) => None,
@@ -235,7 +252,11 @@ fn within(interval: &Interval, x: f64) -> bool {
 /// Returns `true` if a condition holds for the value `x` of its only variable.
 fn satisfied(condition: &Expr, x: f64) -> bool {
     match condition {
-        Expr::List(all) => all.iter().all(|part| satisfied(part, x)),
+        Expr::List(all) | Expr::Conditions(Conjunction::And, all) => {
+            all.iter().all(|part| satisfied(part, x))
+        }
+        Expr::Domain('R') => true,
+        Expr::Conditions(Conjunction::Or, any) => any.iter().any(|part| satisfied(part, x)),
         Expr::Relation(relation) => {
             let symbols = condition.symbols();
             let given = symbols.first().map(|name| (*name, x));
@@ -255,16 +276,16 @@ fn satisfied(condition: &Expr, x: f64) -> bool {
 
 /// Returns the values of unknown functions, such as `f(x)`, each of which counts as a variable.
 pub(super) fn unknown_values(expr: &Expr) -> Vec<&Expr> {
-    match expr {
-        Expr::Apply(Function::Named(_), _) if relation::conjunction(expr).is_none() => vec![expr],
-        other => other.children().into_iter().flat_map(unknown_values).collect(),
+    match expr.unknown_function() {
+        Some(_) => vec![expr],
+        None => expr.children().into_iter().flat_map(unknown_values).collect(),
     }
 }
 
 /// Replaces the value of an unknown function, such as `f(x)`, by a variable.
 fn with_variable(set: &Expr) -> Expr {
-    match set {
-        Expr::Apply(Function::Named(name), _) => Expr::Symbol(name.clone()),
-        other => other.map(&mut with_variable),
+    match set.unknown_function() {
+        Some((name, _)) => Expr::Symbol(name.to_owned()),
+        None => set.map(&mut with_variable),
     }
 }

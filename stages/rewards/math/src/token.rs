@@ -32,6 +32,26 @@ pub(super) enum Token {
     Unit,
 }
 
+impl Token {
+    /// Returns `true` for a unit, also as the contents of a text command.
+    pub(super) fn is_unit(&self) -> bool {
+        match self {
+            Self::Unit => true,
+            Self::Text(text) => units::are_units(text),
+            _ => false,
+        }
+    }
+
+    /// Returns `true` for an operator between two units, as in `m/s` and `\text{kg} \cdot \text{m}`.
+    pub(super) fn joins_units(&self) -> bool {
+        match self {
+            Self::Char(operator) => "/*".contains(*operator),
+            Self::Command(name) => name == "cdot",
+            _ => false,
+        }
+    }
+}
+
 /// Returns the tokens of a text, or `None` if it is too long.
 ///
 /// If `thousands` is `true`, `1,234` is one number, otherwise two.
@@ -174,7 +194,10 @@ impl Lexer {
     }
 
     fn character(&mut self, character: char) {
-        if character.is_whitespace() || "$\"\u{200b}".contains(character) {
+        if character.is_whitespace() || "$\"\u{200b}€£¥₹".contains(character) {
+            return;
+        }
+        if character == '~' && self.peek(0) != Some('=') && self.allows_blank() {
             return;
         }
         if let Some((above, below)) = fraction(character) {
@@ -254,6 +277,7 @@ impl Lexer {
             _ if FUNCTIONS.contains(&word.as_str()) => Token::Command(word),
             _ if units::is_unit(&lower) && !self.tokens.is_empty() => Token::Unit,
             _ if spaced && after_number && units::is_letter_unit(&word) => Token::Unit,
+            _ if self.continues_unit(&word) => Token::Unit,
             _ => return self.tokens.extend(word.chars().map(Token::Char)),
         };
         self.tokens.push(token);
@@ -303,7 +327,7 @@ impl Lexer {
             "quad" | "qquad" | "displaystyle" | "textstyle" | "limits" | "nolimits"
             | "thinspace" | "enspace" | "hfill" | "degree" | "cfrac" | "hspace" | "phantom"
             | "nonumber" | "newline" | "medspace" | "thickspace" | "negthinspace"
-            | "scriptstyle" => self.spacing(&name),
+            | "scriptstyle" | "color" | "textcolor" => self.spacing(&name),
             _ => self.tokens.push(Token::Command(name)),
         }
     }
@@ -311,7 +335,7 @@ impl Lexer {
     fn spacing(&mut self, name: &str) {
         match name {
             "cfrac" => self.tokens.push(Token::Command("frac".to_owned())),
-            "hspace" | "phantom" => drop(self.braced()),
+            "hspace" | "phantom" | "color" | "textcolor" => drop(self.braced()),
             "degree" => self.tokens.push(Token::Char('°')),
             _ => {}
         }
@@ -363,12 +387,40 @@ impl Lexer {
                 return self.inline(trimmed);
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
+            _ if self.continues_unit(trimmed) => Token::Unit,
             _ => match choices(trimmed) {
                 Some(letters) => return self.inline(&letters),
                 None => Token::Text(trimmed.to_owned()),
             },
         };
         self.tokens.push(token);
+    }
+
+    /// Returns `true` if a tilde at the current position is a blank of LaTeX. Before a value it may also be a negation, as in `~p`.
+    fn allows_blank(&self) -> bool {
+        match self.tokens.last() {
+            Some(Token::Number(_) | Token::Text(_) | Token::Unit) => true,
+            Some(Token::Char(before)) => {
+                ",;=)]}".contains(*before) || (before.is_alphabetic() && !self.plain)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if a letter is a unit because of the tokens before it: `s` in `m/s`, `C` in `25°C`.
+    fn continues_unit(&self, letter: &str) -> bool {
+        let is_degree = |name: &str| ["circ", "circle"].contains(&name);
+        match self.tokens.as_slice() {
+            [.., unit, operator] if unit.is_unit() && operator.joins_units() => {
+                units::is_letter_unit(letter)
+            }
+            [.., Token::Char('°')] => ["C", "F"].contains(&letter),
+            [.., Token::Char('^'), Token::Command(name)]
+            | [.., Token::Char('^'), Token::Char('{'), Token::Command(name), Token::Char('}')] => {
+                is_degree(name) && ["C", "F"].contains(&letter)
+            }
+            _ => false,
+        }
     }
 
     /// Returns `true` after a number, a closing brace or a closing parenthesis.

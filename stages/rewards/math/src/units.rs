@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::token::MAX_CHARACTERS;
+
 /// Returns `true` if a lower-case word is a unit, in singular or plural.
 pub(super) fn is_unit(word: &str) -> bool {
     let singular = word.strip_suffix('s').unwrap_or(word);
@@ -14,34 +16,78 @@ pub(super) fn is_letter_unit(letter: &str) -> bool {
     ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"].contains(&letter)
 }
 
+/// Returns `true` for a text that consists of units only, such as `kg`, `m/s` and `m \cdot s^{-2}`.
+pub(super) fn are_units(text: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_ascii_alphabetic());
+    let is_unit = |word: &str| {
+        ["", "cdot"].contains(&word) || name(word).is_some() || is_unit(&word.to_ascii_lowercase())
+    };
+    text.trim_start().starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "/·*^-{} \\".contains(c))
+        && words.all(is_unit)
+}
+
 /// Returns the units and directions after the first digit of an answer, each by one name: `centimeter` for `5 cm`, `5\text{ centimeters}`
-/// and `5 cm^2`. If the answer has a digit, `\$` anywhere in it is the unit `dollar`. Units that are often left out or have many forms,
-/// such as counted things and degrees, are not included.
+/// and `5 cm^2`. If the answer has a digit, `\$`, `€` and `£` anywhere in it are units. Units that are often left out or have many forms,
+/// such as counted things and degrees of angles, are not included. Returns no units for a text of more than [`MAX_CHARACTERS`] bytes, which
+/// is no answer.
 pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let Some(number) = text.find(|c: char| c.is_ascii_digit()) else { return found };
-    let after_number = &text[number..];
-    if text.contains("\\$") {
-        found.insert("dollar");
+    if text.len() > MAX_CHARACTERS {
+        return found;
     }
-    let mut rest = after_number;
-    while let Some(begin) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        let before = &rest[..begin];
-        let word_end = rest[begin..].find(|c: char| !c.is_ascii_alphabetic());
-        let end = word_end.map_or(rest.len(), |end| begin + end);
-        let word = &rest[begin..end];
-        let after = &rest[end..];
-        // A letter is a unit in a text command, or at the end after a blank. Otherwise it is a variable.
-        let in_text =
-            rest[..begin].trim_end().ends_with('{') && after.trim_start().starts_with('}');
-        let at_end = before.ends_with(' ') && after.trim().is_empty();
-        let is_command = before.ends_with('\\');
-        if !is_command && (word.len() > 2 || in_text || at_end) {
-            found.extend(name(word));
+    let units_at_end = units_at_end(text);
+    found.extend(CURRENCIES.iter().filter(|(sign, _)| text.contains(sign)).map(|(_, name)| *name));
+    let mut at = number;
+    while let Some(begin) = text[at..].find(|c: char| c.is_ascii_alphabetic()) {
+        let begin = at + begin;
+        let word_end = text[begin..].find(|c: char| !c.is_ascii_alphabetic());
+        let end = word_end.map_or(text.len(), |end| begin + end);
+        let (before, word) = (&text[..begin], &text[begin..end]);
+        // Letters are a unit in a text command, or at the end after a blank. Otherwise they are variables.
+        if !before.ends_with('\\') {
+            found.extend(scale(before, word));
+            if word.len() > 2 || is_in_braces(text, begin, end) || begin >= units_at_end {
+                found.extend(name(word));
+            }
         }
-        rest = after;
+        at = end;
     }
     found
+}
+
+/// Returns the scale of a temperature: `celsius` for `C` and `fahrenheit` for `F` after a degree sign, also within a text command.
+fn scale(before: &str, letter: &str) -> Option<&'static str> {
+    let scale = match letter {
+        "C" => "celsius",
+        "F" => "fahrenheit",
+        _ => return None,
+    };
+    let mut degrees = before;
+    while let Some(shorter) = ["{", "}", " ", "\\,", "\\text", "\\mathrm"]
+        .iter()
+        .find_map(|markup| degrees.strip_suffix(markup))
+    {
+        degrees = shorter;
+    }
+    ["°", "\\circ", "\\degree"].iter().any(|sign| degrees.ends_with(sign)).then_some(scale)
+}
+
+/// Returns `true` if a word is the only one in braces, or in a text command with nothing but units.
+fn is_in_braces(text: &str, begin: usize, end: usize) -> bool {
+    const COMMANDS: [&str; 5] = ["\\text", "\\mathrm", "\\textrm", "\\mbox", "\\operatorname"];
+    let Some(open) = text[..begin].rfind('{') else { return false };
+    let Some(close) = text[end..].find('}').map(|close| end + close) else { return false };
+    let inside = &text[open + 1..close];
+    let is_text = COMMANDS.iter().any(|command| text[..open].ends_with(command));
+    inside.trim() == &text[begin..end] || (is_text && are_units(inside))
+}
+
+/// Returns the start of the units at the end of a text, after a blank; the length of the text if there are none.
+fn units_at_end(text: &str) -> usize {
+    let blanks = text.trim_end().rmatch_indices(' ').map(|(blank, _)| blank);
+    blanks.take_while(|blank| are_units(&text[*blank..])).last().unwrap_or(text.len())
 }
 
 /// Returns the name of a unit for its abbreviation, or for its singular or plural in any case.
@@ -63,7 +109,10 @@ fn name(word: &str) -> Option<&'static str> {
     })
 }
 
-/// Abbreviations of units, and their names.
+/// Signs of currencies, and their names.
+const CURRENCIES: [(&str, &str); 3] = [("\\$", "dollar"), ("€", "euro"), ("£", "pound")];
+
+/// Abbreviations of units, and their names. A speed has the name of its distance.
 const ABBREVIATIONS: &[(&str, &str)] = &[
     ("mm", "millimeter"),
     ("cm", "centimeter"),
@@ -91,6 +140,9 @@ const ABBREVIATIONS: &[(&str, &str)] = &[
     ("yr", "year"),
     ("usd", "dollar"),
     ("USD", "dollar"),
+    ("mph", "mile"),
+    ("kph", "kilometer"),
+    ("kmph", "kilometer"),
     ("J", "joule"),
     ("W", "watt"),
     ("V", "volt"),

@@ -21,7 +21,7 @@ pub use votes::Votes;
 use rollpacker_stages::catalog::{About, CatalogError, OptionDocs, Options, read, take};
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, names};
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, SharedChat, is_cut_off};
+use rollpacker_stages::reward::chat::{Chat, ChatError, JudgeSampling, Message, SharedChat};
 use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Score};
 
 /// A reward that a language model assigns.
@@ -208,8 +208,8 @@ impl Judge {
                 JudgeSampling { temperature, max_tokens: *max_tokens, seed: u64::from(seed) };
             let read = match self.chat.complete(messages, &sampling).await {
                 Ok(answer) => verdict.read(&answer).map_err(|error| error.to_string()),
-                Err(error) if is_cut_off(&error) => Err(error.reason),
-                Err(error) => return Err(error),
+                Err(error @ ChatError::CutOff { .. }) => Err(error.to_string()),
+                Err(ChatError::Failed(error)) => return Err(error),
             };
             context.metric("judge_unreadable", f64::from(read.is_err()));
             match read {

@@ -3,7 +3,7 @@
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::documented;
 use rollpacker_stages::reward::RewardError;
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, cut_off};
+use rollpacker_stages::reward::chat::{Chat, ChatError, JudgeSampling, Message};
 use rollpacker_stages::secret::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -91,17 +91,18 @@ impl Chat for ChatServer {
         &self,
         messages: &[Message],
         sampling: &JudgeSampling,
-    ) -> Result<String, RewardError> {
+    ) -> Result<String, ChatError> {
         let answer = self.endpoint.post(&self.body(messages, sampling)).await?;
         let choice = &answer["choices"][0];
         if choice["finish_reason"] == "length" {
-            return Err(cut_off(sampling.max_tokens));
+            return Err(ChatError::CutOff { tokens: sampling.max_tokens as usize });
         }
         let content = choice["message"]["content"].as_str();
         content.map(str::to_owned).ok_or_else(|| {
             let answer = quote(&answer.to_string(), 500);
             let expected = "expected `choices[0].message.content`";
-            RewardError::fatal(format_args!("the judge's server: {expected}, found {answer}"))
+            let reason = format_args!("the judge's server: {expected}, found {answer}");
+            RewardError::fatal(reason).into()
         })
     }
 }

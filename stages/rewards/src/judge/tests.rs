@@ -2,7 +2,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollpacker_stages::reward::ErrorKind;
-use rollpacker_stages::reward::chat::cut_off;
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,13 +22,16 @@ impl Chat for Scripted {
         &self,
         messages: &[Message],
         sampling: &JudgeSampling,
-    ) -> Result<String, RewardError> {
+    ) -> Result<String, ChatError> {
         self.requests.lock().expect("no panic").push(messages.to_vec());
         self.samplings.lock().expect("no panic").push(*sampling);
         let seed = usize::try_from(sampling.seed).expect("small");
         let answer = self.answers.get(seed).or(self.answers.last()).expect("has answers");
         match *answer {
-            "(cut off)" => Err(cut_off(sampling.max_tokens)),
+            "(cut off)" => Err(ChatError::CutOff { tokens: sampling.max_tokens as usize }),
+            "(failed)" => {
+                Err(RewardError::fatal("the judge's answer was cut off after 5 tokens").into())
+            }
             answer => Ok(answer.to_owned()),
         }
     }
@@ -149,6 +151,15 @@ async fn a_repeated_question_may_have_another_answer() {
             samplings.iter().map(|sampling| (sampling.temperature, sampling.seed)).collect();
         assert_eq!(samplings, [(temperature, 0), (repeated, 1)]);
     }
+}
+
+/// A failure is not asked again, even if its text is that of an answer that is cut off.
+#[tokio::test]
+async fn a_failure_is_returned_at_once() {
+    let chat = Scripted::new(&["(failed)", "Verdict: YES"]);
+    let error = score(&judge(&chat, Judgement::default()), "4").await.expect_err("failed");
+    assert_eq!(error.reason, "the judge's answer was cut off after 5 tokens");
+    assert_eq!(chat.requests.lock().expect("no panic").len(), 1);
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ documented! {
     /// 1 if the answer of a response equals the ground truth, or one of several accepted answers, word for word; otherwise 0.
     ///
     /// Several accepted answers are written as a JSON list of texts, or as a JSON object whose field `target` is such a list or a single
-    /// text. Runs of blanks count as one. The options select further differences to ignore. Labels: `outcome`, which is `right`, `wrong` or
+    /// text. Runs of blanks count as one. The options select further differences to ignore, except in an answer of which nothing would
+    /// remain. Labels: `outcome`, which is `right`, `wrong` or
     /// `no_answer`, and `answer`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -40,7 +41,9 @@ impl Reward for Exact {
         let Some(answer) = self.find(&sample.response) else {
             return Ok(Score::from(false).label("outcome", "no_answer"));
         };
-        let form = self.form();
+        let found = self.form().of(answer);
+        // Texts that consist of ignored characters only, such as `+` and `-`, are compared as written.
+        let form = if found.is_empty() { NormalForm::default() } else { self.form() };
         let found = form.of(answer);
         let right = targets.iter().any(|target| form.of(target) == found);
         let outcome = if right { "right" } else { "wrong" };
@@ -98,7 +101,10 @@ mod tests {
         check(plain, "It is Paris", "Paris", 0.0);
         check(&with(|exact| exact.ignore_case = true), "paris", "Paris", 1.0);
         check(&with(|exact| exact.ignore_punctuation = true), "Paris.", "Paris", 1.0);
+        check(&with(|exact| exact.ignore_punctuation = true), "+", "-", 0.0);
+        check(&with(|exact| exact.ignore_punctuation = true), "+", "+", 1.0);
         check(&with(|exact| exact.ignore_articles = true), "the Seine", "Seine", 1.0);
+        check(&with(|exact| exact.ignore_articles = true), "a", "the", 0.0);
         check(&with(|exact| exact.ignore_blanks = true), "( 1, 2 )", "(1,2)", 1.0);
         check(&with(|exact| exact.answer = AnswerIn::Tag), "Paris", "Paris", 0.0);
         check(plain, "Rome", r#"["Paris", "Rome"]"#, 1.0);

@@ -19,8 +19,9 @@ documented! {
     /// the whole answer or its last line, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers
     /// in a sentence do not count.
     ///
-    /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A label may be wrapped in brackets, quotes,
-    /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
+    /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A number counts as an index only if there is a
+    /// list of choices without this label: without a list, `2` is the label 2, not C. A label may be wrapped in brackets, quotes, emphasis,
+    /// dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
     /// `extra_info`: a list of texts with the labels A, B, ..., an object of texts by label, or ARC's `{"text": [...], "label": [...]}`.
     /// Choices with numbers or Roman numerals may also be chosen by the letters A, B, ... in their order. Labels: `outcome`, which is
     /// `right`, `wrong` or `no_answer`, and `answer`, the chosen label.

@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, PromptEncoder, Tokenizer};
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::RewardError;
-use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message, cut_off};
+use rollpacker_stages::reward::chat::{Chat, ChatError, JudgeSampling, Message};
 use rollpacker_stages::rollout::sampling::{RandomStream, Sampling};
 use rollpacker_stages::rollout::{FinishReason, Waker};
 use sha2::{Digest, Sha256};
@@ -109,7 +109,7 @@ impl Chat for TorchChat {
         &self,
         messages: &[Message],
         sampling: &JudgeSampling,
-    ) -> Result<String, RewardError> {
+    ) -> Result<String, ChatError> {
         let model = &*self.0;
         let prompt = model.encode(messages, sampling)?;
         let stream = RandomStream::from_key(stream_key(&prompt, sampling.seed));
@@ -186,12 +186,13 @@ impl JudgeModel {
         }
     }
 
-    fn decode_answer(&self, answer: JudgeAnswer) -> Result<String, RewardError> {
+    fn decode_answer(&self, answer: JudgeAnswer) -> Result<String, ChatError> {
         let JudgeAnswer { ids, reason } = answer;
         if reason != FinishReason::Stop {
-            return Err(cut_off(ids.len()));
+            return Err(ChatError::CutOff { tokens: ids.len() });
         }
-        self.encoder.tokenizer.decode(&ids, true).map_err(|error| self.fatal_error(error))
+        let text = self.encoder.tokenizer.decode(&ids, true);
+        text.map_err(|error| self.fatal_error(error).into())
     }
 
     fn fatal_error(&self, reason: impl std::fmt::Display) -> RewardError {

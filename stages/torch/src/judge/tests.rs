@@ -9,7 +9,7 @@ use futures::future::join_all;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_rewards::{AnyReward, Registry};
-use rollpacker_stages::reward::{Context, ErrorKind, Reward, Sample};
+use rollpacker_stages::reward::{Context, Reward, Sample};
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::config::Precision;
 use serde_json::json;
@@ -153,13 +153,11 @@ async fn a_prompt_that_cannot_be_answered_is_an_error() {
         let sampling = JudgeSampling { max_tokens, ..GREEDY };
         chat.complete(&[message(prompt)], &sampling).await.unwrap_err()
     };
-    let cut = error("2+2?", 30).await;
-    assert_eq!(cut.reason, "the judge's answer was cut off after 30 tokens");
-    assert_eq!(cut.kind, ErrorKind::Fatal);
-    let long = error(&"x".repeat(1000), 100).await.reason;
+    assert_eq!(error("2+2?", 30).await, ChatError::CutOff { tokens: 30 });
     let expected = "the prompt has 1003 tokens, expected 1 to 924 to fit a context of 1024 tokens with an answer of 100";
-    assert_eq!(long, format!("the judge `{}`: {expected}", folder.path().display()));
-    assert!(error("2+2?", 0).await.reason.contains("expected max_tokens above 0"));
+    let expected = format!("the judge `{}`: {expected}", folder.path().display());
+    assert_eq!(error(&"x".repeat(1000), 100).await, RewardError::fatal(expected).into());
+    assert!(error("2+2?", 0).await.to_string().contains("expected max_tokens above 0"));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn without_commands(line: &str) -> String {
         let after = &rest[at + 1..];
         let name = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
         let words = after[..name].starts_with("text")
-            || ["begin", "end", "mbox", "operatorname"].contains(&&after[..name]);
+            || ["begin", "end", "mbox", "operatorname", "color"].contains(&&after[..name]);
         let skipped = if words { after[name..].find('}').unwrap_or(0) } else { 0 };
         rest = &after[name + skipped..];
         if name == 0 {

@@ -13,7 +13,8 @@ impl Parser {
             Some(Token::Number(_)) => true,
             Some(Token::Char(character)) => match character {
                 '[' => !self.closes_interval(),
-                '(' | '{' => true,
+                '(' => !self.starts_membership(),
+                '{' => true,
                 '|' => self.bars == 0,
                 other => other.is_alphabetic(),
             },
@@ -30,6 +31,13 @@ impl Parser {
             },
             _ => false,
         }
+    }
+
+    /// Returns `true` if the set of a variable follows in parentheses, as in `k\pi \ (k \in \mathbb{Z})`. It is an item of its own.
+    pub(super) fn starts_membership(&self) -> bool {
+        let rest = self.tokens.get(self.at..).unwrap_or_default();
+        matches!(rest, [Token::Char('('), Token::Char(name), Token::Command(is_in), ..]
+            if name.is_alphabetic() && is_in == "in")
     }
 
     pub(super) fn atom(&mut self) -> Option<Expr> {
@@ -194,7 +202,7 @@ fn construct(name: &str) -> Option<Construct> {
         "exponentialE" => Construct::Constant(Constant::E),
         "emptyset" | "varnothing" => Construct::EmptySet,
         "boxed" | "fbox" | "overline" | "bar" | "vec" | "hat" | "tilde" | "underline"
-        | "widehat" | "overrightarrow" | "mathop" | "color" => Construct::Decoration,
+        | "widehat" | "overrightarrow" | "mathop" => Construct::Decoration,
         "lbrace" | "{" => Construct::Braces,
         "|" => Construct::Bars("|"),
         "lVert" => Construct::Bars("rVert"),

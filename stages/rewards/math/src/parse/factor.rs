@@ -5,23 +5,20 @@ use super::super::number::{Rational, integer};
 use super::super::token::Token;
 use super::{Parser, number};
 
-/// The name of the unknown function of numbers that stand side by side.
-const SIDE_BY_SIDE: &str = "side by side";
-
 /// Joins a number and the number after it, without an operator between them.
 fn side_by_side(number: Expr, next: Expr) -> Expr {
     let mut numbers = match number {
-        Expr::Apply(Function::Named(name), numbers) if name == SIDE_BY_SIDE => numbers,
+        Expr::Adjacent(numbers) => numbers,
         number => vec![number],
     };
     numbers.push(next);
-    Expr::apply(Function::Named(SIDE_BY_SIDE.to_owned()), numbers)
+    Expr::Adjacent(numbers)
 }
 
 impl Parser {
     /// Parses adjacent factors and their suffixes: a percent sign, a unit, a period at the end.
     ///
-    /// Numbers side by side, as in `1 2` and `5 ft 3 in`, are no product. They become an unknown function of the numbers.
+    /// Numbers side by side, as in `1 2` and `5 ft 3 in`, are no product.
     pub(super) fn factors(&mut self) -> Option<Expr> {
         let (first, mut bare) = self.factor()?;
         let mut factors = vec![first];
@@ -41,7 +38,7 @@ impl Parser {
                         Some(number) => side_by_side(number, factor),
                         None => factor,
                     });
-                    bare |= matches!(factors.last(), Some(Expr::Apply(Function::Named(name), _)) if name == SIDE_BY_SIDE);
+                    bare |= matches!(factors.last(), Some(Expr::Adjacent(_)));
                 }
                 _ => return Some(Expr::product(factors)),
             }
@@ -65,17 +62,18 @@ impl Parser {
         matches!(rest.find(|token| **token != Token::Char('{')), Some(Token::Number(_)))
     }
 
-    /// Skips a unit, its power, and the slash before a further unit.
+    /// Skips a unit, its power, and the operator before a further unit.
     fn unit(&mut self) {
         self.at += 1;
         if self.accept('^') {
             let _ = self.argument();
         }
-        let per = matches!(
-            self.tokens.get(self.at..self.at + 2),
-            Some([Token::Char('/'), Token::Unit | Token::Text(_)])
-        );
-        self.at += usize::from(per);
+        let joined = match self.tokens.get(self.at..self.at + 2) {
+            Some([Token::Char('/'), Token::Text(_)]) => true,
+            Some([operator, unit]) => operator.joins_units() && unit.is_unit(),
+            _ => false,
+        };
+        self.at += usize::from(joined);
     }
 
     /// Parses a factor. An integer before a proper fraction is a mixed number.

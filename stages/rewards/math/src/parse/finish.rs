@@ -1,6 +1,6 @@
 //! The interpretation of lists of values and of double signs.
 
-use super::super::expr::{Comparison, Expr, Function, Relation};
+use super::super::expr::{Comparison, Conjunction, Expr, Relation};
 
 /// Returns a single item as it is, `x = 1, 2` as an equation with two values, and everything else as a list.
 pub(super) fn joined(mut items: Vec<Expr>) -> Expr {
@@ -22,15 +22,14 @@ pub(super) fn joined(mut items: Vec<Expr>) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
-/// Joins at least two inequalities about the same variable by `and` or `or`, which is the name of the resulting function. Returns any other
-/// items unchanged.
-pub(super) fn conditions(word: char, items: Vec<Expr>) -> Vec<Expr> {
+/// Joins at least two inequalities about the same variable by `and` or `or`. Returns any other items unchanged.
+pub(super) fn conditions(word: Conjunction, items: Vec<Expr>) -> Vec<Expr> {
     let is_inequality =
         |item: &Expr| matches!(item, Expr::Relation(relation) if !relation.is_equation());
     let symbols = items.first().map(Expr::symbols).unwrap_or_default();
     let same = symbols.len() == 1 && items.iter().all(|item| item.symbols() == symbols);
     if items.len() > 1 && same && items.iter().all(is_inequality) {
-        return vec![Expr::apply(Function::Named(word.to_string()), items)];
+        return vec![Expr::Conditions(word, items)];
     }
     items
 }

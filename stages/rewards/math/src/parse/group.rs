@@ -1,6 +1,6 @@
 //! The contents of brackets: groups, tuples, intervals, sets.
 
-use super::super::expr::{Expr, Function, Interval};
+use super::super::expr::{Expr, Function, Interval, SetOperation};
 use super::super::matrix;
 use super::super::token::Token;
 use super::Parser;
@@ -92,7 +92,7 @@ impl Parser {
             return None;
         }
         let condition = joined(self.items()?);
-        self.close_braces().then(|| Expr::Solutions(Box::new(condition)))
+        self.close_braces().then(|| such_that_set(items, condition))
     }
 
     fn close_braces(&mut self) -> bool {
@@ -103,6 +103,23 @@ impl Parser {
     pub(super) fn angles(&mut self) -> Option<Expr> {
         let items = self.bracketed(0, Self::bracket_items)?;
         self.accept_command("rangle").then_some(Expr::Tuple(items))
+    }
+}
+
+/// Returns the set of `items` for which a condition holds. In `\{x \in D \mid ...\}`, the only item is the set D.
+fn such_that_set(mut items: Vec<Expr>, condition: Expr) -> Expr {
+    let condition = Box::new(condition);
+    match items.pop() {
+        Some(Expr::Symbol(_) | Expr::Domain('R')) if items.is_empty() => Expr::Solutions(condition),
+        Some(Expr::Domain(domain)) if items.is_empty() => {
+            let parts = vec![Expr::Domain(domain), Expr::Solutions(condition)];
+            Expr::Join(SetOperation::Intersection, parts)
+        }
+        Some(only) if items.is_empty() => Expr::Image(Box::new(only), condition),
+        last => {
+            items.extend(last);
+            Expr::Image(Box::new(Expr::Tuple(items)), condition)
+        }
     }
 }
 

@@ -338,3 +338,40 @@ fn units() {
         true,
     );
 }
+
+#[test]
+fn sets_with_conditions() {
+    check(
+        &[
+            ("$1 < x < 5$", r"$\{x \mid x > 1 \text{ or } x < 5\}$"),
+            (r"$\{x \mid x < 1 \text{ or } x > 5\}$", r"$\{x \mid x < 1 \text{ and } x > 5\}$"),
+            (r"$\{2k+1 \mid k \in \mathbb{Z}\}$", r"$\{2k \mid k \in \mathbb{Z}\}$"),
+            (r"$\{2k+1 \mid k \in \mathbb{Z}\}$", r"$\{2k+1 \mid k \in \mathbb{N}\}$"),
+            (r"$\{(x,y) \mid x+y=1\}$", r"$\{(x,y) \mid x+2y=1\}$"),
+            (r"$(1,\infty)$", r"$\{2x \mid x > 1\}$"),
+            (r"$\{x \in \mathbb{Z} \mid -2<x<3\}$", "$(-2,3)$"),
+            (r"$\{x \in \mathbb{Z} \mid x > 5\}$", r"$\{x \in \mathbb{N} \mid x > 5\}$"),
+            (r"$(5,\infty)$", r"$\{x \mid x \in \mathbb{Z}, x > 5\}$"),
+            (r"$k\pi \ (k \in \mathbb{Z})$", r"$k\pi \ (k \in \mathbb{N})$"),
+            (r"$k\pi \ (k \in \mathbb{Z})$", r"$2k\pi \ (k \in \mathbb{Z})$"),
+        ],
+        false,
+    );
+}
+
+#[test]
+fn units_of_several_parts() {
+    check(
+        &[
+            (r"5 \text{ m/s}", r"\boxed{5\,\mathrm{km/h}}"),
+            ("5 m/s", "Answer: 5 km/h"),
+            ("60 mph", r"\boxed{60 \text{ km/h}}"),
+            ("25°C", "Answer: 25°F"),
+            (r"25^\circ C", r"\boxed{25^{\circ}\text{F}}"),
+            ("€5", r"\boxed{\$5}"),
+            ("5", "Answer: 5~3"),
+            ("p", r"\boxed{~p}"),
+        ],
+        false,
+    );
+}

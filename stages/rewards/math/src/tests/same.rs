@@ -399,3 +399,49 @@ fn inequalities_with_and_or_or() {
         true,
     );
 }
+
+#[test]
+fn sets_with_conditions() {
+    check(
+        &[
+            ("$(1,5)$", r"$\{x \mid x > 1 \text{ and } x < 5\}$"),
+            ("$1 < x < 5$", r"\boxed{\{x \mid x > 1 \text{ and } x < 5\}}"),
+            (r"$\{x \mid x < 1 \text{ or } x > 5\}$", r"$(-\infty,1) \cup (5,\infty)$"),
+            (r"$\{x \mid x < 1 \text{ or } x > 5\}$", r"$\{x : 5 < x \text{ or } x < 1\}$"),
+            (r"$(5,\infty)$", r"$\{x \mid x \in \mathbb{R}, x > 5\}$"),
+            (r"$(5,\infty)$", r"$\{x \in \mathbb{R} \mid x > 5\}$"),
+            (r"$\{x \in \mathbb{Z} \mid x > 5\}$", r"$\{n \in \mathbb{Z} : 5 < n\}$"),
+            (r"$\{2k+1 \mid k \in \mathbb{Z}\}$", r"$\{1+2n : n \in \mathbb{Z}\}$"),
+            (r"$\{(x,y) \mid x+y=1\}$", r"$\{(x,y) \mid y=1-x\}$"),
+            (r"$k\pi \ (k \in \mathbb{Z})$", r"$\pi k, k \in \mathbb{Z}$"),
+            (r"$x = k\pi + 1 \ (k\in\mathbb{Z})$", r"\boxed{x = 1 + k\pi \quad (k\in\mathbb{Z})}"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn units_and_markup_around_values() {
+    check(
+        &[
+            ("5", "$5~\\text{cm}$"),
+            ("5", "\\boxed{5~cm}"),
+            ("x=5, y=3", "$x=5,~y=3$"),
+            ("5", r"\boxed{€5}"),
+            ("5", "$£5$"),
+            ("€5", r"\boxed{5 \text{ euros}}"),
+            ("5 m/s", r"\boxed{5\text{ m/s}}"),
+            ("60", "Answer: 60 km/h"),
+            ("10", r"\boxed{10 \text{ kg} \cdot \text{m/s}}"),
+            (r"9.8 \text{ m/s}^2", r"$9.8\,\mathrm{m}/\mathrm{s}^2$"),
+            ("60 mph", r"\boxed{60 \text{ miles per hour}}"),
+            ("25", "Answer: 25°C"),
+            (r"25^\circ C", r"\boxed{25^{\circ}\text{C}}"),
+            ("3", r"\boxed{\color{red}{3}}"),
+            ("3", r"Answer: \color{red}3"),
+            ("3x", r"${\textcolor{blue}{3}}x$"),
+            (r"$\frac{v}{s}$", "$v/s$"),
+        ],
+        true,
+    );
+}

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use rollpacker_math::boxed;
-use rollpacker_math::choice::{label, letter, unwrapped};
+use rollpacker_math::choice::{label, unwrapped};
 use rollpacker_stages::reward::{RewardError, Sample};
 use serde_json::Value;
 
@@ -197,10 +197,7 @@ impl Choices {
     /// are numbers, since the texts of the choices may also be numbers.
     fn read_choice(&self, marked: &str) -> Option<String> {
         let named = || self.choice_with_marked_text(marked);
-        let labelled = || {
-            let read = label(marked).or_else(|| letter(marked).map(String::from))?;
-            self.labelled_choice(&read)
-        };
+        let labelled = || self.labelled_choice(&label(marked)?);
         match self.form {
             LabelForm::Numbers => labelled().or_else(named),
             _ => named().or_else(labelled),
