@@ -21,7 +21,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_model::tensor_file::{Scalar, Stored, TensorFile, write};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::TrainError;
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::TorchTrainer;
 use crate::model::stored::{StoredTensor, check_like, read_like};
@@ -35,14 +35,12 @@ const PUBLISHED: &str = "published";
 const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
 
-/// A state that was read from a file.
+/// The part of a state that is read before anything is overwritten.
 struct SavedState {
     version: PolicyVersion,
     policy: Counts,
     /// The counts of the critic; `None` if there is no critic.
     critic: Option<Counts>,
-    /// The values of all tensors that updates change, each with the tensor of the trainer to copy them to.
-    tensors: Vec<(Tensor, Tensor)>,
     /// The older policies, in ascending order of their versions.
     older: Vec<(PolicyVersion, Weights)>,
 }
@@ -77,12 +75,15 @@ impl TorchTrainer {
     }
 
     /// Restores the state of the file `path`, and publishes its policies again, oldest first. Returns them in this order; the last is the
-    /// current policy. Reads the whole file before it overwrites anything, so that a failed read changes nothing.
+    /// current policy.
+    ///
+    /// The tensors that updates change are read one by one in place, so that memory holds them once. Everything else is read and checked
+    /// before, including their names, types and shapes. Only a file that becomes unreadable meanwhile leaves a part of the old state.
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::state)?;
         let older = self.check_state(&file).map_err(TrainError::state)?;
         let saved = self.read_saved(&file, older).map_err(TrainError::state)?;
-        let older = self.restore(saved).map_err(TrainError::backend("restoring the state"))?;
+        let older = self.restore(&file, saved).map_err(TrainError::state)?;
         let store = &self.store;
         let mut policies: Vec<_> =
             older.into_iter().map(|(version, weights)| store.publish(version, weights)).collect();
@@ -110,30 +111,32 @@ impl TorchTrainer {
         Ok(versions)
     }
 
-    /// Reads the file of a state, whose older policies have the versions `older`.
+    /// Reads the numbers of a state and its older policies, which have the versions `older`.
     fn read_saved(
-        &mut self,
+        &self,
         file: &TensorFile,
         older: BTreeSet<PolicyVersion>,
     ) -> Result<SavedState, TorchError> {
-        let tensors = self.tensors().into_iter();
-        let tensors = tensors.map(|(name, tensor)| Ok((read_like(file, &name, &tensor)?, tensor)));
         let older = older.into_iter();
         Ok(SavedState {
             version: PolicyVersion(count(file, VERSION)?),
             policy: Counts::read(file, POLICY)?,
             critic: self.critic.as_ref().map(|_| Counts::read(file, CRITIC)).transpose()?,
-            tensors: tensors.collect::<Result<_, TorchError>>()?,
             older: older
                 .map(|version| Ok((version, self.read_published(file, version)?)))
                 .collect::<Result<_, TorchError>>()?,
         })
     }
 
-    /// Replaces the state by a state that was read. Returns its older policies.
-    fn restore(&mut self, saved: SavedState) -> Result<Vec<(PolicyVersion, Weights)>, TchError> {
-        let SavedState { version, policy, critic, tensors, older } = saved;
-        for (values, mut tensor) in tensors {
+    /// Replaces the state by `saved` and by the tensors of its file. Returns the older policies.
+    fn restore(
+        &mut self,
+        file: &TensorFile,
+        saved: SavedState,
+    ) -> Result<Vec<(PolicyVersion, Weights)>, TorchError> {
+        let SavedState { version, policy, critic, older } = saved;
+        for (name, mut tensor) in self.tensors() {
+            let values = read_like(file, &name, &tensor)?;
             tch::no_grad(|| tensor.f_copy_(&values))?;
         }
         self.optimizer.resume(policy.updates, policy.steps);
