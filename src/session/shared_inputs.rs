@@ -139,7 +139,7 @@ impl SharedInputs {
         Ok(inputs)
     }
 
-    /// Rejects settings that only the torch engine supports, if another engine generates the responses.
+    /// Rejects settings that the engine does not support, such as settings of the torch engine with another engine.
     pub(super) fn check_engine(&self) -> Result<(), RecipeError> {
         let rollout = &self.recipe.rollout;
         for (is_set, when) in [
@@ -150,7 +150,7 @@ impl SharedInputs {
         ] {
             self.engine.require_torch_if(is_set, when)?;
         }
-        Ok(())
+        self.engine.check(&self.recipe)
     }
 
     /// Takes snapshots, and resumes from one, as configured in `snapshots`.
