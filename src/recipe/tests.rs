@@ -290,6 +290,15 @@ fn wrong_types_and_bounds_name_the_key() {
 }
 
 #[test]
+fn a_list_of_a_wrong_length_is_refused_with_the_expected_length() {
+    for (list, found) in [("[0.9]", 1), ("[1, 2, 3]", 3)] {
+        let error = read("", &[&format!("actor.betas={list}")]).expect_err("refused").to_string();
+        let expected = format!("key `actor.betas`: expected a list of 2 values, found {found}");
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
 fn all_conflicts_are_reported_at_once() {
     let overrides = [
         "trainer.max_wall_time=soon",
