@@ -65,6 +65,32 @@ pub struct RunSnapshots {
 }
 
 impl RunSnapshots {
+    /// Checks what [`open`](Self::open) checks, without changing the folder. Does not wait for a run that writes into it.
+    ///
+    /// # Errors
+    /// In the same cases as [`open`](Self::open), except that the folder cannot be written.
+    pub fn check(
+        recipe: &Recipe,
+        data: u64,
+        resume: Option<ResumeFrom>,
+        overwrite: bool,
+    ) -> Result<(), RunSnapshotsError> {
+        let folder = folder(&recipe.run.default_local_dir);
+        let known = SnapshotStore::steps_in(&folder)?;
+        check_initial_model(recipe, resume)?;
+        match resume {
+            None if !overwrite => reject_existing(&folder, &known),
+            None => Ok(()),
+            Some(ResumeFrom::Latest) if !folder.exists() => Ok(()),
+            Some(from) => {
+                let options = store_options(recipe, data);
+                let identity = options.identity.clone();
+                let store = SnapshotStore::read_only(&folder, options);
+                search(recipe, &identity, &store, from, &known).map(drop)
+            }
+        }
+    }
+
     /// Opens the folder `snapshots` in the run folder of a recipe, if the run takes snapshots or resumes from one.
     ///
     /// `data` is the fingerprint of the prompts. If there are snapshots and the run does not resume, `overwrite` removes them; without
@@ -88,37 +114,28 @@ impl RunSnapshots {
     ) -> Result<Self, RunSnapshotsError> {
         let folder = folder(&recipe.run.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        let every = recipe.save_freq;
-        let (begins, ends) = (&recipe.model.path, RunFolder::model(&recipe.run.default_local_dir));
-        if (every > 0 || resume.is_some()) && is_same_folder(begins, &ends) {
-            return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
-        }
+        check_initial_model(recipe, resume)?;
         if resume.is_none() && !known.is_empty() {
-            remove(&folder, overwrite)?;
+            if !overwrite {
+                reject_existing(&folder, &known)?;
+            }
+            SnapshotStore::clear(&folder)?;
         }
-        if every == 0 && resume.is_none() {
+        if recipe.save_freq == 0 && resume.is_none() {
             return Ok(Self::default());
         }
-        let identity = identity(recipe, data);
-        let keep = recipe.run.max_ckpt_to_keep;
-        let store =
-            SnapshotStore::read_only(&folder, StoreOptions { identity: identity.clone(), keep });
-        let search = |store: &SnapshotStore, from, known: &[Step]| {
-            let found = find(store, &folder, from, known)?;
-            if let Some(restored) = &found.0 {
-                check(&identity, restored)?;
-                check_records(&recipe.run.default_local_dir, restored)?;
-            }
-            Ok::<_, RunSnapshotsError>(found)
-        };
+        let options = store_options(recipe, data);
+        let identity = options.identity.clone();
+        let store = SnapshotStore::read_only(&folder, options);
         let readable = resume.filter(|_| folder.exists());
-        let found = readable.map(|from| search(&store, from, &known)).transpose()?;
+        let found =
+            readable.map(|from| search(recipe, &identity, &store, from, &known)).transpose()?;
         let store = store.claim()?;
         let now = SnapshotStore::steps_in(&folder)?;
         let (restored, mut notes) = match (resume, found) {
             // A run that wrote into the folder until it was claimed has taken no other snapshot.
             (_, Some(found)) if now == known => found,
-            (Some(from), _) => search(&store, from, &now)?,
+            (Some(from), _) => search(recipe, &identity, &store, from, &now)?,
             (None, _) => (None, Vec::new()),
         };
         notes.extend(store.removed_at_claim().iter().map(warning));
@@ -154,9 +171,8 @@ impl RunSnapshots {
         let JoinNote { generation, resumed } =
             serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;
         let Some(generation) = generation else { return Ok(Self::default()) };
-        let (folder, identity) = (folder(&recipe.run.default_local_dir), identity(recipe, data));
-        let options = StoreOptions { identity, keep: recipe.run.max_ckpt_to_keep };
-        let store = SnapshotStore::join(&folder, generation, options)?;
+        let folder = folder(&recipe.run.default_local_dir);
+        let store = SnapshotStore::join(&folder, generation, store_options(recipe, data))?;
         let restored = resumed.map(|step| leader_snapshot(&store, &folder, step)).transpose()?;
         let plan = plan(recipe, store, restored.as_ref());
         Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })
@@ -202,11 +218,45 @@ fn leader_snapshot(
     store.at(step)?.restored.ok_or_else(missing)
 }
 
-fn remove(folder: &Path, overwrite: bool) -> Result<(), RunSnapshotsError> {
-    if !overwrite {
-        return Err(RunSnapshotsError::Exists { folder: folder.to_owned() });
+/// Rejects a run that writes its model over its initial model, if it takes snapshots or resumes from one.
+fn check_initial_model(
+    recipe: &Recipe,
+    resume: Option<ResumeFrom>,
+) -> Result<(), RunSnapshotsError> {
+    let (begins, ends) = (&recipe.model.path, RunFolder::model(&recipe.run.default_local_dir));
+    if (recipe.save_freq > 0 || resume.is_some()) && is_same_folder(begins, &ends) {
+        return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
     }
-    Ok(SnapshotStore::clear(folder)?)
+    Ok(())
+}
+
+fn reject_existing(folder: &Path, known: &[Step]) -> Result<(), RunSnapshotsError> {
+    match known.is_empty() {
+        true => Ok(()),
+        false => Err(RunSnapshotsError::Exists { folder: folder.to_owned() }),
+    }
+}
+
+fn store_options(recipe: &Recipe, data: u64) -> StoreOptions {
+    StoreOptions { identity: identity(recipe, data), keep: recipe.run.max_ckpt_to_keep }
+}
+
+/// Returns the result of [`find`] in the run folder of a recipe, after checking that the run can continue from the snapshot. `ours` is the
+/// identity of the run.
+fn search(
+    recipe: &Recipe,
+    ours: &Identity,
+    store: &SnapshotStore,
+    from: ResumeFrom,
+    known: &[Step],
+) -> Result<(Option<RestoredSnapshot>, Vec<String>), RunSnapshotsError> {
+    let run = &recipe.run.default_local_dir;
+    let found = find(store, &folder(run), from, known)?;
+    if let Some(restored) = &found.0 {
+        check(ours, restored)?;
+        check_records(run, restored)?;
+    }
+    Ok(found)
 }
 
 /// Returns the snapshot to resume from, and notes for the user. The snapshot is `None` if there are no snapshots yet and `from` is

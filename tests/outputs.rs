@@ -271,6 +271,26 @@ fn a_run_with_a_critic_refuses_a_folder_with_links_in_place_of_its_files() {
 }
 
 #[test]
+fn a_run_without_a_critic_removes_the_critic_of_an_earlier_run() {
+    let workspace = place_with_traps();
+    let one = "trainer.total_training_steps=1";
+    workspace.train_ok(&[one, "algorithm.adv_estimator=gae"]);
+    let critic = workspace.path("run/model/critic");
+    assert!(critic.join("value_head.safetensors").exists());
+    // A file that is not the run's stays.
+    workspace.write("run/model/critic/notes", "");
+    workspace.train_ok(&[one]);
+    let left = fs::read_dir(&critic).expect("a folder").flatten().map(|entry| entry.file_name());
+    assert_eq!(Vec::from_iter(left), ["notes"]);
+
+    workspace.train_ok(&[one, "algorithm.adv_estimator=gae"]);
+    fs::remove_file(critic.join("notes")).expect("removed");
+    workspace.train_ok(&[one]);
+    assert!(!critic.exists());
+    assert!(workspace.path("run/model/model.safetensors").exists());
+}
+
+#[test]
 fn a_copy_of_a_run_folder_by_hard_links_is_left_alone() {
     let workspace = place_with_traps();
     let train = ["trainer.total_training_steps=2", "trainer.save_freq=1"];

@@ -267,11 +267,31 @@ fn an_invalid_resume_is_refused_by_name() {
         "{first}"
     );
 
+    let snapshots = || names(&workspace.path("run/snapshots"));
+    let before = snapshots();
     let error = workspace.train_refused("run", &short);
     assert!(
         error.contains("resume from them with --resume, or remove them with --overwrite"),
         "{error}"
     );
+    for (settings, expected) in [
+        (&short[..], "resume from them with --resume, or remove them with --overwrite"),
+        (&["--resume", "5"], "expected a snapshot after step 5, found snapshots after 1, 2"),
+        (&["--resume", "actor.lr=0.1"], "key `actor.lr`: expected 0.001, found 0.1"),
+        (&["--resume", "model.path=run/model"], "key `model.path`: expected a folder that the run"),
+    ] {
+        let error = workspace.train_refused("run", &[&["--dry-run"], settings].concat());
+        assert!(error.contains(expected), "{error}");
+    }
+    for settings in [["--resume", "1"], ["--resume", "latest"], ["--overwrite", "rollout.n=2"]] {
+        workspace.train("run", &[&["--dry-run"], &settings[..]].concat());
+    }
+    assert_eq!(snapshots(), before);
+    // Without a folder of snapshots, only the newest can be asked for.
+    workspace.train("new", &["--dry-run", "--resume", "latest"]);
+    let error = workspace.train_refused("new", &["--dry-run", "--resume", "2"]);
+    assert!(error.contains("expected a snapshot after step 2, found none"), "{error}");
+    assert!(!workspace.path("new").exists());
     let error = workspace.train_refused("run", &["--resume", "5"]);
     assert!(
         error.contains("expected a snapshot after step 5, found snapshots after 1, 2"),
@@ -301,8 +321,6 @@ fn an_invalid_resume_is_refused_by_name() {
     fs::write(&prompts, kept).expect("written");
 
     // Nothing is taken over or removed by a run that is refused.
-    let snapshots = || names(&workspace.path("run/snapshots"));
-    let before = snapshots();
     let metrics = workspace.path("run/metrics.jsonl");
     let lines = fs::read(&metrics).expect("read");
     for kept in [Some(lines.len() / 2), None] {

@@ -180,6 +180,7 @@ impl OpenedFile {
             expected: "a .parquet, .jsonl or .json file",
             found: match unsupported_format(&head) {
                 Some(format) => format.to_owned(),
+                None if head.is_empty() => "an empty file".to_owned(),
                 None => format!("content that begins with {}", quoted(&head)),
             },
         })?;

@@ -110,6 +110,11 @@ fn files_that_are_not_datasets() {
     );
     check(
         &folder,
+        folder.bytes("empty", b""),
+        expect!["empty: expected a .parquet, .jsonl or .json file, found an empty file"],
+    );
+    check(
+        &folder,
         folder.bytes("table.csv", b"a,b\n"),
         expect![
             "table.csv: expected a .parquet, .jsonl or .json file, found content that begins with 0x612c620a"

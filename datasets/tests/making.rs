@@ -257,6 +257,11 @@ fn invalid_generator_settings_are_refused() {
     };
     let share = ChainConfig { direct_share: 1.5, ..ChainConfig::default() };
     assert_eq!(error(share), "`direct_share`: expected 0 to 1, found 1.5");
+    let none = ChainConfig {
+        lengths: ChainLengths { max: 0, ..ChainLengths::default() },
+        ..ChainConfig::default()
+    };
+    assert_eq!(error(none), "`lengths.max`: expected 1 to 4096, found 0");
     let short = ChainLengths { median: 1.0, sigma: 0.0, max: 1 };
     let few = error(ChainConfig {
         rows: 200,

@@ -63,7 +63,7 @@ pub(crate) struct TrainArgs {
     /// further fields.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Check all inputs, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
+    /// Check all inputs and the snapshot to resume from, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
     #[arg(long)]
     dry_run: bool,
     /// Hydra's folder of configurations, which is rejected with a reason.
@@ -169,15 +169,20 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(bad_input(&error)),
     };
     warnings.iter().for_each(|warning| terminal::warn(warning));
+    let data = session.data_fingerprint()?;
+    let is_leader = is_leader(cluster.as_ref());
     if args.dry_run {
+        // The snapshots are the leader's, as in a run.
+        let check = || RunSnapshots::check(&recipe, data, resume, args.overwrite);
+        if let Err(error) = if is_leader { check() } else { Ok(()) } {
+            return Ok(bad_input(&error.into()));
+        }
         let text = describe(&recipe, session.prompts());
         terminal::print(&text).context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let data = session.data_fingerprint()?;
     let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
     let stop = Stop::default();
-    let is_leader = is_leader(cluster.as_ref());
     stop_on_signal(&stop, is_leader)?;
     // With several processes, process 0 opens the snapshots and the others join them.
     let snapshots = match if is_leader { opened() } else { Ok(RunSnapshots::default()) } {

@@ -29,9 +29,9 @@ use rollpacker_torch::rollout::colocated::ColocatedUseMeter;
 use rollpacker_torch::rollout::live::LiveIterations;
 use serde::de::DeserializeOwned;
 
-use crate::recipe::Choices;
 use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
+use crate::recipe::{Choices, Recipe};
 
 /// The engines that recipes can name. Clones share their entries.
 ///
@@ -85,11 +85,14 @@ pub(crate) struct EngineMeasurements {
 }
 
 type Start = Arc<dyn Fn(EngineContext) -> anyhow::Result<StartedEngine> + Send + Sync>;
+type Check = Arc<dyn Fn(&Recipe) -> Result<(), RecipeError> + Send + Sync>;
 
 /// A constructor of engines, with the options that the recipe sets.
 #[derive(Clone)]
 pub(crate) struct EngineStarter {
     start: Start,
+    /// Rejects settings of a recipe that the engine does not support.
+    check: Check,
     /// `true` for the torch engine, which replays lengths, is compared with a profile and hosts judges.
     is_torch: bool,
 }
@@ -177,7 +180,7 @@ impl Engines {
 }
 
 fn torch_starter(_: NoOptions) -> Result<EngineStarter, CatalogError> {
-    Ok(EngineStarter { start: Arc::new(torch::start), is_torch: true })
+    Ok(EngineStarter { start: Arc::new(torch::start), check: Arc::new(|_| Ok(())), is_torch: true })
 }
 
 impl EngineStarter {
@@ -189,7 +192,7 @@ impl EngineStarter {
             let engine = Box::new(start(context)?);
             Ok(StartedEngine { engine, measurements: None, server_metrics: None })
         };
-        Self { start: Arc::new(start), is_torch: false }
+        Self { start: Arc::new(start), check: Arc::new(|_| Ok(())), is_torch: false }
     }
 }
 
@@ -214,6 +217,11 @@ impl ChosenEngine {
         }
         let expected = format!("`torch` when {when}");
         Err(out_of_bounds("rollout.engine", expected, format!("`{}`", self.name)))
+    }
+
+    /// Rejects settings of `recipe` that the engine does not support, as far as they are known before it starts.
+    pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), RecipeError> {
+        (self.starter.check)(recipe)
     }
 
     /// Starts the engine on this thread.

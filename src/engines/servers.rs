@@ -9,7 +9,7 @@ use rollpacker_servers::canary::CanaryConfig;
 use rollpacker_servers::engine::{Measurements, ServersConfig, ServersEngine, StartError};
 use rollpacker_servers::http::{AddressError, Endpoint};
 use rollpacker_servers::launch::{Fleet, Restarts};
-use rollpacker_servers::sampling::LogprobsMode;
+use rollpacker_servers::sampling::{self, LogprobsMode, SamplingRefusal};
 use rollpacker_servers::server::{Limits, Protocol};
 use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_servers::weights::{PublishedWeights, WeightSource};
@@ -25,8 +25,8 @@ use super::{
     EngineContext, EnginePurpose, EngineStarter, MetricSource, ServersUnavailable, StartedEngine,
     launch, torch,
 };
-use crate::recipe::Serve;
-use crate::recipe::error::out_of_bounds;
+use crate::recipe::error::{RecipeError, out_of_bounds};
+use crate::recipe::{Recipe, Serve};
 
 pub(super) const VLLM: About =
     About::new(&[], "vLLM servers, or `rollpacker serve`, over HTTP", "vLLM 0.32");
@@ -138,8 +138,35 @@ pub(super) fn sglang(options: ServerOptions) -> Result<EngineStarter, CatalogErr
 
 fn starter(protocol: Protocol, options: ServerOptions) -> Result<EngineStarter, CatalogError> {
     options.check(protocol)?;
+    let logprobs_mode = options.logprobs_mode;
+    let check = move |recipe: &Recipe| check_recipe(protocol, logprobs_mode, recipe);
     let start = move |context| start(protocol, &options, context);
-    Ok(EngineStarter { start: Arc::new(start), is_torch: false })
+    Ok(EngineStarter { start: Arc::new(start), check: Arc::new(check), is_torch: false })
+}
+
+/// Rejects settings that engines over servers do not support.
+fn check_recipe(
+    protocol: Protocol,
+    mode: LogprobsMode,
+    recipe: &Recipe,
+) -> Result<(), RecipeError> {
+    if recipe.run.workers > 1 {
+        return Err(too_many_workers(recipe.run.workers));
+    }
+    if recipe.rollout.dtype != Precision::Float32 {
+        let expected = "float32 with an engine over servers, which have a setting of their own (vLLM: --dtype)";
+        return Err(out_of_bounds("rollout.dtype", expected, recipe.rollout.dtype));
+    }
+    if recipe.run.deterministic {
+        let expected = "false with an engine over servers, which batch as they like";
+        return Err(out_of_bounds("trainer.deterministic", expected, true));
+    }
+    sampling::check(&recipe.sampling, protocol, mode).map_err(sampling_error)
+}
+
+fn too_many_workers(found: usize) -> RecipeError {
+    let expected = "1, in a single process, with an engine over servers";
+    out_of_bounds("trainer.workers", expected, found)
 }
 
 /// Starts the engine. Validation uses the torch engine, because a validated policy would replace the policy with which the servers sample.
@@ -151,16 +178,9 @@ fn start(
     if context.purpose == EnginePurpose::Validation {
         return torch::start(context);
     }
+    // Each of several processes may have one worker.
     if context.worker > 0 {
-        Err(out_of_bounds("trainer.workers", "1 with an engine over servers", "more"))?;
-    }
-    if context.settings.dtype != Precision::Float32 {
-        let expected = "float32 with an engine over servers, which have a setting of their own (vLLM: --dtype)";
-        Err(out_of_bounds("rollout.dtype", expected, context.settings.dtype))?;
-    }
-    if context.settings.deterministic {
-        let expected = "false with an engine over servers, which batch as they like";
-        Err(out_of_bounds("trainer.deterministic", expected, true))?;
+        Err(too_many_workers(context.worker + 1))?;
     }
     let model = ModelConfig::from_folder(&context.model)?;
     let decoder = Decoder::load(&context.model, context.device)?;
@@ -235,17 +255,20 @@ fn example_tokens(context: &EngineContext, max: usize) -> Vec<i32> {
     tokens
 }
 
+/// Returns the error of a sampling option with its key.
+fn sampling_error(refusal: SamplingRefusal) -> RecipeError {
+    let key = match refusal.option {
+        "min_new_tokens" => "rollout.min_response_length".to_owned(),
+        "max_new_tokens" => "data.max_response_length".to_owned(),
+        option => format!("rollout.{option}"),
+    };
+    out_of_bounds(key, refusal.expected, refusal.found)
+}
+
 /// Returns the error of an engine that cannot start, with the key of the recipe that it concerns.
 fn start_error(error: StartError) -> anyhow::Error {
     match error {
-        StartError::Sampling(refusal) => {
-            let key = match refusal.option {
-                "min_new_tokens" => "rollout.min_response_length".to_owned(),
-                "max_new_tokens" => "data.max_response_length".to_owned(),
-                option => format!("rollout.{option}"),
-            };
-            out_of_bounds(&key, refusal.expected, refusal.found).into()
-        }
+        StartError::Sampling(refusal) => sampling_error(refusal).into(),
         StartError::Option { option, expected, found } => {
             CatalogError::out_of_range(option, &expected, found).into()
         }

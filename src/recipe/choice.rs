@@ -7,6 +7,7 @@ use toml::Table;
 
 use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_in};
 use super::keys::dotted_name;
+use super::value::long_integer;
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ impl KeyedChoice {
             CatalogError::Option { key: option, reason } => {
                 let own = self.keyed.iter().find(|keyed| keyed.option == option);
                 match own {
-                    Some(own) => RecipeError::Type { key: own.key.to_owned(), reason },
+                    Some(own) => option_error("", own.key, reason),
                     None => option_error(self.section, &option, reason),
                 }
             }
@@ -120,6 +121,6 @@ pub(crate) fn option_error(section: &str, option: &str, reason: String) -> Recip
     let key = if option.is_empty() { section.to_owned() } else { dotted_name(section, option) };
     match missing_field(&reason) {
         Some(missing) => out_of_bounds(dotted_name(&key, missing), "a value", "nothing"),
-        None => RecipeError::Type { key, reason },
+        None => RecipeError::Type { key, reason: long_integer(&reason, None).unwrap_or(reason) },
     }
 }

@@ -211,7 +211,7 @@ mod tests {
     fn documented_types_are_those_that_are_parsed() {
         let shape = super::shape::<RawRecipe>;
         assert_eq!(shape("actor.lr"), Shape::Named("number"));
-        assert_eq!(shape("actor.betas"), Shape::Named("list"));
+        assert_eq!(shape("actor.betas"), Shape::Tuple(2));
         assert_eq!(shape("actor.strategy_options"), Shape::Named("table"));
         assert_eq!(shape("actor.clip_ratio"), Shape::Named("number"));
         assert_eq!(shape("trainer.default_local_dir"), Shape::Named("string"));

@@ -171,7 +171,8 @@ impl RawRecipe {
         let stall_timeout =
             or_default(run.stall_timeout.nanos("trainer.stall_timeout"), &mut errors);
         let max_wall_time = run.max_wall_time.as_ref();
-        let max_wall_time = max_wall_time.map(|limit| limit.nanos("trainer.max_wall_time"));
+        let max_wall_time =
+            max_wall_time.map(|limit| limit.positive_nanos("trainer.max_wall_time"));
         let max_wall_time = or_default(max_wall_time.transpose(), &mut errors);
         if let Some(schedule) = &schedule {
             errors.extend(schedule::check_scoring(&**schedule, scoring).err());

@@ -24,6 +24,18 @@ impl Period {
     /// # Errors
     /// If the value is negative, larger than 1e9 seconds or not a valid duration. The error names `key`.
     pub(super) fn nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
+        self.within(Nanos(0), key, "of at most 1e9 seconds")
+    }
+
+    /// Returns the duration of at least a nanosecond.
+    ///
+    /// # Errors
+    /// As [`nanos`](Self::nanos), and also if the duration is 0.
+    pub(super) fn positive_nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
+        self.within(Nanos(1), key, "above 0, of at most 1e9 seconds")
+    }
+
+    fn within(&self, min: Nanos, key: &str, range: &str) -> Result<Nanos, RecipeError> {
         let seconds = match self {
             Self::Seconds(seconds) => Some(*seconds),
             Self::Text(text) => seconds(text),
@@ -31,8 +43,9 @@ impl Period {
         seconds
             .filter(|seconds| (0.0..=limits::MAX_SECONDS).contains(seconds))
             .map(Nanos::from_secs_f64)
+            .filter(|duration| *duration >= min)
             .ok_or_else(|| {
-                let expected = "seconds, or a text such as `1h30m`, of at most 1e9 seconds";
+                let expected = format!("seconds, or a text such as `1h30m`, {range}");
                 out_of_bounds(key, expected, self)
             })
     }
@@ -97,6 +110,17 @@ mod tests {
         ] {
             let error = period.nanos("trainer.stall_timeout").expect_err("refused").to_string();
             assert!(error.starts_with("key `trainer.stall_timeout`: expected seconds"), "{error}");
+        }
+    }
+    #[test]
+    fn a_wall_time_of_0_is_refused_and_a_stall_timeout_of_0_is_not() {
+        for period in [Period::Seconds(0.0), Period::Text("0h0m".into())] {
+            assert_eq!(period.nanos("trainer.stall_timeout").ok(), Some(Nanos(0)));
+            let error = period.positive_nanos("trainer.max_wall_time").expect_err("refused");
+            let expected = format!(
+                "key `trainer.max_wall_time`: expected seconds, or a text such as `1h30m`, above 0, of at most 1e9 seconds, found {period}"
+            );
+            assert_eq!(error.to_string(), expected);
         }
     }
 }

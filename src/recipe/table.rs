@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use super::error::{RecipeError, combine_errors, out_of_bounds, reject};
 use super::raw::{RawRecipe, Serve};
-use super::value::{NULL, read_rest, value_of};
+use super::value::{NULL, long_integer, read_rest, value_of};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {
@@ -180,6 +180,7 @@ pub(super) fn read_valid<T: keys::Sections>(
     errors.extend(limits::remove_extremes("", &mut table, T::range));
     let read = read_rest(table, |key, found, reason| {
         let reason = keys::shape::<T>(&key).reason(reason, found, found.is_str());
+        let reason = long_integer(&reason, T::range(&key)).unwrap_or(reason);
         errors.push(RecipeError::Type { key, reason });
     });
     match read {

@@ -290,6 +290,39 @@ fn wrong_types_and_bounds_name_the_key() {
 }
 
 #[test]
+fn integers_of_more_than_64_bits_are_out_of_range() {
+    check_error(
+        "",
+        &["rollout.n=99999999999999999999"],
+        expect!["key `rollout.n`: expected from 1 to 1048576, found 99999999999999999999"],
+    );
+    check_error(
+        "",
+        &["trainer.seed=-99_999_999_999_999_999_999"],
+        expect![
+            "key `trainer.seed`: expected an integer of at least -9223372036854775808, found -99_999_999_999_999_999_999"
+        ],
+    );
+    let number = "expected a number with a point, or an integer of at most 9223372036854775807, found 99999999999999999999";
+    for (written, key) in [
+        ("actor.betas=[99999999999999999999, 0.9]", "actor.betas[0]"),
+        ("schedule.eta_prompts=99999999999999999999", "schedule.eta_prompts"),
+    ] {
+        let error = read("", &[written]).expect_err("refused").to_string();
+        assert_eq!(error, format!("key `{key}`: {number}"));
+    }
+}
+
+#[test]
+fn a_list_of_a_wrong_length_is_refused_with_the_expected_length() {
+    for (list, found) in [("[0.9]", 1), ("[1, 2, 3]", 3)] {
+        let error = read("", &[&format!("actor.betas={list}")]).expect_err("refused").to_string();
+        let expected = format!("key `actor.betas`: expected a list of 2 values, found {found}");
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
 fn all_conflicts_are_reported_at_once() {
     let overrides = [
         "trainer.max_wall_time=soon",

@@ -1,5 +1,6 @@
 //! The inputs that the workers of a process share.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,6 +10,7 @@ use rollpacker_dataflow::bridge::TaskRuntime;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
+use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::config::{add_generation_settings, generation_settings};
 use rollpacker_model::{ChatTemplate, ModelConfig, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
@@ -19,7 +21,7 @@ use rollpacker_stages::train::config::TrainerConfig;
 use rollpacker_torch::judge::JudgeModels;
 use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::colocated::ColocatedModels;
-use rollpacker_torch::train::Objective;
+use rollpacker_torch::train::{Objective, ValueModel};
 use tch::Device;
 
 use super::catalogs::Catalogs;
@@ -139,7 +141,7 @@ impl SharedInputs {
         Ok(inputs)
     }
 
-    /// Rejects settings that only the torch engine supports, if another engine generates the responses.
+    /// Rejects settings that the engine does not support, such as settings of the torch engine with another engine.
     pub(super) fn check_engine(&self) -> Result<(), RecipeError> {
         let rollout = &self.recipe.rollout;
         for (is_set, when) in [
@@ -150,7 +152,7 @@ impl SharedInputs {
         ] {
             self.engine.require_torch_if(is_set, when)?;
         }
-        Ok(())
+        self.engine.check(&self.recipe)
     }
 
     /// Takes snapshots, and resumes from one, as configured in `snapshots`.
@@ -231,6 +233,9 @@ impl SharedInputs {
         // Read first, because the run may write into the folder of its initial model.
         let settings = generation_settings(&self.recipe.model.path)?;
         trainer.save(folder.to_owned()).map_err(Error::msg)?;
+        if !self.advantage.needs_values() {
+            remove_critic(folder, &self.recipe.inputs())?;
+        }
         for name in TOKENIZER_FILES {
             let (from, to) = (self.recipe.model.path.join(name), folder.join(name));
             if from.exists() {
@@ -239,6 +244,21 @@ impl SharedInputs {
         }
         Ok(add_generation_settings(folder, settings)?)
     }
+}
+
+/// Removes the critic that an earlier run has written into the folder of the model. Keeps files that the recipe names as `inputs`, and
+/// everything that is not a regular file.
+fn remove_critic(folder: &Path, inputs: &Inputs) -> anyhow::Result<()> {
+    let files = ValueModel::FILES.map(|name| folder.join(name));
+    let is_stale = |path: &&PathBuf| {
+        path.exists() && check_replaceable(path).is_ok() && inputs.check_output(path).is_ok()
+    };
+    for path in files.iter().filter(is_stale) {
+        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+        // Fails while the folder has other files, which are not the run's.
+        drop(path.parent().map(fs::remove_dir));
+    }
+    Ok(())
 }
 
 /// Returns the number of weight versions that the store keeps: the staleness plus 2, because engines may still request older versions.
@@ -296,4 +316,28 @@ fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
         "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn inputs_and_links_are_not_removed_with_an_old_critic() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [config, generation, weights, head] =
+            ValueModel::FILES.map(|name| folder.path().join(name));
+        fs::create_dir(folder.path().join("critic")).expect("made");
+        for path in [&config, &generation, &weights] {
+            fs::write(path, "").expect("written");
+        }
+        fs::write(folder.path().join("other"), "").expect("written");
+        symlink("../other", &head).expect("linked");
+        remove_critic(folder.path(), &Inputs::of([&weights])).expect("removed");
+        let kept =
+            [&config, &generation, &weights, &head].map(|path| path.is_symlink() || path.exists());
+        assert_eq!(kept, [false, false, true, true]);
+    }
 }

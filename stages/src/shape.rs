@@ -8,7 +8,7 @@ use serde::de::{
 };
 
 use crate::fields::fields;
-use crate::wrong_value::{TAGGED_ENUM, one_of};
+use crate::wrong_value::{LONG_LIST, TAGGED_ENUM, one_of};
 
 /// The type of a value, as documentation names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Shape {
     Unknown,
     /// A type with a fixed name, such as `integer`.
     Named(&'static str),
+    /// A list of a fixed number of values.
+    Tuple(usize),
     /// One of several names.
     Choice(&'static [&'static str]),
     /// Several types, as the error for other values describes them.
@@ -31,13 +33,15 @@ impl Shape {
         match self {
             Self::Unknown => "value",
             Self::Named(name) => name,
+            Self::Tuple(_) => "list",
             Self::Choice(_) => "string",
             Self::Several(words) => words,
         }
     }
 
     /// Returns the reason why the value `found` is wrong. `of_serde` is the [`reason`](crate::wrong_value::reason) of serde. This reason
-    /// lacks the expected names for an enum, and the found value for a type that accepts several types of values. This method adds both.
+    /// lacks the expected names for an enum, the found value for a type that accepts several types of values, and the expected length for a
+    /// list with too many values. This method adds them.
     /// `is_text` is `true` if the value is a string.
     #[must_use]
     pub fn reason(&self, of_serde: String, found: &dyn Display, is_text: bool) -> String {
@@ -48,6 +52,10 @@ impl Shape {
             Self::Several(expected) if *expected == of_serde => {
                 format!("expected {expected}, found {found}")
             }
+            Self::Tuple(length) => match of_serde.strip_prefix(LONG_LIST) {
+                Some(found) => format!("expected a list of {length} values{found}"),
+                None => of_serde,
+            },
             _ => of_serde,
         }
     }
@@ -192,6 +200,19 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         self.found(Shape::Choice(variants))
     }
 
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, _: V) -> Result<V::Value, Error> {
+        self.found(Shape::Tuple(length))
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        length: usize,
+        _visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.found(Shape::Tuple(length))
+    }
+
     named! {
         deserialize_bool() => "boolean",
         deserialize_i8() => "integer",
@@ -212,8 +233,6 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         deserialize_bytes() => "string",
         deserialize_byte_buf() => "string",
         deserialize_seq() => "list",
-        deserialize_tuple(usize) => "list",
-        deserialize_tuple_struct(&'static str, usize) => "list",
         deserialize_map() => "table",
         deserialize_struct(&'static str, &'static [&'static str]) => "table",
         deserialize_identifier() => "string",

@@ -111,6 +111,9 @@ fn wrong_name(rest: &str) -> Option<String> {
 /// The prefix with which errors of serde name an internally tagged enum.
 pub(crate) const TAGGED_ENUM: &str = "internally tagged enum ";
 
+/// The beginning of the reason for a list with more values than its type has. Errors of JSON and TOML do not name the expected length.
+pub(crate) const LONG_LIST: &str = "expected a shorter list";
+
 /// Returns the name that recipe errors use for a type that serde expects.
 fn describe_type(expected: &str) -> Cow<'_, str> {
     let lists = ["a tuple of size ", "an array of length "];
@@ -123,6 +126,7 @@ fn describe_type(expected: &str) -> Cow<'_, str> {
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" | "a tuple" => "a list",
+        "fewer elements in array" | "fewer elements in sequence" => "a shorter list",
         "a map" => "a table",
         "string or map" | "string only" | "path string" => "a string",
         of_rust if of_rust.starts_with("struct ") => "a table",
@@ -194,6 +198,7 @@ mod tests {
         assert_eq!(error::<u64>(json!(-1)), "expected an integer of at least 0, found -1");
         assert_eq!(error::<i8>(json!(128)), "expected an integer from -128 to 127, found 128");
         assert_eq!(error::<(f64, f64)>(json!([1])), "expected a list of 2 values, found 1");
+        assert_eq!(error::<(f64, f64)>(json!([1, 2, 3])), "expected a shorter list, found 3");
         assert_eq!(error::<i64>(json!(null)), "expected an integer, found nothing");
         assert_eq!(error::<bool>(json!(3)), "expected true or false, found 3");
         assert_eq!(error::<String>(json!([1])), "expected a string, found a list");

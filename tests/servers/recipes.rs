@@ -22,7 +22,7 @@ fn a_recipe_with_servers_is_checked_without_them() {
 fn unsupported_settings_of_servers_are_refused_by_key() {
     let workspace = TestWorkspace::new(RECIPE);
     let vllm = "rollout.engine=vllm";
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[vllm, "--dry-run"], "at least one URL in `rollout.servers`"),
         (&[DEAD, "--dry-run"], "key `rollout.engine`: expected one of"),
         (
@@ -34,12 +34,23 @@ fn unsupported_settings_of_servers_are_refused_by_key() {
             &[vllm, DEAD, "rollout.engine_options.paus=keep", "--dry-run"],
             "did you mean `rollout.engine_options.pause`?",
         ),
-        (&[vllm, DEAD, "rollout.temperature=0.7"], "key `rollout.temperature`: expected 1"),
+        (
+            &[vllm, DEAD, "rollout.temperature=0.7", "--dry-run"],
+            "key `rollout.temperature`: expected 1",
+        ),
         (
             &["rollout.engine=sglang", DEAD, "rollout.engine_options.pause=keep"],
             "`rollout.engine_options.pause`: expected `abort` or `wait`",
         ),
-        (&[vllm, DEAD, "trainer.deterministic=true"], "key `trainer.deterministic`"),
+        (&[vllm, DEAD, "trainer.deterministic=true", "--dry-run"], "key `trainer.deterministic`"),
+        (
+            &[vllm, DEAD, "rollout.dtype=bfloat16", "--dry-run"],
+            "key `rollout.dtype`: expected float32",
+        ),
+        (
+            &[vllm, DEAD, "trainer.workers=2", "--dry-run"],
+            "key `trainer.workers`: expected 1, in a single process, with an engine over servers, found 2",
+        ),
     ];
     for (settings, expected) in cases {
         let end = train(&workspace, settings);

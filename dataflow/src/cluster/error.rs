@@ -20,7 +20,9 @@ pub enum ClusterError {
         reason: String,
     },
     /// A line of the hostfile is not an address.
-    #[error("{path}, line {line}: expected `host:port`, found `{found}`")]
+    #[error(
+        "{path}, line {line}: expected `host:port` with a port from 1 to 65535, found `{found}`"
+    )]
     Address {
         /// The path of the hostfile.
         path: PathBuf,

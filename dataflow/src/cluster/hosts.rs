@@ -1,5 +1,6 @@
 //! Hostfiles: the addresses of a run's processes.
 
+use std::num::NonZero;
 use std::path::Path;
 
 use super::error::ClusterError;
@@ -66,10 +67,11 @@ impl Hosts {
     }
 }
 
+/// Returns `true` for a host and a port that other processes can connect to. Port 0 would be a free port that they do not know.
 fn is_address(address: &str) -> bool {
     address
         .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<NonZero<u16>>().is_ok())
 }
 
 #[cfg(test)]
@@ -86,8 +88,14 @@ mod tests {
     #[test]
     fn a_hostfile_is_one_address_a_line() {
         check("a:1\n\n  b:2 # the second\n#c:3\n[::1]:4", Ok(&["a:1", "b:2", "[::1]:4"]));
-        check("a:1\nb", Err("hosts, line 2: expected `host:port`, found `b`"));
-        check("a:99999", Err("hosts, line 1: expected `host:port`, found `a:99999`"));
+        let refused = |line: u32, found: &str| {
+            format!(
+                "hosts, line {line}: expected `host:port` with a port from 1 to 65535, found `{found}`"
+            )
+        };
+        check("a:1\nb", Err(&refused(2, "b")));
+        check("a:99999", Err(&refused(1, "a:99999")));
+        check("a:1\nb:0", Err(&refused(2, "b:0")));
         check("a:1\na:1", Err("hosts: expected one address for each process, found `a:1` twice"));
         check("# none", Err("hosts: expected one address for each process, found none"));
     }

@@ -198,14 +198,15 @@ impl ChainConfig {
             "0 to 1",
             format!("{:?}", self.direct_share),
         )?;
+        // Checked before the median, whose bound it is.
+        bound("lengths.max", (1..=4096).contains(&max), "1 to 4096", max.to_string())?;
         bound(
             "lengths.median",
             median >= 1.0 && median <= f64::from(max),
             "1 to `lengths.max`",
             format!("{median:?}"),
         )?;
-        bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", format!("{sigma:?}"))?;
-        bound("lengths.max", (1..=4096).contains(&max), "1 to 4096", max.to_string())
+        bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", format!("{sigma:?}"))
     }
 }
 

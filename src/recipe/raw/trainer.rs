@@ -57,7 +57,7 @@ section! {
         /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
         snapshot_on_error: OnError = OnError::Fail => resumable,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step after the first that may not finish in time is
-        /// not started. At most 1e9 seconds. Default: unlimited.
+        /// not started. Above 0, at most 1e9 seconds. Default: unlimited.
         (recipe) max_wall_time: Option<Period> [seconds] = None => resumable,
         /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
         /// the watchdog; default 300. At most 1e9 seconds.

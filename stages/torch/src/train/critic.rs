@@ -38,8 +38,12 @@ pub struct ValueModel {
 
 impl ValueModel {
     /// The files that a trainer writes for its critic. The paths are relative to the folder of the policy.
-    pub const FILES: [&str; 3] =
-        ["critic/config.json", "critic/model.safetensors", "critic/value_head.safetensors"];
+    pub const FILES: [&str; 4] = [
+        "critic/config.json",
+        "critic/generation_config.json",
+        "critic/model.safetensors",
+        "critic/value_head.safetensors",
+    ];
 
     /// Creates a model over the layers of `decoder`. Its initial prediction is 0.
     ///
