@@ -1,4 +1,4 @@
-//! Tests of `rollpacker probe` with `rollpacker serve` as the server, and with proxies that lie.
+//! Tests of `rollpacker probe` with `rollpacker serve` as the server, and with proxies that falsify answers.
 #![cfg(all(feature = "servers", feature = "torch"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

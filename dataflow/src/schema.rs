@@ -105,7 +105,7 @@ pub mod column {
     pub const SCORED_AT: &str = "scored_ns";
     /// `UInt32`: the index of the test case among the test cases of the prompt, from 0.
     pub const CASE: &str = "case";
-    /// `UInt64`, nanoseconds: the duration of an execution.
+    /// `UInt64`, nanoseconds: the duration of an execution, without the time that it waited for a processor.
     pub const TOOK: &str = "took_ns";
     /// `UInt64`, nanoseconds: the time limit of the execution.
     pub const LIMIT: &str = "limit_ns";

@@ -22,7 +22,8 @@ pub(crate) struct KeysArgs {
     /// List the keys of the jobs that `rollpacker simulate` runs, instead of the keys of recipes.
     #[arg(long)]
     job: bool,
-    /// Print a JSON list of objects.
+    /// Print a JSON array with an object for each key: key, of, type, unit, default, range, meaning, verl, trl, aliases and resumable. A
+    /// field without a value is null or empty.
     #[arg(long)]
     json: bool,
 }

@@ -103,7 +103,7 @@ impl PlacementInputs<'_> {
     }
 }
 
-/// Returns the policy of a stream trainer in which a planner chooses the number of devices of an instance.
+/// Returns the policy of a stream trainer in which a planner chooses the number of devices of an instance. Never returns `None`.
 pub(super) fn planned_policy(
     stream: StreamTrainerOptions,
     PlannerOptions { rule, tensor_parallel }: PlannerOptions,

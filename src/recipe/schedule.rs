@@ -241,7 +241,7 @@ impl ScheduleSection {
         if self.runs_in_sequence() { Scoring::AfterRollout } else { Scoring::Streamed }
     }
 
-    /// Returns the default time at which the schedule's groups are trained on.
+    /// Returns the default rule by which the schedule's groups are passed to the trainer.
     #[must_use]
     pub fn delivery(&self) -> GroupDelivery {
         if self.runs_in_sequence() { GroupDelivery::WholeStep } else { GroupDelivery::default() }

@@ -20,7 +20,7 @@ pub(super) enum TaskResult {
     Group(Vec<(u64, ScoredRow)>),
 }
 
-/// The rows in flight, and the finished rows that wait.
+/// The rows in flight, and the finished rows that wait to be written.
 pub(super) struct Window {
     running: JoinSet<TaskResult>,
     groups: PendingGroups,

@@ -309,7 +309,7 @@ section! {
         steps: u64 = 40,
         /// The number of steps before the measured steps. From 0 to 1,000,000. Default: 0.
         warmup_steps: u64 = 0,
-        /// The first seed. Default: 1.
+        /// The seed of the random lengths and durations of the first run of each configuration. Default: 1.
         seed: u64 = 1,
         /// The number of seeds, which are consecutive numbers from `seed`. From 1 to 1,000,000. Default: 1.
         seeds: u64 = 1,
@@ -332,7 +332,7 @@ choice! {
         RoundRobin,
         /// The prompts that are launched together are divided into one chunk of consecutive prompts per instance (veRL).
         PromptChunks,
-        /// Each response goes to the instance with the fewest responses (Seer, and the live engines).
+        /// Each response goes to the instance with the fewest responses (Seer, and the torch engine of live runs).
         LeastLoaded,
     }
 }

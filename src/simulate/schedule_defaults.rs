@@ -80,7 +80,10 @@ impl RawJob {
         self.overlap().scoring(&self.schedule)
     }
 
-    /// Returns the time at which groups are fetched for training: as the job sets it, or the default of its schedule.
+    /// Returns the rule by which groups are passed to the trainer: as the job sets it, or the default of its schedule.
+    ///
+    /// # Errors
+    /// If `pipeline.max_groups` is out of bounds, or is set although groups are not streamed.
     pub(super) fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
         self.overlap().delivery(&self.schedule)
     }

@@ -187,7 +187,8 @@ impl SnapshotStore {
         self.generation
     }
 
-    /// Returns the newest snapshot of the run whose files are all intact, with the reasons why newer snapshots were skipped.
+    /// Returns the newest snapshot of the run whose files are all intact, with the reasons why newer snapshots were skipped
+    /// (see [`SearchResult::damage`]).
     ///
     /// # Errors
     /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.

@@ -1,11 +1,12 @@
-//! The reward operator: scores each response as it arrives, during the rollout.
+//! The reward operator: scores responses that ended by themselves. With [`Scoring::Streamed`], a response is scored when it arrives, during
+//! the rollout. With [`Scoring::AfterRollout`], the responses of a step are scored when its rollout has ended.
 //!
 //! A score is needed while its response may be trained on. It is no longer needed when the schedule defers or rejects the prompt, admits a
 //! group without the response, or closes the round without admitting the response. A scoring in flight is then cancelled, and a response
 //! that arrives later is not scored. A step therefore waits only for the scores of the responses that are trained on.
 //!
-//! There are two exceptions. A schedule that decides by scores needs all scores until the round closes. A rollout
-//! [without cancellation](crate::rollout::Rollouts::without_cancellation) needs all scores.
+//! There are two exceptions. If the schedule decides by scores, all of these scores are needed until the round closes. In a rollout
+//! [without cancellation](crate::rollout::Rollouts::without_cancellation), all of them are needed.
 
 mod load;
 mod needed_scores;

@@ -99,8 +99,10 @@ documented! {
         /// long as the prompts. (verl: `trainer.total_training_steps`)
         #[serde(default)]
         pub total_steps: Option<u64> [steps],
-        /// The filter that rejects and replaces groups without reward variance. If `None` (the default), such groups are admitted. (verl:
-        /// `algorithm.filter_groups`)
+        /// The filter that rejects and replaces groups without reward variance, and groups with a response that could not be scored: a
+        /// table of `max_generated_batches`, the maximum number of prompts that a round may launch divided by the number of groups that it
+        /// admits, and `on_exhausted`, `"fail"` or `"smaller_step"`, if these prompts cannot fill the round. Needs groups of at least 2
+        /// responses. If `None` (the default), such groups are admitted. (verl: `algorithm.filter_groups`)
         #[serde(default)]
         pub filter_zero_variance: Option<ZeroVarianceFilter>,
         /// `true` to resume, in the long round, the responses that a short round cut off, instead of generating them again. With

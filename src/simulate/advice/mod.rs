@@ -24,7 +24,7 @@ pub struct Advice {
     pub choice: Option<String>,
     /// Other on-policy configurations with low bias whose speed-up does not differ significantly from the speed-up of the fastest of them.
     pub not_separated: Vec<String>,
-    /// The fastest configuration, regardless of its bias; `None` without configurations.
+    /// The fastest of all configurations, including those that are off-policy or have a high bias; `None` without configurations.
     pub fastest: Option<String>,
     /// The choice at each end of the within-prompt correlation; empty unless a trace does not determine it.
     pub ends: Vec<ChoiceAtEnd>,

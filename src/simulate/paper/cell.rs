@@ -31,9 +31,9 @@ pub struct PaperCell {
 /// The way in which an error is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorMeasure {
-    /// `ours / paper - 1`: times, speed-ups, throughputs, lengths.
+    /// `ours / paper - 1`, for times, speed-ups, throughputs and lengths.
     Relative,
-    /// `ours - paper`, where 0.01 is one point: shares of a whole, times relative to a variant, correlations.
+    /// `ours - paper`, where 0.01 is one point, for shares of a whole, times relative to a variant and correlations.
     Points,
 }
 

@@ -7,7 +7,8 @@ use super::jobs::{self, EVALUATION, QWEN_32B, RLHFUSE, VERL};
 use super::plan::Plan;
 use super::runs::{JobId, ROUNDS, RunSelection, StageSeconds};
 
-/// Fig. 10: mean seconds of a step, read off the curves, by job: veRL, RLHFuse, short and long rounds of RollPacker.
+/// Fig. 10: mean duration of a step in seconds, read off the curves. There is a row for each job of [`EVALUATION`]; the columns are veRL,
+/// RLHFuse, and the short and the long rounds of RollPacker.
 const STEP_S: [[f64; 4]; 3] =
     [[233.4, 130.9, 110.6, 133.1], [382.8, 291.4, 138.6, 306.3], [874.6, 766.4, 242.3, 736.8]];
 

@@ -112,8 +112,8 @@ impl Address {
         Ok(Self { client, url, secrets })
     }
 
-    /// Returns the scheme, host, port and path of the URL. The user information, the query and the fragment are left out, because they may
-    /// be secret.
+    /// Returns the scheme, host, port (unless it is the default of the scheme) and path of the URL. The user information, the query and the
+    /// fragment are left out, because they may be secret.
     #[must_use]
     pub fn display_url(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();

@@ -24,7 +24,7 @@ struct Program {
     response: String,
     ground_truth: Value,
     extra_info: Option<Value>,
-    /// Modules beyond the standard library that the interpreter must have.
+    /// Modules beyond the standard library that the interpreter must have. Programs that need any are skipped.
     #[serde(default)]
     needs: String,
     #[serde(default)]

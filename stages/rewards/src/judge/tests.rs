@@ -153,7 +153,7 @@ async fn a_repeated_question_may_have_another_answer() {
     }
 }
 
-/// A failure is not asked again, even if its text is that of an answer that is cut off.
+/// The judge is not asked again after a failure, even if the message of the failure is that of a truncated answer.
 #[tokio::test]
 async fn a_failure_is_returned_at_once() {
     let chat = Scripted::new(&["(failed)", "Verdict: YES"]);

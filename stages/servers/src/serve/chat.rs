@@ -138,7 +138,7 @@ impl Service {
 }
 
 impl ChatRequest {
-    /// Checks and returns the sampling options.
+    /// Returns the sampling options. Returns an error if one is out of range, or if `top_logprobs` is set without `logprobs`.
     fn options(mut self) -> Result<Options, ApiError> {
         if self.logprobs != Some(true) && self.top_logprobs.is_some_and(|top| top != 0) {
             return Err(ApiError::parameter("top_logprobs", "null without logprobs", "a number"));

@@ -63,7 +63,7 @@ use crate::model::{Decoder, WeightStore};
 ///
 /// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
 /// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops each
-/// instance once it has finished its current iteration and executed the commands in its channel, and waits until all threads have ended.
+/// instance after its current iteration, and waits until all threads have ended. Unfinished responses are not reported.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt responses: responses that were requested before continue with the new weights and the
 /// KV cache of the old weights. Their token versions show which policy sampled each token. A

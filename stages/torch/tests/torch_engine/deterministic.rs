@@ -1,4 +1,4 @@
-//! Deterministic generation: bit-identical tokens and log-probabilities.
+//! Deterministic generation: tokens and log-probabilities are bit-identical in any order of requests and on any number of instances.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{Driver, EOS, GatedClock, config, decoder, first, id, prompts, request};
 
-/// Returns the parts of a response that resuming must preserve, which excludes its times.
+/// Returns the token ids, the finish reason and the token versions of a response, which resuming must preserve exactly.
 fn outcome(completion: &Completion) -> (Vec<i32>, FinishReason, TokenVersions) {
     let Completion { response_ids, finish_reason, token_versions, .. } = completion;
     (response_ids.clone(), *finish_reason, token_versions.clone())

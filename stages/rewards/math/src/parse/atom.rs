@@ -217,7 +217,7 @@ fn construct(name: &str) -> Option<Construct> {
     })
 }
 
-/// Returns `true` for Greek letters and other commands that are names of variables.
+/// Returns `true` for commands that are names of variables, such as Greek letters except `\pi`.
 pub(super) fn is_symbol(name: &str) -> bool {
     const NAMES: [&str; 50] = [
         "alpha",
