@@ -233,22 +233,26 @@ impl SharedInputs {
         // Read first, because the run may write into the folder of its initial model.
         let settings = generation_settings(&self.recipe.model.path)?;
         trainer.save(folder.to_owned()).map_err(Error::msg)?;
-        if !self.advantage.needs_values() {
-            remove_critic(folder, &self.recipe.inputs())?;
-        }
         for name in TOKENIZER_FILES {
             let (from, to) = (self.recipe.model.path.join(name), folder.join(name));
             if from.exists() {
                 rollpacker_files::copy(&from, &to)?;
             }
         }
-        Ok(add_generation_settings(folder, settings)?)
+        add_generation_settings(folder, settings)?;
+        if self.trainer.is_torch() && !self.advantage.needs_values() {
+            remove_critic(folder, &self.recipe.inputs())?;
+        }
+        Ok(())
     }
 }
 
-/// Removes the critic that an earlier run has written into the folder of the model. Keeps files that the recipe names as `inputs`, and
-/// everything that is not a regular file.
+/// Removes the critic that an earlier run has written into the folder of the model. Keeps files that the recipe names as `inputs`, files in
+/// a folder that is a link, and everything that is not a regular file.
 fn remove_critic(folder: &Path, inputs: &Inputs) -> anyhow::Result<()> {
+    if !fs::symlink_metadata(folder.join("critic")).is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
     let files = ValueModel::FILES.map(|name| folder.join(name));
     let is_stale = |path: &&PathBuf| {
         path.exists() && check_replaceable(path).is_ok() && inputs.check_output(path).is_ok()
@@ -339,5 +343,17 @@ mod tests {
         let kept =
             [&config, &generation, &weights, &head].map(|path| path.is_symlink() || path.exists());
         assert_eq!(kept, [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_critic_in_a_linked_folder_is_not_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+        fs::create_dir_all(other.join("critic")).expect("made");
+        fs::create_dir(&own).expect("made");
+        fs::write(other.join(ValueModel::FILES[0]), "").expect("written");
+        symlink("../other/critic", own.join("critic")).expect("linked");
+        remove_critic(&own, &Inputs::of([&own])).expect("nothing to do");
+        assert!(other.join(ValueModel::FILES[0]).exists());
     }
 }

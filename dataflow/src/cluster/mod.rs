@@ -179,14 +179,15 @@ impl Cluster {
         let results = start(builders, &run_state, connected.clock, &connected.note, body)
             .and_then(|workers| join_workers(workers, &run_state));
         // `Done` goes out only on success, because it ends the monitoring of this process by the others. A worker may fail after its graph
-        // has ended, so the processes end together. The control connections stay open while the data connections drain: a peer that is lost
-        // meanwhile must still be detected.
-        if results.is_ok() {
+        // has ended, so the processes end together. Whatever happens to a peer afterwards does not concern the results. The control
+        // connections stay open while the data connections drain, so that the loss of a peer ends the drain.
+        let results = results.and_then(|results| {
             connections.end_together();
-        }
+            run_state.error().map_or(Ok(results), Err)
+        });
         settle(guard, &run_state);
         drop(connections);
-        results.and_then(|results| run_state.error().map_or(Ok(results), Err))
+        results
     }
 }
 

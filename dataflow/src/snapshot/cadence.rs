@@ -162,7 +162,7 @@ impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
     /// Returns `None` if some workers of the graph are not registered with this cadence, because they have not started yet or have ended.
-    /// The request then takes effect when all workers are registered: it applies to the first step that is open at that time. If some
+    /// If they have not started yet, the request applies to the first step that is open when all workers are registered. If some
     /// workers run in other processes, it never takes effect, because these workers do not receive it. Such runs take snapshots only by the
     /// cadence and at the end of the run.
     #[must_use]

@@ -104,7 +104,7 @@ fn an_epoch_that_is_skipped_entirely_is_an_error() {
 
 /// The round of step 1 trains on a prompt of the epoch before, after it has skipped the first prompt of the epoch.
 #[test]
-fn an_epoch_that_is_skipped_while_a_result_is_pending_does_not_end_the_run() {
+fn a_skipped_epoch_in_which_a_result_was_used_does_not_end_the_run() {
     let mut curriculum = curriculum(unexplored());
     train(&mut curriculum, 0, 0, &[1.0, 1.0]);
     train(&mut curriculum, 0, 1, &[0.0, 0.0]);
@@ -116,7 +116,7 @@ fn an_epoch_that_is_skipped_while_a_result_is_pending_does_not_end_the_run() {
     for (row, epoch) in [(1, 2), (0, 3), (1, 3)] {
         assert!(!curriculum.judge(Step(3), epoch, row).expect("not over").is_drawn());
     }
-    assert!(curriculum.end_of_epoch().is_err(), "no result of epoch 3 is pending");
+    assert!(curriculum.end_of_epoch().is_err(), "no result was used during epoch 3");
 }
 
 #[test]

@@ -79,6 +79,8 @@ fn ranges_that_a_loss_does_not_have_are_left_out() {
     assert!(overrides("", &[&scale]).is_empty());
     let norm = format!("{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm");
     assert_eq!(overrides("", &[&scale, &norm])[0], "actor.loss_scale_factor=100.0");
+    let sapo = format!("{ACTOR}.policy_loss.loss_mode=sapo");
+    assert_eq!(overrides("", &[&scale, &norm, &sapo]), ["actor.policy_loss.loss_mode=sapo"]);
     let aggregation = format!("{ACTOR}.loss_agg_mode=token-mean");
     let sapo = format!("{ACTOR}.policy_loss.loss_mode=sapo");
     assert_eq!(overrides("", &[&aggregation, &sapo]), ["actor.policy_loss.loss_mode=sapo"]);

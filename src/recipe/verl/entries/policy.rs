@@ -136,7 +136,7 @@ pub(super) static POLICY: &[Entry] = &[
     ),
     entry(
         "actor_rollout_ref.actor.loss_scale_factor",
-        If(SUM_NORM, &Key("actor.loss_scale_factor")),
+        Switch(SEQUENCE_MEAN, &Ignored, &If(SUM_NORM, &Key("actor.loss_scale_factor"))),
     ),
     entry("actor_rollout_ref.actor.entropy_coeff", Key("actor.entropy_coeff")),
     entry("actor_rollout_ref.actor.use_kl_loss", Key("actor.use_kl_loss")),

@@ -87,9 +87,9 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Returns `true` if both answers have units and none in common, as `5 cm` and `5 km`.
+    /// Returns `true` if the units of the answers [differ](units::differ), as those of `5 cm` and `5 km`.
     pub(super) fn differs_in_units(&self, other: &Self) -> bool {
-        !self.units.is_empty() && !other.units.is_empty() && self.units.is_disjoint(&other.units)
+        units::differ(&self.units, &other.units)
     }
 
     /// Returns the possible meanings for a comparison with `truth`. The meanings without left-hand sides are included unless the truth has

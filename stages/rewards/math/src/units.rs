@@ -20,7 +20,9 @@ pub(super) fn is_letter_unit(letter: &str) -> bool {
 pub(super) fn are_units(text: &str) -> bool {
     let mut words = text.split(|c: char| !c.is_ascii_alphabetic());
     let is_unit = |word: &str| {
-        ["", "cdot"].contains(&word) || name(word).is_some() || is_unit(&word.to_ascii_lowercase())
+        ["", "cdot", "per"].contains(&word)
+            || name(word).is_some()
+            || is_unit(&word.to_ascii_lowercase())
     };
     text.trim_start().starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "/·*^-{} \\".contains(c))
@@ -28,7 +30,7 @@ pub(super) fn are_units(text: &str) -> bool {
 }
 
 /// Returns the units and directions after the first digit of an answer, each by one name: `centimeter` for `5 cm`, `5\text{ centimeters}`
-/// and `5 cm^2`. If the answer has a digit, `\$`, `€` and `£` anywhere in it are units. Units that are often left out or have many forms,
+/// and `5 cm^2`. If the answer has a digit, `\$`, `€`, `£`, `¥` and `₹` anywhere in it are units. Units that are often left out or have many forms,
 /// such as counted things and degrees of angles, are not included. Returns no units for a text of more than [`MAX_CHARACTERS`] bytes, which
 /// is no answer.
 pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
@@ -55,6 +57,17 @@ pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
         at = end;
     }
     found
+}
+
+/// Returns `true` if two sets of units have none in common, and neither is a derived unit, such as newton, that the other may spell out in
+/// base units.
+pub(super) fn differ(one: &BTreeSet<&str>, other: &BTreeSet<&str>) -> bool {
+    const DERIVED: [&str; 4] = ["joule", "newton", "volt", "watt"];
+    let is_spelled_out = |derived: &BTreeSet<&str>, parts: &BTreeSet<&str>| {
+        parts.len() > 1 && DERIVED.iter().any(|unit| derived.contains(unit))
+    };
+    let is_disjoint = !one.is_empty() && !other.is_empty() && one.is_disjoint(other);
+    is_disjoint && !is_spelled_out(one, other) && !is_spelled_out(other, one)
 }
 
 /// Returns the scale of a temperature: `celsius` for `C` and `fahrenheit` for `F` after a degree sign, also within a text command.
@@ -110,7 +123,8 @@ fn name(word: &str) -> Option<&'static str> {
 }
 
 /// Signs of currencies, and their names.
-const CURRENCIES: [(&str, &str); 3] = [("\\$", "dollar"), ("€", "euro"), ("£", "pound")];
+const CURRENCIES: [(&str, &str); 5] =
+    [("\\$", "dollar"), ("€", "euro"), ("£", "pound"), ("¥", "yen"), ("₹", "rupee")];
 
 /// Abbreviations of units, and their names. A speed has the name of its distance.
 const ABBREVIATIONS: &[(&str, &str)] = &[
@@ -178,6 +192,7 @@ const NAMES: &[&str] = &[
     "dollar",
     "cent",
     "euro",
+    "rupee",
     "joule",
     "watt",
     "volt",

@@ -14,7 +14,7 @@ use super::config::{ServersConfig, StartError};
 use super::coordinator::{Coordinator, Detokenize, Message};
 use super::member::{Member, MemberState};
 use super::output::Output;
-use crate::http::{Endpoint, ServerError};
+use crate::http::Endpoint;
 use crate::probe::{check_start, nonce};
 use crate::server::{Identity, Server};
 use crate::weights::WeightRoot;
@@ -91,7 +91,7 @@ async fn identities(
     let begin = Instant::now();
     let mut left = config.server_timeout;
     loop {
-        let checks = servers.iter().map(|server| check(server, &config.canary.tokens, left));
+        let checks = servers.iter().map(|server| check_start(server, &config.canary.tokens, left));
         let mut answers = Vec::new();
         let mut last = None;
         for answer in futures::future::join_all(checks).await {
@@ -116,12 +116,6 @@ async fn identities(
             _ => return Ok(answers),
         }
     }
-}
-
-/// Checks a server. The check must end within `limit`.
-async fn check(server: &Server, tokens: &[i32], limit: Duration) -> Result<Identity, ServerError> {
-    let checked = tokio::time::timeout(limit, check_start(server, tokens)).await;
-    checked.unwrap_or_else(|_| Err(ServerError::Stalled { server: server.name(), waited: limit }))
 }
 
 /// Checks the name and the limit of each known model. Returns the name that every server must have.

@@ -52,8 +52,9 @@ impl Events {
     }
 }
 
-/// Splits the bytes of an answer into events. Each byte is read once. Lines end with `\n` or `\r\n`. Comments and fields other than `data`
-/// are skipped.
+/// Splits the bytes of an answer into events. Each byte is read once. Lines end with `\n` or `\r\n`; a byte order mark and lines that end
+/// with `\r` alone, which the specification also allows, are not supported, since the engines send neither. Comments and fields other than
+/// `data` are skipped.
 #[derive(Debug, Default)]
 struct EventParser {
     bytes: Vec<u8>,

@@ -11,7 +11,7 @@ use super::protocol::{
     PauseMode, SamplingParams, StatusResponse, StreamOptions, UpdateWeightVersionRequest,
     UpdateWeightVersionResponse, WeightInfoResponse, WeightVersionSpan, path,
 };
-use crate::http::{Endpoint, ServerError};
+use crate::http::{Endpoint, RetryHint, ServerError};
 use crate::server::{
     CacheUse, Call, Finish, Limits, Outcome, Sink, StallDetector, TokenChunk, logprob_defect,
 };
@@ -48,7 +48,7 @@ impl VllmClient {
         let empty = serde_json::json!({});
         match self.endpoint.call(Method::POST, path::GENERATE, Some(&empty), limit).await {
             Err(error) if error.is_missing() => Err(advised(error, "--enable-scale-out")),
-            Err(error) if error.is_retryable() => Err(error),
+            Err(error) if error.retry_hint() != RetryHint::Never => Err(error),
             _ => Ok(paused.is_paused),
         }
     }

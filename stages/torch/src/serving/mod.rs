@@ -17,11 +17,13 @@ mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use futures::FutureExt;
+use futures::executor::block_on;
 use futures::future::{BoxFuture, try_join_all};
 use rollpacker_model::ModelConfig;
 use rollpacker_stages::serving::{
@@ -63,17 +65,16 @@ struct Shared {
     label: Mutex<Arc<str>>,
     /// Locked while a command is sent to all instances, so that commands take effect in the same order on all instances.
     sending: Mutex<()>,
+    /// `true` once the engine was dropped, so that no further load is read.
+    is_dropped: AtomicBool,
 }
 
 /// A load that was called.
 struct PendingLoad {
     folder: PathBuf,
-    /// The channel of the weights' arrival at the instances, or of the reason why the weights cannot be read.
-    sent: oneshot::Sender<Result<Replies, ServingError>>,
+    /// Sends the result to the caller when all instances use the weights.
+    done: oneshot::Sender<Result<(), ServingError>>,
 }
-
-/// The replies of all instances to a command.
-type Replies = BoxFuture<'static, Result<(), ServingError>>;
 
 struct ServingInstance {
     /// The channel of commands; taken when the engine is dropped, which ends the thread.
@@ -104,6 +105,7 @@ impl TorchServing {
                 instances: Vec::new(),
                 label: Mutex::new(Arc::clone(&config.label)),
                 sending: Mutex::default(),
+                is_dropped: AtomicBool::new(false),
             }),
             loads: None,
             threads: Vec::new(),
@@ -175,7 +177,10 @@ fn run(mut worker: Worker, threads: usize) {
 impl Shared {
     /// Sends a command to every instance, before the future is polled. The future is ready when all instances have replied, or one has
     /// stopped. It returns an error if an instance has stopped or has replied with an error.
-    fn on_all(self: &Arc<Self>, command: impl Fn(Reply) -> Command) -> Replies {
+    fn on_all(
+        self: &Arc<Self>,
+        command: impl Fn(Reply) -> Command,
+    ) -> BoxFuture<'static, Result<(), ServingError>> {
         let send = |instance: &ServingInstance| {
             let (reply, replied) = oneshot::channel();
             instance.send(command(reply));
@@ -198,9 +203,13 @@ impl Shared {
         ServingError::Stopped(self.failure().unwrap_or_else(|| SHUT_DOWN.to_owned()))
     }
 
-    /// Reads the weights of a load and sends them to the instances.
+    /// Reads the weights of a load, sends them to the instances, and waits until all instances use them. The next load is read afterwards,
+    /// so that memory holds the weights of at most two loads. Does nothing if the engine was dropped.
     fn load(self: &Arc<Self>, load: PendingLoad) {
-        let PendingLoad { folder, sent } = load;
+        let PendingLoad { folder, done } = load;
+        if self.is_dropped.load(Ordering::Relaxed) {
+            return;
+        }
         let read = || {
             let decoder = Decoder::load_as(self.config.clone(), &folder, self.device)?;
             Ok::<_, TorchError>(InferenceDecoder::new(decoder, Precision::Float32)?)
@@ -209,11 +218,11 @@ impl Shared {
             Ok(read) => read.map_err(|error| error.to_string()),
             Err(panic) => Err(format!("panicked: {}", panic_message(&*panic))),
         };
-        let replies = match read {
-            Ok(read) => Ok(self.on_all(|reply| Command::Load(read.share(), reply))),
+        let result = match read {
+            Ok(read) => block_on(self.on_all(|reply| Command::Load(read.share(), reply))),
             Err(reason) => Err(ServingError::Load { folder, reason }),
         };
-        let _caller_is_gone = sent.send(replies);
+        let _caller_is_gone = done.send(result);
     }
 }
 
@@ -262,12 +271,12 @@ impl ServingEngine for TorchServing {
 
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>> {
         let folder = folder.unwrap_or_else(|| self.folder.clone());
-        let (sent, replies) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         if let Some(loads) = &self.loads {
-            let _ended = loads.send(PendingLoad { folder, sent });
+            let _ended = loads.send(PendingLoad { folder, done });
         }
         let shared = Arc::clone(&self.shared);
-        async move { replies.await.map_err(|_ended| shared.stopped())??.await }.boxed()
+        async move { result.await.map_err(|_ended| shared.stopped())? }.boxed()
     }
 
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>> {
@@ -294,6 +303,7 @@ impl ServingEngine for TorchServing {
 
 impl Drop for TorchServing {
     fn drop(&mut self) {
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
         self.loads = None;
         // A future of a command may still hold the channels, so they are closed and not only released.
         for instance in &self.shared.instances {

@@ -162,6 +162,7 @@ fn commands_of_several_callers_have_the_same_order_on_all_instances() {
         instances,
         label: Mutex::new("first".into()),
         sending: Mutex::default(),
+        is_dropped: AtomicBool::new(false),
     });
     let both = &Barrier::new(2);
     let call_often = &|caller: usize| {

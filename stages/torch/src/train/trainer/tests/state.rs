@@ -137,7 +137,7 @@ fn the_state_of_another_trainer_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_state_that_cannot_be_read_to_its_end_changes_nothing() {
+fn a_state_with_a_number_of_another_type_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (path, own) = (file(&folder), folder.path().join("own.safetensors"));
     let mut other = learner(with_critic(), 2);
