@@ -33,7 +33,7 @@ fn settings_that_cannot_fit_are_refused_by_key_and_figures() {
             &[part],
         );
     };
-    let part = "89.4 GiB for the examples of an update (sft.batch_size = 2000000000)";
+    let part = "104.3 GiB for the examples of an update (sft.batch_size = 2000000000)";
     sft("sft.batch_size=2000000000", part);
     sft("sft.intermediate_size=16777216", "sft.intermediate_size = 16777216");
 }

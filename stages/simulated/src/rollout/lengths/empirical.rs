@@ -28,7 +28,8 @@ pub struct EmpiricalConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmpiricalDomain {
-    /// Weight of the domain; more than 0, at most 1e9. The share of its prompts is the weight divided by the sum of the weights of all domains.
+    /// Weight of the domain; a finite number above 0. The share of its prompts is the weight divided by the sum of the weights of all
+    /// domains.
     pub share: f64,
     /// Pairs of a percentile, from 0 to 100, and the number of tokens that this percentage of all responses does not exceed, from 1 to 1e9.
     /// At least two pairs, in ascending order. Interpolation is linear in the logarithm.

@@ -250,7 +250,7 @@ fn values_out_of_bounds_are_named() {
     );
     assert_eq!(
         error(|domain| domain.share = f64::INFINITY),
-        "lengths: `math.share`: expected at most 1e9, found inf"
+        "lengths: `math.share`: expected a finite number, found inf"
     );
     assert!(error(|domain| domain.percentiles.reverse()).contains("math.percentiles"));
     let nothing = EmpiricalConfig { domains: Default::default() };

@@ -29,7 +29,8 @@ pub struct TwoModeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TwoModeDomain {
-    /// Weight of the domain; more than 0, at most 1e9. The share of its prompts is the weight divided by the sum of the weights of all domains.
+    /// Weight of the domain; a finite number above 0. The share of its prompts is the weight divided by the sum of the weights of all
+    /// domains.
     pub share: f64,
     /// Median length in the body, in tokens; from 0.001 to 1e9.
     pub median: f64,
