@@ -139,7 +139,8 @@ fn every_name_trains_two_live_steps() {
             );
         }
         assert!(steps[1]["actor/kl_loss"].abs() > 0.0, "{overrides:?}");
-        let critic = ValueModel::FILES.iter().all(|file| folder.join(file).exists());
+        let critic_folder = folder.join(ValueModel::FOLDER);
+        let critic = ValueModel::FILES.iter().all(|file| critic_folder.join(file).exists());
         assert_eq!(critic, estimator == "gae");
         assert_eq!(critic, steps[0].contains_key("critic/vf_loss"));
     }

@@ -247,8 +247,17 @@ pub(crate) fn unsupported_format(head: &[u8]) -> Option<&'static str> {
     FORMATS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, name)| *name)
 }
 
-/// Formats an error of JSON without its position.
-pub(crate) fn without_position(error: &serde_json::Error) -> String {
+/// Formats an error of JSON without its position, which is relative to the parsed text. This text may be one line or one value of a file.
+///
+/// ```
+/// use rollpacker_datasets::without_position;
+///
+/// let error = serde_json::from_str::<u32>("1 2").unwrap_err();
+/// assert_eq!(error.to_string(), "trailing characters at line 1 column 3");
+/// assert_eq!(without_position(&error), "trailing characters");
+/// ```
+#[must_use]
+pub fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     text.strip_suffix(&position).map(str::to_owned).unwrap_or(text)

@@ -22,8 +22,9 @@ fn widen(narrow: f32) -> f64 {
 }
 
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents;
-/// infinite floats and NaN, with which pandas marks missing values, count as null. Binary values become hexadecimal text. Dates, times, decimals and all other types become text as
-/// Arrow displays them; a value that Arrow cannot display, such as a date after the year 262142, counts as null.
+/// infinite floats and NaN, with which pandas marks missing values, count as null. Binary values become hexadecimal text.
+/// Dates, times, decimals and all other types become text as Arrow displays them; a value that Arrow cannot display, such as a date after the
+/// year 262142, counts as null.
 #[derive(Clone, Debug)]
 pub(crate) enum JsonColumn {
     Null,

@@ -67,7 +67,7 @@ pub use crate::config::{DatasetConfig, PromptColumns};
 pub use crate::convert::convert;
 pub use crate::data_sources::FirstRow;
 pub use crate::dataset::Dataset;
-pub use crate::error::DatasetError;
+pub use crate::error::{DatasetError, without_position};
 pub use crate::inspect::inspect;
 pub use crate::message::{Message, MessageRef};
 pub use crate::messages::messages_in_text;

@@ -63,7 +63,8 @@ pub(crate) struct TrainArgs {
     /// further fields.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Check all inputs and the snapshot to resume from, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
+    /// Check all inputs and the snapshot to resume from, print the resolved recipe, the batch arithmetic and the graph, and exit without
+    /// training.
     #[arg(long)]
     dry_run: bool,
     /// Hydra's folder of configurations, which is rejected with a reason.
@@ -157,7 +158,8 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         if session.has_critic() {
-            check_model_files(&recipe.run.default_local_dir, &ValueModel::FILES)?;
+            let files = ValueModel::FILES.map(|name| Path::new(ValueModel::FOLDER).join(name));
+            check_model_files(&recipe.run.default_local_dir, &files)?;
         }
         session.check_data()?;
         // Only the process that writes the run folder prints warnings.
@@ -249,7 +251,7 @@ fn check_outputs(recipe: &Recipe, config: Option<&Path>) -> anyhow::Result<()> {
 
 /// Rejects a run folder in which something other than a regular file has the path of a file of the trained model. `files` are relative to
 /// the folder of the model.
-fn check_model_files(folder: &Path, files: &[&str]) -> anyhow::Result<()> {
+fn check_model_files(folder: &Path, files: &[impl AsRef<Path>]) -> anyhow::Result<()> {
     let model = RunFolder::model(folder);
     let mut paths = files.iter().map(|name| model.join(name));
     paths.try_for_each(|path| check_replaceable(&path)).with_context(|| run_folder_key(folder))

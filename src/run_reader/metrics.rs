@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rollpacker_stages::wrong_value::without_position;
+use rollpacker_datasets::without_position;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -121,10 +121,7 @@ impl MetricsFile {
     fn parse(&self, line: &[u8]) -> Result<StepMetrics, ReadError> {
         serde_json::from_slice(line).map_err(|error| ReadError::File {
             path: format!("{}, line {}", self.path.display(), self.lines),
-            reason: format!(
-                "expected the metrics of a step: {}",
-                without_position(&error.to_string())
-            ),
+            reason: format!("expected the metrics of a step: {}", without_position(&error)),
         })
     }
 

@@ -48,8 +48,8 @@ impl Scoring {
     /// Calls `progress` with the number of rows done, and with the total if the file states it.
     ///
     /// # Errors
-    /// If the file cannot be read, has no rows or changes while it is read, the first readable row has no column for the response, no column identifies
-    /// the groups of a reward that scores whole groups, a group column is named without such a reward, no row has a
+    /// If the file cannot be read, has no rows or changes while it is read, the first readable row has no column for the response, no
+    /// column identifies the groups of a reward that scores whole groups, a group column is named without such a reward, no row has a
     /// [required](ScoreColumns::required) column, the task of a reward panics, or a line cannot be written.
     pub async fn run(
         mut self,

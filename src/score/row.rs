@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use rollpacker_datasets::messages_in_text;
+use rollpacker_datasets::{messages_in_text, without_position};
 use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
-use rollpacker_stages::wrong_value::without_position;
 use serde_json::{Map, Value};
 
 pub(super) type JsonObject = Map<String, Value>;
@@ -198,7 +197,6 @@ impl ScoreColumns {
             Some(Value::Object(info)) => extra.extend(info.clone()),
             Some(Value::String(text)) => {
                 let info: JsonObject = serde_json::from_str(text).map_err(|error| {
-                    let error = error.to_string();
                     let error = without_position(&error);
                     RowError::input(format_args!(
                         "column `{name}`: expected a JSON object, found text that is not one: {error}"

@@ -241,26 +241,28 @@ impl SharedInputs {
         }
         add_generation_settings(folder, settings)?;
         if self.trainer.is_torch() && !self.advantage.needs_values() {
-            remove_critic(folder, &self.recipe.inputs())?;
+            remove_critic(&folder.join(ValueModel::FOLDER), &self.recipe.inputs())?;
         }
         Ok(())
     }
 }
 
-/// Removes the critic that an earlier run has written into the folder of the model. Keeps files that the recipe names as `inputs`, files in
-/// a folder that is a link, and everything that is not a regular file.
+/// Removes the critic that an earlier run has written into `folder`. Keeps files that the recipe names as `inputs`, files in a folder that
+/// is a link, and everything that is not a regular file.
 fn remove_critic(folder: &Path, inputs: &Inputs) -> anyhow::Result<()> {
-    if !fs::symlink_metadata(folder.join("critic")).is_ok_and(|found| found.is_dir()) {
+    if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
         return Ok(());
     }
-    let files = ValueModel::FILES.map(|name| folder.join(name));
-    let is_stale = |path: &&PathBuf| {
+    let mut stale = ValueModel::FILES.map(|name| folder.join(name)).to_vec();
+    stale.retain(|path| {
         path.exists() && check_replaceable(path).is_ok() && inputs.check_output(path).is_ok()
-    };
-    for path in files.iter().filter(is_stale) {
+    });
+    for path in &stale {
         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-        // Fails while the folder has other files, which are not the run's.
-        drop(path.parent().map(fs::remove_dir));
+    }
+    if !stale.is_empty() {
+        // Fails if the folder has other files, which are not the run's.
+        drop(fs::remove_dir(folder));
     }
     Ok(())
 }
@@ -331,15 +333,15 @@ mod tests {
     #[test]
     fn inputs_and_links_are_not_removed_with_an_old_critic() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [config, generation, weights, head] =
-            ValueModel::FILES.map(|name| folder.path().join(name));
-        fs::create_dir(folder.path().join("critic")).expect("made");
+        let critic = folder.path().join("critic");
+        let [config, generation, weights, head] = ValueModel::FILES.map(|name| critic.join(name));
+        fs::create_dir(&critic).expect("made");
         for path in [&config, &generation, &weights] {
             fs::write(path, "").expect("written");
         }
         fs::write(folder.path().join("other"), "").expect("written");
         symlink("../other", &head).expect("linked");
-        remove_critic(folder.path(), &Inputs::of([&weights])).expect("removed");
+        remove_critic(&critic, &Inputs::of([&weights])).expect("removed");
         let kept =
             [&config, &generation, &weights, &head].map(|path| path.is_symlink() || path.exists());
         assert_eq!(kept, [false, false, true, true]);
@@ -349,11 +351,10 @@ mod tests {
     fn a_critic_in_a_linked_folder_is_not_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (own, other) = (folder.path().join("own"), folder.path().join("other"));
-        fs::create_dir_all(other.join("critic")).expect("made");
-        fs::create_dir(&own).expect("made");
+        fs::create_dir(&other).expect("made");
         fs::write(other.join(ValueModel::FILES[0]), "").expect("written");
-        symlink("../other/critic", own.join("critic")).expect("linked");
-        remove_critic(&own, &Inputs::of([&own])).expect("nothing to do");
+        symlink("other", &own).expect("linked");
+        remove_critic(&own, &Inputs::of([folder.path()])).expect("nothing to do");
         assert!(other.join(ValueModel::FILES[0]).exists());
     }
 }

@@ -38,21 +38,6 @@ pub fn reason(message: &str) -> String {
     of_variant().or_else(of_type).unwrap_or_else(|| message.to_owned())
 }
 
-/// Returns the message of a JSON error without its position. The position is relative to the parsed text, which may be one line or one
-/// value of a file.
-///
-/// ```
-/// use rollpacker_stages::wrong_value::without_position;
-///
-/// let error = serde_json::from_str::<u32>("1 2").unwrap_err().to_string();
-/// assert_eq!(error, "trailing characters at line 1 column 3");
-/// assert_eq!(without_position(&error), "trailing characters");
-/// ```
-#[must_use]
-pub fn without_position(message: &str) -> &str {
-    message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
-}
-
 /// Returns the keys that lead to the value that an error concerns, up to the first list or enum on the way. If the value is in a list, the
 /// keys lead to the list.
 pub fn keys_to(path: &serde_path_to_error::Path) -> impl Iterator<Item = &str> {

@@ -210,8 +210,7 @@ impl Parts {
 
     /// Requests a snapshot of the completed step before `step`, from the states that all operators
     /// [hold](super::Cadence::with_held_states). Returns `false` until the snapshot is committed or given up; the operator is activated
-    /// then. Returns `true` immediately if `step` is the first step, or the cadence holds
-    /// no states.
+    /// then. Returns `true` immediately if `step` is the first step, or the cadence holds no states.
     ///
     /// # Contract
     /// No operator has completed `step`.

@@ -160,7 +160,7 @@ pub(crate) fn object(text: &[u8]) -> Result<JsonObject, NoObject> {
     }
 }
 
-/// What was found in place of a JSON object.
+/// The reason why a text is not a JSON object.
 #[derive(Debug)]
 pub(crate) enum NoObject {
     /// Something else, by its description.

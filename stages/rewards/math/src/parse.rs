@@ -1,8 +1,8 @@
 //! The parser of answers: from tokens to a syntax tree.
 //!
 //! The grammar is `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`, `sum := ratio (± ratio)*`,
-//! `ratio := product (: product)*`, `product := unary (* unary)*`, `unary := -? factor+`. A product without an operator binds more tightly than a division. Text after a
-//! value is its unit and is ignored.
+//! `ratio := product (: product)*`, `product := unary (* unary)*`, `unary := -? factor+`. A product without an operator binds more
+//! tightly than a division. Text after a value is its unit and is ignored.
 
 mod atom;
 mod environment;

@@ -30,9 +30,9 @@ pub(super) fn are_units(text: &str) -> bool {
 }
 
 /// Returns the units and directions after the first digit of an answer, each by one name: `centimeter` for `5 cm`, `5\text{ centimeters}`
-/// and `5 cm^2`. If the answer has a digit, `\$`, `€`, `£`, `¥` and `₹` anywhere in it are units. Units that are often left out or have many forms,
-/// such as counted things and degrees of angles, are not included. Returns no units for a text of more than [`MAX_CHARACTERS`] bytes, which
-/// is no answer.
+/// and `5 cm^2`. If the answer has a digit, `\$`, `€`, `£`, `¥` and `₹` anywhere in it are units. Units that are often left out or
+/// have many forms, such as counted things and degrees of angles, are not included. Returns no units for a text of more than
+/// [`MAX_CHARACTERS`] bytes, which is no answer.
 pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let Some(number) = text.find(|c: char| c.is_ascii_digit()) else { return found };

@@ -22,9 +22,6 @@ use crate::model::{Decoder, TorchError};
 /// The file of the value head, in the decoder's Hugging Face folder.
 const HEAD_FILE: &str = "value_head.safetensors";
 
-/// The folder to which a trainer saves its critic, in the folder of the policy.
-pub(super) const CRITIC_FOLDER: &str = "critic";
-
 /// The model of a critic: a decoder, and a head with one output over its hidden states.
 #[derive(Debug)]
 pub struct ValueModel {
@@ -37,13 +34,12 @@ pub struct ValueModel {
 }
 
 impl ValueModel {
-    /// The files that a trainer writes for its critic. The paths are relative to the folder of the policy.
-    pub const FILES: [&str; 4] = [
-        "critic/config.json",
-        "critic/generation_config.json",
-        "critic/model.safetensors",
-        "critic/value_head.safetensors",
-    ];
+    /// The folder to which a trainer saves its critic, in the folder of the policy.
+    pub const FOLDER: &str = "critic";
+
+    /// The files that a trainer writes into [`FOLDER`](Self::FOLDER).
+    pub const FILES: [&str; 4] =
+        ["config.json", "generation_config.json", "model.safetensors", HEAD_FILE];
 
     /// Creates a model over the layers of `decoder`. Its initial prediction is 0.
     ///

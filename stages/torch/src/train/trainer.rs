@@ -23,7 +23,7 @@ use self::pass::{Pass, Sums};
 use self::threads::TrainerThreads;
 use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
-use super::critic::{CRITIC_FOLDER, Critic, ValueModel};
+use super::critic::{Critic, ValueModel};
 use super::head::Head;
 use super::micro_batch::{PromptResponse, plan};
 use super::mismatch;
@@ -391,7 +391,7 @@ impl Trainer for TorchTrainer {
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
         self.decoder.save(folder)?;
         match &self.critic {
-            Some(critic) => Ok(critic.save(&folder.join(CRITIC_FOLDER))?),
+            Some(critic) => Ok(critic.save(&folder.join(ValueModel::FOLDER))?),
             None => Ok(()),
         }
     }
