@@ -5,9 +5,8 @@ use rollpacker_stages::wrong_value::missing_field;
 use serde_json::Value;
 use toml::Table;
 
-use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_in};
+use super::error::{RecipeError, long_integer, one_of, out_of_bounds, reject, unknown_in};
 use super::keys::dotted_name;
-use super::value::long_integer;
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! Errors of recipes, and the checks that return them.
 
+use std::num::IntErrorKind;
 use std::path::PathBuf;
 
 use rollpacker_stages::wrong_value::{self, nearest};
@@ -226,4 +227,25 @@ pub(crate) fn one_of(
         return Ok(());
     }
     Err(out_of_bounds(key, wrong_value::one_of(allowed, value), format!("`{value}`")))
+}
+
+/// Returns the reason for an integer of more than 64 bits in the place of a number, from the `reason` why a text is wrong there. TOML has no
+/// such integers, so an override with one is read as a text. `range` is the range of the key in words. Returns `None` for other reasons.
+pub(super) fn long_integer(reason: &str, range: Option<String>) -> Option<String> {
+    let (expected, found) = reason.split_once(", found \"")?;
+    let found = found.strip_suffix('"')?;
+    let own = match found.replace('_', "").parse::<i64>().err()?.kind() {
+        IntErrorKind::PosOverflow => format!("at most {}", i64::MAX),
+        IntErrorKind::NegOverflow => format!("at least {}", i64::MIN),
+        _ => return None,
+    };
+    let expected = match (expected, range) {
+        ("expected an integer" | "expected a number", Some(range)) => format!("expected {range}"),
+        ("expected an integer", None) => format!("expected an integer of {own}"),
+        ("expected a number", None) => {
+            format!("expected a number with a point, or an integer of {own}")
+        }
+        _ => return None,
+    };
+    Some(format!("{expected}, found {found}"))
 }

@@ -8,9 +8,9 @@ use rollpacker_stages::secret::{
 };
 use toml::{Table, Value};
 
-use super::error::{RecipeError, combine_errors, out_of_bounds, reject};
+use super::error::{RecipeError, combine_errors, long_integer, out_of_bounds, reject};
 use super::raw::{RawRecipe, Serve};
-use super::value::{NULL, long_integer, read_rest, value_of};
+use super::value::{NULL, read_rest, value_of};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {

@@ -1,7 +1,5 @@
 //! Reads values of a recipe: overrides, values whose types other crates define, and tables in which some values have a wrong type.
 
-use std::num::IntErrorKind;
-
 use rollpacker_stages::shape::{field_shapes, shape_of};
 use rollpacker_stages::wrong_value::{keys_to, reason};
 use serde::de::DeserializeOwned;
@@ -53,27 +51,6 @@ fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> 
     let (last, sections) = keys.split_last()?;
     let section = sections.iter().try_fold(value, |value, key| value.get_mut(*key));
     section?.as_table_mut()?.remove(*last)
-}
-
-/// Returns the reason for an integer of more than 64 bits in the place of a number, from the `reason` why a text is wrong there. TOML has no
-/// such integers, so an override with one is read as a text. `range` is the range of the key in words. Returns `None` for other reasons.
-pub(super) fn long_integer(reason: &str, range: Option<String>) -> Option<String> {
-    let (expected, found) = reason.split_once(", found \"")?;
-    let found = found.strip_suffix('"')?;
-    let own = match found.replace('_', "").parse::<i64>().err()?.kind() {
-        IntErrorKind::PosOverflow => format!("at most {}", i64::MAX),
-        IntErrorKind::NegOverflow => format!("at least {}", i64::MIN),
-        _ => return None,
-    };
-    let expected = match (expected, range) {
-        ("expected an integer" | "expected a number", Some(range)) => format!("expected {range}"),
-        ("expected an integer", None) => format!("expected an integer of {own}"),
-        ("expected a number", None) => {
-            format!("expected a number with a point, or an integer of {own}")
-        }
-        _ => return None,
-    };
-    Some(format!("{expected}, found {found}"))
 }
 
 /// The value of an override that unsets its key. TOML has no null.
