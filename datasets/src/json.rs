@@ -14,6 +14,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{ArrowError, DataType};
 use serde_json::{Map, Value};
 
+use crate::json_object::parse_object;
 use crate::message::MessageRef;
 
 /// Widens a float and keeps its shortest decimal digits: 0.1 becomes 0.1, and not 0.10000000149011612.
@@ -295,7 +296,7 @@ impl ExtraColumns {
     }
 
     pub(crate) fn map(&self, row: usize) -> Map<String, Value> {
-        crate::jsonl::object(self.text(row).as_bytes()).unwrap_or_default()
+        parse_object(self.text(row).as_bytes()).unwrap_or_default()
     }
 
     fn write_info(&self, row: usize, out: &mut Vec<u8>) {

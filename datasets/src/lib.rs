@@ -48,6 +48,7 @@ pub mod filter;
 pub mod generate;
 pub mod inspect;
 mod json;
+mod json_object;
 mod jsonl;
 mod message;
 mod messages;

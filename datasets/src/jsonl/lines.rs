@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::DatasetError;
-use crate::jsonl::JsonObject;
+use crate::json_object::{JsonObject, parse_object};
 
 /// The UTF-8 byte order mark, which some programs write at the start of a file.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -56,9 +56,9 @@ impl<R: Read> Lines<R> {
         Self { path: path.clone(), reader, line: Vec::new(), end: LinePosition::default() }
     }
 
-    /// Parses the current line as [`object`](super::object) does. The position of an error is that in the file, from line 1.
+    /// Parses the current line as [`parse_object`] does. The position of an error is that in the file, from line 1.
     pub(super) fn object(&self) -> Result<JsonObject, String> {
-        super::object(&self.line).map_err(|error| error.at_line(self.end.lines))
+        parse_object(&self.line).map_err(|error| error.at_line(self.end.lines))
     }
 
     /// Reads the next non-blank line into `line` and returns its start; `None` at the end of the file.

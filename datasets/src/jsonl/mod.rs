@@ -4,7 +4,6 @@
 //! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64 rows
 //! determine the columns of a file. If these rows have no column for a role, each later row is searched for one.
 
-mod integers;
 mod lines;
 mod records;
 mod rows;
@@ -13,15 +12,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
-use crate::error::{DatasetError, text_error, unsupported_format, without_position};
+use crate::error::DatasetError;
+use crate::json_object::{JsonObject, descend, parse_object};
 use crate::jsonl::lines::{LinePosition, Lines};
 use crate::jsonl::rows::ChunkBuilder;
-use crate::messages::describe;
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use lines::BYTE_ORDER_MARK;
@@ -32,8 +31,6 @@ const STRIDE: u64 = 64;
 
 /// The number of rows that determine the columns of a file. A field may be missing or null in some rows.
 pub(crate) const COLUMN_ROWS: u64 = 64;
-
-type JsonObject = Map<String, Value>;
 
 #[derive(Debug)]
 pub(crate) struct JsonlFile {
@@ -54,7 +51,7 @@ impl JsonlFile {
             if rows == 0 {
                 first = lines.object().map_err(|found| bad_line(&path, 0, found))?;
             } else if rows < COLUMN_ROWS
-                && let Ok(row) = object(&lines.line)
+                && let Ok(row) = parse_object(&lines.line)
             {
                 add_columns(&mut first, row);
             }
@@ -144,51 +141,6 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
-/// Parses a JSON object. Integers of more than 64 bits become text with the same digits.
-pub(crate) fn object(text: &[u8]) -> Result<JsonObject, NoObject> {
-    match serde_json::from_slice(text) {
-        Ok(Value::Object(mut object)) => {
-            integers::restore(text, &mut object);
-            Ok(object)
-        }
-        Ok(other) => Err(NoObject::Other(describe(&other))),
-        Err(_) if text.trim_ascii_start().starts_with(b"[") => Err(NoObject::Other(
-            "the start of an array: write each of its objects into a line of its own".to_owned(),
-        )),
-        Err(error) => Err(unsupported_format(text)
-            .map_or(NoObject::Invalid(error), |format| NoObject::Other(format.to_owned()))),
-    }
-}
-
-/// The reason why a text is not a JSON object.
-#[derive(Debug)]
-pub(crate) enum NoObject {
-    /// Something else, by its description.
-    Other(String),
-    /// Text that is not JSON.
-    Invalid(serde_json::Error),
-}
-
-impl NoObject {
-    /// Describes what was found in a line of a file. `line` is the number of this line, from 1.
-    fn at_line(self, line: u64) -> String {
-        match self {
-            Self::Other(found) => found,
-            Self::Invalid(error) => {
-                format!("{} at line {line} column {}", without_position(&error), error.column())
-            }
-        }
-    }
-
-    /// Describes what was found in the text of a value.
-    fn in_text(self) -> String {
-        match self {
-            Self::Other(found) => found,
-            Self::Invalid(error) => text_error(&error),
-        }
-    }
-}
-
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -213,11 +165,6 @@ impl FileLayout for JsonObject {
             _ => ColumnKind::Other,
         })
     }
-}
-
-fn descend<'a, S: AsRef<str>>(object: &'a JsonObject, parts: &[S]) -> Option<&'a Value> {
-    let (root, rest) = parts.split_first()?;
-    rest.iter().try_fold(object.get(root.as_ref())?, |value, part| value.get(part.as_ref()))
 }
 
 struct JsonlChunks {

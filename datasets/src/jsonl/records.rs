@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::error::DatasetError;
 use crate::file::FileContent;
+use crate::json_object::JsonObject;
+use crate::jsonl::bad_line;
 use crate::jsonl::lines::Lines;
-use crate::jsonl::{JsonObject, bad_line};
 
 /// An iterator over the lines of a file as JSON objects.
 pub(crate) struct JsonlRecords {

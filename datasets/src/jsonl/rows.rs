@@ -10,8 +10,9 @@ use crate::chunk::Chunk;
 use crate::columns::{ColumnPath, ColumnRoles};
 use crate::defect::{DefectKind, RowDefect};
 use crate::json::{ExtraColumns, JsonColumn};
+use crate::json_object::{JsonObject, descend, parse_object};
 use crate::jsonl::lines::Lines;
-use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
+use crate::jsonl::{LINE, OBJECT};
 use crate::messages::{MessagesBuilder, describe};
 use crate::segment::index_u32;
 
@@ -153,7 +154,7 @@ fn info(value: &Value, path: &ColumnPath) -> Result<JsonObject, RowDefect> {
         Value::Null => Ok(JsonObject::new()),
         Value::Object(object) => Ok(object.clone()),
         Value::String(text) => {
-            self::object(text.as_bytes()).map_err(|found| refuse(found.in_text()))
+            parse_object(text.as_bytes()).map_err(|found| refuse(found.in_text()))
         }
         other => Err(refuse(describe(other))),
     }
