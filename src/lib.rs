@@ -161,7 +161,7 @@ pub mod prelude {
         Trajectory,
     };
     pub use rollpacker_operators::overlap::{GroupDelivery, Scoring};
-    pub use rollpacker_operators::placement::{Colocated, PlacementPolicy, Separate, Shared};
+    pub use rollpacker_operators::placement::{Colocated, PlacementPolicy, Separate};
     pub use rollpacker_operators::report::{Observer, ReportInputs, StepReport, measure, observe};
     pub use rollpacker_operators::resume::Resumable;
     pub use rollpacker_operators::reward::TimeLimit;

@@ -24,14 +24,6 @@ macro_rules! impl_without_learned_state {
     };
 }
 
-/// A policy under which rollout and trainer use the same devices at the same time, as threads of one machine do. Groups are trained on as
-/// soon as they are complete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shared {
-    rollout: Placement,
-    out: bool,
-}
-
 /// A policy under which all devices generate until the rollout is drained, and then train (verl, RLHFuse).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Colocated {
@@ -48,14 +40,6 @@ pub struct Separate {
     out: bool,
 }
 
-impl Shared {
-    /// Creates a policy with a rollout on `rollout` and a trainer on the same devices.
-    #[must_use]
-    pub fn new(rollout: Placement) -> Self {
-        Self { rollout, out: true }
-    }
-}
-
 impl Colocated {
     /// Creates a policy with rounds on `rollout`, which must use all devices of the job.
     #[must_use]
@@ -70,21 +54,6 @@ impl Separate {
     pub fn new(rollout: Placement, training_devices: u32) -> Self {
         Self { rollout, training_devices, out: true }
     }
-}
-
-impl PlacementPolicy for Shared {
-    fn on(&mut self, _now: Nanos, _event: Event) {}
-
-    fn poll(&mut self) -> Option<Decision> {
-        let decision = || Decision {
-            rollout: self.rollout,
-            training_devices: self.rollout.devices(),
-            reason: Reason::Round,
-        };
-        std::mem::take(&mut self.out).then(decision)
-    }
-
-    impl_without_learned_state!();
 }
 
 impl PlacementPolicy for Separate {

@@ -23,7 +23,7 @@ mod tests;
 
 pub use cost::{Job, StepCost};
 pub use error::PlacementError;
-pub use fixed::{Colocated, NO_LEARNED_STATE, Separate, Shared};
+pub use fixed::{Colocated, NO_LEARNED_STATE, Separate};
 pub use log::{LoggedPlacement, PlacementLog, StepPlacement, TimedDecision};
 pub use operator::restore;
 pub use options::{RoundFilter, StreamTrainerOptions, Trigger};
