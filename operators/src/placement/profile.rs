@@ -1,4 +1,4 @@
-//! Measured times of an engine by batch size and length, and the costs derived from them.
+//! Measured times of an engine by batch size and length.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ pub use rollpacker_stages::rollout::profile::{Phase, Row};
 use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
-use super::cost::StepCost;
 
 /// The measured times of an engine. The measurements of each phase, parallelism and number of instances form a grid of batch sizes and
 /// tokens. Times between the points are interpolated linearly, over tokens and then over batch size.
@@ -23,24 +22,6 @@ pub struct Profile {
 
 /// Seconds by batch size, then by tokens.
 type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
-
-/// The costs of a step, from measured times of the engine and from given numbers for the trainer, the KV caches and reconfigurations.
-///
-/// The recomputation of caches takes the measured prefill time. A decode or prefill that was not measured takes infinite time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MeasuredCost {
-    /// The measured times of the engine.
-    pub profile: Profile,
-    /// The number of instances for which decode times are looked up, whatever the placement is; see [`Profile::seconds`].
-    pub instances: u32,
-    /// The training speed on one device, in tokens per second. It scales linearly with the number of devices.
-    pub training_tokens_per_second: f64,
-    /// The number of tokens that the cache of an instance holds, by its number of devices; 0 for a number that is missing.
-    pub kv_capacity: BTreeMap<u32, u64>,
-    /// The seconds that a change of placement takes, excluding the recomputation of caches.
-    pub reconfiguration_seconds: f64,
-}
 
 impl Profile {
     /// Creates a profile. If several rows differ only in their seconds, the last one counts.
@@ -128,56 +109,6 @@ impl TryFrom<Vec<Row>> for Profile {
 impl From<Profile> for Vec<Row> {
     fn from(profile: Profile) -> Self {
         profile.rows
-    }
-}
-
-impl MeasuredCost {
-    fn placement(&self, tensor_parallel: u32) -> Placement {
-        Placement { instances: self.instances, tensor_parallel }
-    }
-
-    /// Returns the seconds in which an instance prefills one token, from the measurement with the longest prompts. Returns `None` if
-    /// prefill was not measured at this parallelism.
-    fn prefill_per_token(&self, tensor_parallel: u32) -> Option<f64> {
-        let rows =
-            self.profile.rows.iter().filter(|row| {
-                row.phase == Phase::Prefill && row.tensor_parallel == tensor_parallel
-            });
-        let largest = rows.max_by_key(|row| (row.tokens, row.batch_size))?;
-        Some(largest.seconds / (f64::from(largest.tokens) * f64::from(largest.batch_size)))
-    }
-}
-
-impl StepCost for MeasuredCost {
-    fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
-        let tokens = kv_tokens / running;
-        self.profile
-            .seconds(Phase::Decode, self.placement(tensor_parallel), running, tokens)
-            .unwrap_or(f64::INFINITY)
-    }
-
-    fn training(&self, devices: u32, tokens: f64) -> f64 {
-        tokens / (self.training_tokens_per_second * f64::from(devices))
-    }
-
-    fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
-        self.kv_capacity.get(&tensor_parallel).copied().unwrap_or(0)
-    }
-
-    fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64 {
-        if from == to {
-            return 0.0;
-        }
-        // Instances that stay keep their caches, unless the parallelism changes. All other cached tokens are prefilled again, in parallel
-        // over the new instances.
-        let kept = f64::from(to.instances.min(from.instances)) / f64::from(from.instances.max(1));
-        let moved =
-            if from.tensor_parallel == to.tensor_parallel { 1.0 - kept } else { 1.0 } * kv_tokens;
-        if moved == 0.0 {
-            return self.reconfiguration_seconds;
-        }
-        let per_token = self.prefill_per_token(to.tensor_parallel).unwrap_or(f64::INFINITY);
-        self.reconfiguration_seconds + per_token * moved / f64::from(to.instances.max(1))
     }
 }
 

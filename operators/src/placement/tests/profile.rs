@@ -1,12 +1,9 @@
 //! Tests of profiles, of the values between measurements, and of the detection of drift.
 
-use std::collections::BTreeMap;
-
 use rollpacker_stages::rollout::Placement;
 
-use crate::placement::StepCost;
 use crate::placement::drift::{Cell, DriftMonitor, DriftOptions};
-use crate::placement::profile::{MeasuredCost, Phase, Profile, Row};
+use crate::placement::profile::{Phase, Profile, Row};
 
 fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     let phase = Phase::Decode;
@@ -45,11 +42,9 @@ fn times_are_interpolated_and_extrapolated_linearly() {
 }
 
 #[test]
-fn an_unmeasured_placement_has_no_time_and_is_never_chosen() {
+fn an_unmeasured_placement_has_no_time() {
     let two = Placement { instances: 1, tensor_parallel: 2 };
     assert_eq!(profile().seconds(Phase::Decode, two, 1.0, 10.0), None);
-    assert!(measured().decode_iteration(2, 1.0, 10.0).is_infinite());
-    assert_eq!(measured().kv_capacity(2), 0);
 }
 
 #[test]
@@ -76,29 +71,6 @@ fn rows_round_trip_and_bad_ones_are_named() {
     );
     let error = Profile::new(vec![row(1, 10, -1.0)]).unwrap_err().to_string();
     assert_eq!(error, "row 0 of the profile: `seconds` is -1, expected more than 0");
-}
-
-fn measured() -> MeasuredCost {
-    let prefill = Row { phase: Phase::Prefill, ..row(1, 100, 0.5) };
-    let rows = profile().rows().iter().copied().chain([prefill]).collect();
-    MeasuredCost {
-        profile: Profile::new(rows).unwrap(),
-        instances: 1,
-        training_tokens_per_second: 100.0,
-        kv_capacity: BTreeMap::from([(1, 1000)]),
-        reconfiguration_seconds: 2.0,
-    }
-}
-
-/// Prefill takes 5 ms per token. Of 400 tokens cached on four instances, half move to the two that stay, 100 to each.
-#[test]
-fn a_change_costs_its_base_and_the_prefill_of_moved_responses() {
-    let of = |instances| Placement { instances, tensor_parallel: 1 };
-    near(Some(measured().reconfiguration(of(4), of(2), 400.0)), 2.0 + 0.5);
-    near(Some(measured().reconfiguration(of(4), of(4), 400.0)), 0.0);
-    near(Some(measured().reconfiguration(of(2), of(4), 400.0)), 2.0);
-    near(Some(measured().training(2, 1000.0)), 5.0);
-    near(Some(measured().decode_iteration(1, 8.0, 800.0)), truth(8.0, 100.0));
 }
 
 #[test]
