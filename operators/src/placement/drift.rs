@@ -77,17 +77,11 @@ impl DriftMonitor {
         }
     }
 
-    /// Compares a live iteration with `profile`. Iterations of a phase, parallelism or instance count that was not profiled are ignored,
-    /// and so are iterations whose time is not a positive, finite multiple of the profiled time.
-    pub fn observe(&mut self, profile: &Profile, live: &Row) {
-        if let Some((cell, profiled)) = compare(profile, live) {
-            self.count(cell, live.seconds / profiled);
-        }
-    }
-
     /// Compares the live iterations of a step with `profile`. Each row represents `repeats` similar iterations, with their mean seconds.
-    /// For each cell, the total measured time divided by the total profiled time counts as one measurement. Rows that
-    /// [`observe`](Self::observe) would ignore and cells with fewer than [`MIN_REPEATS`] iterations are ignored.
+    /// For each cell, the total measured time divided by the total profiled time counts as one measurement.
+    ///
+    /// Rows of a phase, parallelism or instance count that was not profiled, rows whose time is not positive, and cells with fewer than
+    /// [`MIN_REPEATS`] iterations are ignored. So are measurements that are not a positive, finite number.
     pub fn observe_step(&mut self, profile: &Profile, live: &[Row]) {
         let mut sums: BTreeMap<Cell, (f64, f64, u32)> = BTreeMap::new();
         for row in live {
@@ -158,13 +152,8 @@ impl DriftMonitor {
             }
         }
         *profile = updated;
-        drifted.iter().for_each(|(cell, _)| self.reset_cell(*cell));
+        self.cells.retain(|(cell, _)| drifted.iter().all(|(known, _)| known != cell));
         Ok(drifted.len())
-    }
-
-    /// Removes the observations of a cell. Call it after the cell was measured again.
-    pub fn reset_cell(&mut self, cell: Cell) {
-        self.cells.retain(|(known, _)| *known != cell);
     }
 }
 

@@ -1,13 +1,22 @@
 //! Tests of profiles, of the values between measurements, and of the detection of drift.
 
 use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::rollout::profile::MIN_REPEATS;
 
 use crate::placement::drift::{Cell, DriftMonitor, DriftOptions};
 use crate::placement::profile::{Phase, Profile, Row};
 
 fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     let phase = Phase::Decode;
-    Row { phase, instances: 1, tensor_parallel: 1, batch_size, tokens, seconds, repeats: 3 }
+    Row {
+        phase,
+        instances: 1,
+        tensor_parallel: 1,
+        batch_size,
+        tokens,
+        seconds,
+        repeats: MIN_REPEATS,
+    }
 }
 
 /// The function that the profile samples on its grid. It is bilinear, so interpolation is exact.
@@ -81,9 +90,9 @@ fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
     let slow =
         Cell { phase: Phase::Decode, instances: 1, tensor_parallel: 1, batch_size: 8, tokens: 100 };
     for count in 1..=3 {
-        drift.observe(&profile(), &row(7, 90, 1.5 * seconds(7.0, 90.0).unwrap()));
-        drift.observe(&profile(), &row(16, 10, 1.2 * seconds(16.0, 10.0).unwrap()));
-        drift.observe(&profile(), &Row { tensor_parallel: 2, ..row(1, 10, 100.0) });
+        drift.observe_step(&profile(), &[row(7, 90, 1.5 * seconds(7.0, 90.0).unwrap())]);
+        drift.observe_step(&profile(), &[row(16, 10, 1.2 * seconds(16.0, 10.0).unwrap())]);
+        drift.observe_step(&profile(), &[Row { tensor_parallel: 2, ..row(1, 10, 100.0) }]);
         assert_eq!(drift.drifted().count(), usize::from(count == 3));
     }
     let drifted: Vec<_> = drift.drifted().collect();
@@ -94,7 +103,7 @@ fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
         serde_json::from_str::<DriftMonitor>(&text).unwrap().drifted().next().unwrap().0,
         slow
     );
-    drift.reset_cell(slow);
+    assert_eq!(drift.update_profile(&mut profile()), Ok(1));
     assert_eq!(drift.drifted().next(), None);
 }
 
@@ -103,9 +112,9 @@ fn a_faster_cell_is_drifted_until_it_returns_to_the_profile() {
     let mut drift =
         DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 1 })
             .unwrap();
-    drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0) / 2.0));
+    drift.observe_step(&profile(), &[row(8, 100, truth(8.0, 100.0) / 2.0)]);
     near(drift.drifted().next().map(|(_, ratio)| ratio), 0.5);
-    (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
+    (0..4).for_each(|_| drift.observe_step(&profile(), &[row(8, 100, truth(8.0, 100.0))]));
     assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
 }
 
@@ -144,11 +153,10 @@ fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
 fn an_update_that_fails_changes_nothing() {
     let options = DriftOptions { band: 1.25, smoothing: 0.5, min_measurements: 1 };
     let mut drift = DriftMonitor::new(options).unwrap();
-    let rows = vec![row(1, 10, 1.0), row(8, 10, 1e308), row(16, 10, 1.0)];
+    let rows = vec![row(1, 10, 1.0), row(8, 10, 5e307), row(16, 10, 1.0)];
     let mut profile = Profile::new(rows).unwrap();
-    drift.observe(&profile, &row(1, 10, 2.0));
-    // Nearest to a batch of 8, but compared with 0.6e308 seconds.
-    drift.observe(&profile, &row(11, 10, 1.7e308));
+    // The second row is nearest to a batch of 8, but compared with 1.4e307 seconds.
+    drift.observe_step(&profile, &[row(1, 10, 2.0), row(3, 10, 5.9e307)]);
     let before = (drift.clone(), profile.clone());
     let error = drift.update_profile(&mut profile).unwrap_err().to_string();
     assert_eq!(error, "row 1 of the profile: `seconds` is inf, expected more than 0");
@@ -160,7 +168,7 @@ fn an_iteration_without_a_finite_ratio_is_ignored() {
     let mut drift = DriftMonitor::new(DriftOptions::default()).unwrap();
     let profile = Profile::new(vec![row(1, 10, 1e-300)]).unwrap();
     for seconds in [0.0, 1e300, f64::INFINITY, f64::NAN] {
-        drift.observe(&profile, &row(1, 10, seconds));
+        drift.observe_step(&profile, &[row(1, 10, seconds)]);
     }
     assert_eq!(drift.max_ratio(), None);
 }
