@@ -107,16 +107,6 @@ impl Survival {
         self.tallies.last_key_value().map(|(length, _)| *length)
     }
 
-    /// Returns the estimated probability P(L > `tokens`) that the length L of a response exceeds `tokens`. It is 1 if nothing was observed,
-    /// and constant beyond the longest whole response.
-    #[must_use]
-    pub fn survival(&self, tokens: u32) -> f64 {
-        self.falls()
-            .take_while(|(length, _)| *length <= tokens)
-            .last()
-            .map_or(1.0, |(_, survival)| survival)
-    }
-
     /// Returns the `p` quantile, with `p` in (0, 1]: the smallest length, in tokens, that at least a share `p` of the responses do not
     /// exceed. Returns `None` if nothing was observed, or if too many of the longest responses are censored.
     #[must_use]
@@ -130,16 +120,6 @@ impl Survival {
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         self.curve().mean()
-    }
-
-    /// Returns the expected number of remaining tokens of a response that has `tokens` tokens, E\[min(L, T) - `tokens` | L > `tokens`\],
-    /// with `T` the longest observation.
-    ///
-    /// Returns `None` if no observation allows an estimate: at and beyond `T`, and where the estimate of P(L > `tokens`) is 0. The caller
-    /// should then fall back to its cap.
-    #[must_use]
-    pub fn mean_residual(&self, tokens: u32) -> Option<f64> {
-        self.curve().mean_residual(tokens)
     }
 
     /// Returns the estimate with precomputed sums, for many queries between observations. Takes O(d).
@@ -210,13 +190,18 @@ struct CurveStep {
 }
 
 impl Curve {
-    /// Returns the same value as [`Survival::survival`], in O(log d).
+    /// Returns the estimated probability P(L > `tokens`) that the length L of a response exceeds `tokens`. It is 1 if nothing was observed,
+    /// and constant beyond the longest whole response. Takes O(log d).
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
         self.before(tokens).map_or(1.0, |fall| fall.survival)
     }
 
-    /// Returns the same value as [`Survival::mean_residual`], in O(log d).
+    /// Returns the expected number of remaining tokens of a response that has `tokens` tokens, E\[min(L, T) - `tokens` | L > `tokens`\],
+    /// with `T` the longest observation.
+    ///
+    /// Returns `None` if no observation allows an estimate: at and beyond `T`, and where the estimate of P(L > `tokens`) is 0. The caller
+    /// should then fall back to its cap. Takes O(log d).
     #[must_use]
     pub fn mean_residual(&self, tokens: u32) -> Option<f64> {
         let survival = self.survival(tokens);
@@ -279,11 +264,12 @@ mod tests {
             (23, 0.448),
             (40, 0.448),
         ];
+        let curve = survival.curve();
         for (tokens, expected) in table {
             assert!(
-                (survival.survival(tokens) - expected).abs() < 5e-4,
+                (curve.survival(tokens) - expected).abs() < 5e-4,
                 "{tokens}: {}",
-                survival.survival(tokens)
+                curve.survival(tokens)
             );
         }
         assert_eq!(survival.quantile(0.5), Some(23));
@@ -296,19 +282,20 @@ mod tests {
     fn means_match_a_manual_computation() {
         let survival = observed(&[(2, true), (3, false), (5, true), (9, true)]);
         near(survival.mean().unwrap(), 2.0 + 3.0 * 0.75 + 4.0 * 0.375);
-        near(survival.mean_residual(0).unwrap(), 5.75);
-        near(survival.mean_residual(2).unwrap(), (3.0 * 0.75 + 4.0 * 0.375) / 0.75);
-        near(survival.mean_residual(4).unwrap(), (0.75 + 4.0 * 0.375) / 0.75);
-        near(survival.mean_residual(6).unwrap(), 3.0);
-        assert_eq!(survival.mean_residual(9), None, "no observation is longer than the last");
+        let curve = survival.curve();
+        near(curve.mean_residual(0).unwrap(), 5.75);
+        near(curve.mean_residual(2).unwrap(), (3.0 * 0.75 + 4.0 * 0.375) / 0.75);
+        near(curve.mean_residual(4).unwrap(), (0.75 + 4.0 * 0.375) / 0.75);
+        near(curve.mean_residual(6).unwrap(), 3.0);
+        assert_eq!(curve.mean_residual(9), None, "no observation is longer than the last");
     }
 
     #[test]
     fn a_censored_end_bounds_the_mean_from_below() {
         let survival = observed(&[(2, true), (10, false)]);
         near(survival.mean().unwrap(), 2.0 + 8.0 * 0.5);
-        near(survival.mean_residual(4).unwrap(), 6.0);
-        assert_eq!(survival.mean_residual(10), None, "no observation is longer");
+        near(survival.curve().mean_residual(4).unwrap(), 6.0);
+        assert_eq!(survival.curve().mean_residual(10), None, "no observation is longer");
     }
 
     /// One of two responses ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 carries no
@@ -318,7 +305,7 @@ mod tests {
         let mut survival = observed(&[(2, true), (4, false)]);
         survival.observe_from(4, 8, true);
         survival.observe_from(4, 3, true);
-        near(survival.survival(4), 0.5);
+        near(survival.curve().survival(4), 0.5);
         near(survival.mean().unwrap(), 2.0 + 6.0 * 0.5);
         near(observed(&[(2, true), (4, false), (8, true)]).mean().unwrap(), 2.0 + 6.0 * 2.0 / 3.0);
     }
@@ -326,9 +313,9 @@ mod tests {
     #[test]
     fn statistics_are_none_without_observations() {
         let survival = Survival::default();
-        near(survival.survival(100), 1.0);
+        near(survival.curve().survival(100), 1.0);
         assert_eq!(
-            (survival.mean(), survival.quantile(0.5), survival.mean_residual(0)),
+            (survival.mean(), survival.quantile(0.5), survival.curve().mean_residual(0)),
             (None, None, None)
         );
     }
@@ -365,14 +352,13 @@ mod tests {
             survival.merge(&observed(&observations[split..]));
             prop_assert_eq!(&survival, &observed(&observations));
             let curve = survival.curve();
-            near(survival.survival(at), naive(&observations, at));
             near(curve.survival(at), naive(&observations, at));
 
             let last = observations.iter().map(|(length, _)| *length).max().unwrap();
             near(survival.mean().unwrap(), (0..last).map(|t| naive(&observations, t)).sum());
             prop_assert_eq!(curve.mean(), survival.mean());
             let alive = naive(&observations, at);
-            match survival.mean_residual(at) {
+            match curve.mean_residual(at) {
                 None => prop_assert!(at >= last || alive < 1e-12),
                 Some(residual) => near(residual, (at..last).map(|t| naive(&observations, t)).sum::<f64>() / alive),
             }
