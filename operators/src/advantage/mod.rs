@@ -67,12 +67,6 @@ pub trait Advantage: Send + Sync {
     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64>;
 }
 
-impl<A: Advantage + ?Sized> Advantage for Arc<A> {
-    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
-        self.as_ref().advantages(group)
-    }
-}
-
 /// One response with a reward for each token, as input of an estimator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
