@@ -56,7 +56,7 @@ pub struct PartRecord {
     pub length: u64,
     /// The SHA-256 in hexadecimal.
     pub sha256: String,
-    /// The version of the part's layout, numbered by the operator.
+    /// The version of the part's layout: 1.
     pub version: u32,
     /// Metadata that the operator stores in addition to the file, such as a cursor or an offset.
     pub facts: Map<String, Value>,

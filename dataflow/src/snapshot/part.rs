@@ -20,7 +20,6 @@ use crate::step::Step;
 /// The contribution of one operator on one worker to a snapshot: at most one file, with metadata.
 pub struct Part {
     pub(crate) content: PartContent,
-    pub(crate) version: u32,
     pub(crate) facts: Map<String, Value>,
 }
 
@@ -73,13 +72,6 @@ impl Part {
         Self::of(PartContent::Written { extension: extension.to_owned(), write: Box::new(write) })
     }
 
-    /// Sets the version of the file's layout. Default: 1.
-    #[must_use]
-    pub fn version(mut self, version: u32) -> Self {
-        self.version = version;
-        self
-    }
-
     /// Adds a metadata entry to the part's record in the manifest. Replaces an earlier entry with the same key.
     #[must_use]
     pub fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
@@ -88,7 +80,7 @@ impl Part {
     }
 
     fn of(content: PartContent) -> Self {
-        Self { content, version: 1, facts: Map::new() }
+        Self { content, facts: Map::new() }
     }
 }
 

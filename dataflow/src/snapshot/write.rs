@@ -10,6 +10,9 @@ use super::part::{self, Part, PartContent};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
+/// The version of the layout of all parts.
+const PART_VERSION: u32 = 1;
+
 impl SnapshotStore {
     /// Writes the part of `operator` on `worker` to the snapshot of `step`, or of the end of the run for [`Step::END`]. The part is on disk
     /// when this returns. Returns `None` if the part has no file.
@@ -50,7 +53,7 @@ impl SnapshotStore {
             path: self.layout.relative(&path),
             length,
             sha256,
-            version: part.version,
+            version: PART_VERSION,
             facts: part.facts,
         }))
     }

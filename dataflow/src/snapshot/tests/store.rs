@@ -304,9 +304,9 @@ fn rows_round_trip() {
     let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None]));
     let names: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
     let rows = RecordBatch::try_from_iter([("key", keys), ("name", names)]).expect("of one length");
-    let part = Part::rows(rows.clone()).version(2).fact("cursor", 7);
+    let part = Part::rows(rows.clone()).fact("cursor", 7);
     let record = store.write(Step(0), "ledger", 1, part).expect("written").expect("a file");
-    assert_eq!((record.version, &record.facts["cursor"]), (2, &7.into()));
+    assert_eq!((record.version, &record.facts["cursor"]), (1, &7.into()));
     store.commit(Step(0), vec![record], 2).expect("committed");
     let restored = store.latest().expect("readable").restored.expect("there is one");
     assert_eq!(restored.rows("ledger").expect("an IPC file"), [(1, rows)]);
