@@ -165,13 +165,6 @@ impl AdaptiveLimits {
         Ok(Self { rule, audit_share: options.audit_share, seed, anchors: BTreeMap::new() })
     }
 
-    /// Returns the longest correct execution of each case of a row, in the order of the cases. `None` and missing entries at the end are
-    /// cases without a known correct execution.
-    #[must_use]
-    pub fn anchors_of(&self, row: u64) -> &[Option<Nanos>] {
-        self.anchors.get(&row).map_or(&[], |anchors| anchors)
-    }
-
     /// Returns `true` if a response is audited, so that its executions may exceed their limits.
     fn audits(&self, id: SampleId) -> bool {
         Draw::new(self.seed).of(AUDIT_SALT).of_sample(id).uniform() < self.audit_share

@@ -176,7 +176,8 @@ proptest! {
                     .filter(|(of, it)| *of == row && it.case == case && it.correct)
                     .map(|(_, it)| it.took)
                     .max();
-                let found = policy.anchors_of(row).get(case as usize).copied().flatten();
+                let anchors = policy.limits(id(0), row).anchors;
+                let found = anchors.get(case as usize).copied().flatten();
                 prop_assert_eq!(found, longest);
             }
         }
