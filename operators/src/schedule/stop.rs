@@ -1,6 +1,6 @@
 //! Requests to end a run before its schedule does.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rollpacker_dataflow::step::Step;
@@ -21,15 +21,13 @@ pub enum StopReason {
 
 #[derive(Default)]
 struct StopState {
-    /// 0 if unset, otherwise one more than the index of the reason in [`REASONS`]. The first reason is final.
-    reason: AtomicU8,
+    /// The first reason is final.
+    reason: OnceLock<StopReason>,
     may_begin: OnceLock<Box<MayBegin>>,
     complete: AtomicBool,
 }
 
 type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
-
-const REASONS: [StopReason; 2] = [StopReason::Requested, StopReason::OutOfTime];
 
 impl Stop {
     /// Requests the end of the run. If the run is already to end early, the first reason remains.
@@ -53,8 +51,7 @@ impl Stop {
     /// Returns the reason to end the run early, or `None` if there is none.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
-        let set = self.0.reason.load(Ordering::Acquire);
-        usize::from(set).checked_sub(1).and_then(|at| REASONS.get(at)).copied()
+        self.0.reason.get().copied()
     }
 
     /// Returns `true` if the schedule has ended the run because nothing is left to do. The run then ended for this reason, even if an end
@@ -78,12 +75,8 @@ impl Stop {
     }
 
     fn set(&self, reason: StopReason) {
-        let set = match reason {
-            StopReason::Requested => 1,
-            StopReason::OutOfTime => 2,
-        };
         // Only the first request sets the reason.
-        let _ = self.0.reason.compare_exchange(0, set, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.0.reason.set(reason);
     }
 }
 
