@@ -304,15 +304,8 @@ impl ScheduleSection {
     /// Converts an error of a schedule into a recipe error that names the key as written.
     fn recipe_error(&self, error: ScheduleError) -> RecipeError {
         match error {
-            ScheduleError::Zero { key } => out_of_bounds(self.path(&key), "at least 1", 0),
             ScheduleError::Bound { key, expected, found } => {
                 out_of_bounds(self.path(&key), expected, found)
-            }
-            ScheduleError::Small { key, found, min, why } => {
-                out_of_bounds(self.path(key), format!("at least {min}, {why}"), found)
-            }
-            ScheduleError::Factor { key, found, max } => {
-                out_of_bounds(self.path(key), format!("a number from 1 to {max}"), found)
             }
             ScheduleError::Conflict { key, with, why } => RecipeError::Type {
                 key: self.path(key),

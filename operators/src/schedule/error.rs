@@ -3,12 +3,6 @@
 /// An error in the configuration of a schedule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
-    /// A count that must be positive is 0.
-    #[error("`{key}` is 0, expected at least 1")]
-    Zero {
-        /// The name of the option.
-        key: String,
-    },
     /// A value is out of its bounds.
     #[error("`{key}` is {found}, expected {expected}")]
     Bound {
@@ -19,18 +13,6 @@ pub enum ScheduleError {
         /// The configured value.
         found: String,
     },
-    /// A number is less than its minimum.
-    #[error("`{key}` is {found}, expected at least {min}, {why}")]
-    Small {
-        /// The name of the option.
-        key: &'static str,
-        /// The configured value.
-        found: u64,
-        /// The smallest allowed value.
-        min: u64,
-        /// The reason for the limit.
-        why: &'static str,
-    },
     /// An option cannot be combined with another option.
     #[error("`{key}` cannot be combined with {with}: {why}")]
     Conflict {
@@ -40,16 +22,6 @@ pub enum ScheduleError {
         with: &'static str,
         /// The reason why the two options exclude each other.
         why: &'static str,
-    },
-    /// A factor, such as a speculation factor or a maximum weight, is out of bounds.
-    #[error("`{key}` is {found}, expected a number from 1 to {max}")]
-    Factor {
-        /// The name of the option.
-        key: &'static str,
-        /// The configured value.
-        found: f64,
-        /// The largest allowed value.
-        max: f64,
     },
     /// Weighted selection is configured with surplus responses (`eta_responses` above 1), so that some lengths are never trained on.
     #[error(
@@ -71,17 +43,15 @@ pub enum ScheduleError {
 
 /// Returns an error if `count` is 0.
 pub(super) fn positive(key: &str, count: u64) -> Result<(), ScheduleError> {
-    if count == 0 { Err(ScheduleError::Zero { key: key.to_owned() }) } else { Ok(()) }
+    if count == 0 { Err(ScheduleError::bound(key, "at least 1", 0)) } else { Ok(()) }
 }
 
 /// Returns an error if `found` is below `min`; `why` is the reason for the limit.
-pub(super) fn at_least(
-    key: &'static str,
-    found: u64,
-    min: u64,
-    why: &'static str,
-) -> Result<(), ScheduleError> {
-    if found < min { Err(ScheduleError::Small { key, found, min, why }) } else { Ok(()) }
+pub(super) fn at_least(key: &str, found: u64, min: u64, why: &str) -> Result<(), ScheduleError> {
+    if found < min {
+        return Err(ScheduleError::bound(key, &format!("at least {min}, {why}"), found));
+    }
+    Ok(())
 }
 
 impl ScheduleError {

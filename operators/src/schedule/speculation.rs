@@ -6,11 +6,11 @@ use super::ScheduleError;
 const MAX: f64 = 1000.0;
 
 /// Returns an error if the speculation factor or maximum weight `found` is not from 1 to [`MAX`].
-pub(super) fn check_factor(key: &'static str, found: f64) -> Result<(), ScheduleError> {
+pub(super) fn check_factor(key: &str, found: f64) -> Result<(), ScheduleError> {
     if (1.0..=MAX).contains(&found) {
         Ok(())
     } else {
-        Err(ScheduleError::Factor { key, found, max: MAX })
+        Err(ScheduleError::bound(key, &format!("a number from 1 to {MAX}"), found))
     }
 }
 

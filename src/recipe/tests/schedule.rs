@@ -75,7 +75,7 @@ fn an_error_of_a_schedule_names_the_written_key() {
 #[test]
 fn an_error_of_the_number_of_steps_names_the_key_of_the_run() {
     let schedules = Schedules::default().with("endless", |_: NoOptions| {
-        Err::<Synchronous, _>(ScheduleError::Zero { key: "total_steps".into() })
+        Err::<Synchronous, _>(ScheduleError::bound("total_steps", "at least 1", 0))
     });
     let section = ScheduleSection { schedules, ..ScheduleSection::named("endless") };
     let size = ScheduleSize { prompts: 2, responses: 3, slots: 6, total_steps: Some(4) };

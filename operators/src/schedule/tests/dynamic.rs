@@ -288,7 +288,7 @@ fn tail_batching_filters_in_short_and_long_rounds_and_queues_no_rejected_prompt(
 #[test]
 fn configurations_out_of_bounds_are_refused() {
     let refused = |config: Config| Dynamic::new(config).unwrap_err().to_string();
-    let zero = ScheduleError::Zero { key: "prompts".to_owned() };
+    let zero = ScheduleError::bound("prompts", "at least 1", 0);
     assert_eq!(Dynamic::new(Config { prompts: 0, ..config() }), Err(zero));
     expect!["`responses` is 1, expected at least 2, for rewards to vary within a group"]
         .assert_eq(&refused(Config { responses: 1, ..config() }));

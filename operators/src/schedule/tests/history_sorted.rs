@@ -116,7 +116,7 @@ fn a_window_bounds_what_is_sorted_together() {
 #[test]
 fn counts_of_0_are_refused() {
     let refused = |config| HistorySorted::new(config).unwrap_err();
-    let zero = |key: &str| ScheduleError::Zero { key: key.into() };
+    let zero = |key: &str| ScheduleError::bound(key, "at least 1", 0);
     assert_eq!(refused(Config { prompts: 0, ..config() }), zero("prompts"));
     assert_eq!(refused(Config { responses: 0, ..config() }), zero("responses"));
     assert_eq!(refused(Config { window: Some(0), ..config() }), zero("window"));

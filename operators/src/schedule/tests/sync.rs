@@ -139,7 +139,7 @@ fn a_run_without_prompts_finishes_at_once() {
 
 #[test]
 fn counts_of_zero_are_refused() {
-    let zero = |key: &str| Err(ScheduleError::Zero { key: key.to_owned() });
+    let zero = |key: &str| Err(ScheduleError::bound(key, "at least 1", 0));
     let config = Config { prompts: 1, responses: 1, total_steps: None };
     assert_eq!(Synchronous::new(Config { prompts: 0, ..config.clone() }), zero("prompts"));
     assert_eq!(Synchronous::new(Config { responses: 0, ..config.clone() }), zero("responses"));

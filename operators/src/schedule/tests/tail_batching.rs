@@ -756,7 +756,7 @@ fn configurations_out_of_bounds_are_refused() {
     let quotas = Config { quotas: BTreeMap::from([("math".into(), 3)]), ..config() };
     assert_eq!(TailBatching::new(quotas), Err(ScheduleError::Quotas { found: 3, expected: 4 }));
     let zero = Config { quotas: BTreeMap::from([("math".into(), 0)]), ..config() };
-    assert_eq!(TailBatching::new(zero), Err(ScheduleError::Zero { key: "quotas.math".to_owned() }));
+    assert_eq!(TailBatching::new(zero), Err(ScheduleError::bound("quotas.math", "at least 1", 0)));
 }
 
 #[test]
