@@ -1,5 +1,6 @@
 //! Checks every setting of a recipe: the ranges of numbers, and settings that must fit each other.
 
+use rollpacker_operators::OptionError;
 use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
@@ -180,17 +181,12 @@ impl RawRecipe {
 
 /// Checks the bounds of `data.curriculum` in a recipe or in a simulated job.
 pub(crate) fn check_curriculum(options: &CurriculumOptions) -> Result<(), RecipeError> {
-    let key = |key: &str| format!("data.curriculum.{key}");
-    let checked = options.validated();
-    checked.map_err(|error| out_of_bounds(key(error.key), error.expected, error.found)).map(drop)
+    options.validated().map_err(option_error("data.curriculum")).map(drop)
 }
 
 /// Rejects options of `reward.timeout` that are out of their bounds, and options of the adaptive limit that a fixed limit would ignore.
 fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
-    let key = |key: &str| format!("reward.timeout.{key}");
-    limits
-        .validated()
-        .map_err(|error| out_of_bounds(key(error.key), error.expected, error.found))?;
+    limits.validated().map_err(option_error("reward.timeout"))?;
     let usual = LimitOptions::default();
     let adapting = [
         ("min_s", limits.min_s, usual.min_s),
@@ -200,10 +196,15 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     let found_setting = adapting.into_iter().find(|(_, found, usual)| found != usual);
     match found_setting.filter(|_| limits.mode == LimitMode::Fixed) {
         Some((name, found, _)) => Err(out_of_bounds(
-            key(name),
+            format!("reward.timeout.{name}"),
             "`reward.timeout.mode = \"adaptive\"` when it is set",
             found,
         )),
         None => Ok(()),
     }
+}
+
+/// Returns a function that converts the error of an option to an error of the key below `section`.
+fn option_error(section: &str) -> impl Fn(OptionError) -> RecipeError {
+    move |error| out_of_bounds(format!("{section}.{}", error.key), error.expected, error.found)
 }

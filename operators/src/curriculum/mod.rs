@@ -50,6 +50,7 @@ use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use self::results::{PassRate, Results};
+use crate::option_error::{OptionError, within};
 use crate::resume::part::read_json;
 use crate::resume::{ResumeError, SavedState};
 
@@ -88,29 +89,13 @@ impl Default for CurriculumOptions {
     }
 }
 
-/// The error of a curriculum option that is out of range.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("`{key}` is {found}, expected {expected}")]
-pub struct CurriculumError {
-    /// The name of the option.
-    pub key: &'static str,
-    /// The value of the option.
-    pub found: f64,
-    /// The allowed range in words, such as `at least 0, below 1`.
-    pub expected: &'static str,
-}
-
 impl CurriculumOptions {
     /// Returns the options if they are in range.
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
-    pub fn validated(self) -> Result<Self, CurriculumError> {
+    pub fn validated(self) -> Result<Self, OptionError> {
         let Self { min_pass_rate: min, max_pass_rate: max, exploration, pass_score } = self;
-        let within = |key, found: f64, is_in: bool, expected| match is_in {
-            true => Ok(()),
-            false => Err(CurriculumError { key, found, expected }),
-        };
         let is_share = |share: f64| (0.0..1.0).contains(&share);
         within("min_pass_rate", min, is_share(min), "at least 0, below 1")?;
         let expected = "above min_pass_rate, at most 1";
@@ -299,7 +284,7 @@ impl Curriculum {
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
-    pub fn new(options: CurriculumOptions, seed: u64) -> Result<Self, CurriculumError> {
+    pub fn new(options: CurriculumOptions, seed: u64) -> Result<Self, OptionError> {
         let options = options.validated()?;
         Ok(Self { options, seed, staleness: 0, state: CurriculumState::default() })
     }

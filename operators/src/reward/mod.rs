@@ -47,7 +47,7 @@ pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
 pub(crate) use self::scorer::{name_of, prompt_id, sample};
 pub(crate) use self::tally::Tallies;
 
-pub use self::timeouts::{AdaptiveLimits, LimitError, LimitMode, LimitOptions};
+pub use self::timeouts::{AdaptiveLimits, LimitMode, LimitOptions};
 pub use crate::time_limit::TimeLimit;
 
 /// The output of the reward operator: the streams of scored responses and of executions, and the streams of the preceding operators.

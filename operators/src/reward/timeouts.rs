@@ -35,6 +35,7 @@ use rollpacker_stages::reward::{Execution, LimitRule, Limits};
 use serde::{Deserialize, Serialize};
 
 use super::TimeLimit;
+use crate::option_error::{OptionError, within};
 
 documented! {
     /// The settings for time limits of test cases.
@@ -69,18 +70,6 @@ pub enum LimitMode {
     Adaptive,
 }
 
-/// The error of a time-limit option that is out of range.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("`{key}` is {found}, expected {expected}")]
-pub struct LimitError {
-    /// The name of the option.
-    pub key: &'static str,
-    /// The value of the option.
-    pub found: f64,
-    /// The allowed range in words, such as `a number from 1 to 1000`.
-    pub expected: &'static str,
-}
-
 /// Separates the random draws of audits from other draws with the same seed.
 const AUDIT_SALT: u64 = u64::from_be_bytes(*b"an audit");
 
@@ -107,11 +96,7 @@ impl LimitOptions {
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
-    pub fn validated(self) -> Result<Self, LimitError> {
-        let within = |key, found: f64, is_in: bool, expected| match is_in {
-            true => Ok(()),
-            false => Err(LimitError { key, found, expected }),
-        };
+    pub fn validated(self) -> Result<Self, OptionError> {
         let Self { min_s: min, max_s: max, slack, audit_share: share, .. } = self;
         let adapts = self.mode == LimitMode::Adaptive;
         let max_is_in = max > 0.0 && max <= MAX_S;
@@ -128,7 +113,7 @@ impl LimitOptions {
     ///
     /// # Errors
     /// If an option is out of range; the error names it.
-    pub fn fixed_limits(self) -> Result<Limits, LimitError> {
+    pub fn fixed_limits(self) -> Result<Limits, OptionError> {
         Ok(Limits { rule: self.validated()?.rule(), ..Limits::default() })
     }
 
@@ -160,7 +145,7 @@ impl AdaptiveLimits {
     ///
     /// # Errors
     /// If an option is out of range.
-    pub fn new(options: LimitOptions, seed: u64) -> Result<Self, LimitError> {
+    pub fn new(options: LimitOptions, seed: u64) -> Result<Self, OptionError> {
         let rule = options.validated()?.rule();
         Ok(Self { rule, audit_share: options.audit_share, seed, anchors: BTreeMap::new() })
     }
