@@ -4,9 +4,10 @@
 //! [`by_worker_or_all`] add operators of their own. On a single worker they return the stream unchanged, so callers need not check the
 //! number of workers.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::types::{ArrowPrimitiveType, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::take::take_record_batch;
@@ -23,18 +24,26 @@ use crate::step::Step;
 ///
 /// Each worker that receives rows of a batch gets them as one gathered batch; rows are not routed one by one. Rows with equal keys keep
 /// their order.
-pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByKey> {
-    DistributorPact(move |_peers| ByKey { column })
+pub fn by_key(column: &'static str) -> impl ParallelizationContract<Step, Batch, Puller: 'static> {
+    by_column::<UInt64Type>(column)
 }
 
 /// Sends every row to worker 0.
-pub fn to_first() -> DistributorPact<impl FnOnce(usize) -> ToFirst> {
+pub fn to_first() -> impl ParallelizationContract<Step, Batch, Puller: 'static> {
     DistributorPact(|_peers| ToFirst)
 }
 
 /// Sends each row to the worker whose index is in `column`, a `UInt32` column, modulo the number of workers.
-pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ToWorker> {
-    DistributorPact(move |_peers| ToWorker { column })
+pub fn to_worker(
+    column: &'static str,
+) -> impl ParallelizationContract<Step, Batch, Puller: 'static> {
+    by_column::<UInt32Type>(column)
+}
+
+fn by_column<T: ArrowPrimitiveType<Native: Into<u64>>>(
+    column: &'static str,
+) -> impl ParallelizationContract<Step, Batch, Puller: 'static> {
+    DistributorPact(move |_peers| ByColumn::<T> { column, values: PhantomData })
 }
 
 /// Moves rows to the workers that `pact` selects: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the name of the operator. On a
@@ -176,13 +185,13 @@ fn drop_extra_columns(batch: Batch, to: &SchemaRef) -> Batch {
     }
 }
 
-/// The distributor behind [`by_key`].
-#[derive(Debug)]
-pub struct ByKey {
+/// Sends each row to the worker `value mod workers`, where the value is that of the row in the column.
+struct ByColumn<T> {
     column: &'static str,
+    values: PhantomData<T>,
 }
 
-impl Distributor<Batch> for ByKey {
+impl<V: ArrowPrimitiveType<Native: Into<u64>>> Distributor<Batch> for ByColumn<V> {
     fn partition<T: Clone, P: Push<Message<T, Batch>>>(
         &mut self,
         batch: &mut Batch,
@@ -190,29 +199,8 @@ impl Distributor<Batch> for ByKey {
         pushers: &mut [P],
     ) {
         let batch = batch.take();
-        let keys = batch.values::<UInt64Type>(self.column).values().iter().copied();
-        distribute(&batch, keys, time, pushers);
-    }
-
-    fn flush<T: Clone, P: Push<Message<T, Batch>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
-}
-
-/// The distributor behind [`to_worker`].
-#[derive(Debug)]
-pub struct ToWorker {
-    column: &'static str,
-}
-
-impl Distributor<Batch> for ToWorker {
-    fn partition<T: Clone, P: Push<Message<T, Batch>>>(
-        &mut self,
-        batch: &mut Batch,
-        time: &T,
-        pushers: &mut [P],
-    ) {
-        let batch = batch.take();
-        let workers = batch.values::<UInt32Type>(self.column).values().iter();
-        distribute(&batch, workers.map(|&worker| u64::from(worker)), time, pushers);
+        let values = batch.values::<V>(self.column).values().iter();
+        distribute(&batch, values.map(|&value| value.into()), time, pushers);
     }
 
     fn flush<T: Clone, P: Push<Message<T, Batch>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
@@ -237,9 +225,8 @@ fn distribute<T: Clone, P: Push<Message<T, Batch>>>(
     }
 }
 
-/// The distributor behind [`to_first`].
-#[derive(Debug)]
-pub struct ToFirst;
+/// Sends every row to worker 0.
+struct ToFirst;
 
 impl Distributor<Batch> for ToFirst {
     fn partition<T: Clone, P: Push<Message<T, Batch>>>(
