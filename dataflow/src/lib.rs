@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod exit;
 pub mod fault;
 pub mod feedback;
+pub mod frontier;
 pub mod operator;
 pub mod route;
 pub mod runtime;

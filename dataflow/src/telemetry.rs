@@ -17,6 +17,7 @@ use tracing::field::Empty;
 
 use crate::batch::BatchStream;
 use crate::clock::{Clock, Nanos, WallClock};
+use crate::frontier::earliest;
 use crate::step::Step;
 
 /// The target of the spans of steps and stages.
@@ -181,8 +182,7 @@ impl StageSpans {
     /// Ends the spans of a stage by the frontiers of its inputs, unless an output is watched.
     pub(crate) fn close_by_inputs(&self, frontiers: &[MutableAntichain<Step>]) {
         if !self.by_output.get() {
-            let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
-            self.close_below(open.min().unwrap_or(Step(u64::MAX)));
+            self.close_below(earliest(frontiers).unwrap_or(Step(u64::MAX)));
         }
     }
 
@@ -205,8 +205,7 @@ pub(crate) fn close_spans(stream: BatchStream<'_>, spans: StageSpans) {
     builder.build(move |_capabilities| {
         move |frontiers| {
             input.for_each(|_capability, batch| drop(batch.take()));
-            let passed = frontiers[0].frontier().first().copied();
-            spans.close_below(passed.unwrap_or(Step(u64::MAX)));
+            spans.close_below(earliest(frontiers).unwrap_or(Step(u64::MAX)));
         }
     });
 }

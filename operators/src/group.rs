@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow_array::Float32Array;
 use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -158,7 +159,7 @@ fn group<'scope>(
                 }
             }
             steps.retain(|step, (_, gathering)| {
-                let open = frontiers.iter().any(|frontier| frontier.less_equal(step));
+                let open = may_arrive(frontiers, step);
                 debug_assert!(
                     open || gathering.admitted.is_empty(),
                     "every admitted response is scored within its step"

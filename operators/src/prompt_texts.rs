@@ -9,6 +9,7 @@ use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, RecordBatch, new_empty_array};
 use arrow_schema::DataType;
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
@@ -75,8 +76,7 @@ impl TextsByStep {
         frontiers: &[MutableAntichain<Step>],
         is_needed: impl Fn(&Step) -> bool,
     ) {
-        let is_open = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
-        self.0.retain(|step, _| is_open(step) || is_needed(step));
+        self.0.retain(|step, _| may_arrive(frontiers, step) || is_needed(step));
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::snapshot::{Draft, Part};
@@ -168,8 +169,7 @@ fn complete(
     frontiers: &[MutableAntichain<Step>],
 ) -> Option<Capabilities> {
     let first = open.first_entry()?;
-    let passed = !frontiers.iter().any(|frontier| frontier.less_equal(first.key()));
-    passed.then(|| first.remove())
+    (!may_arrive(frontiers, first.key())).then(|| first.remove())
 }
 
 /// Returns the first step that may still be updated; `None` if the inputs have ended and no step is open.
@@ -177,8 +177,7 @@ fn first_open(
     open: &BTreeMap<Step, Capabilities>,
     frontiers: &[MutableAntichain<Step>],
 ) -> Option<Step> {
-    let frontier = frontiers.iter().filter_map(|input| input.frontier().first().copied());
-    frontier.chain(open.keys().next().copied()).min()
+    earliest(frontiers).into_iter().chain(open.keys().next().copied()).min()
 }
 
 /// Returns a snapshot part with the trainer's state after the updates that were requested so far.

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::dataflow::operators::Capability;
-use timely::progress::frontier::MutableAntichain;
 
 use super::cadence::Wake;
 use super::descriptor::Descriptor;
@@ -178,23 +177,10 @@ impl Parts {
         self.reached = Some(step);
     }
 
-    /// Calls [`advance_to`](Self::advance_to) with the earliest of `frontiers`, the frontiers of the inputs that determine the state, or
-    /// with `None` if all of these inputs have ended. Call this at the end of each activation, when the state includes everything that is
-    /// complete by them.
-    pub fn advance_to_earliest(
-        &mut self,
-        frontiers: &[MutableAntichain<Step>],
-        state: impl FnMut(&Draft<'_>) -> Part,
-    ) {
-        self.advance_to(
-            frontiers.iter().filter_map(|input| input.frontier().first().copied()).min(),
-            state,
-        );
-    }
-
     /// Writes the result of `state` for each step before `frontier` whose snapshot is due and not yet written. Also writes it for the end
     /// of the run if `frontier` is `None`. Writes the held state if a snapshot of its step was requested. Then reports the parts that are
-    /// on disk or have failed. Call this at the end of each activation, when the state includes everything before `frontier`.
+    /// on disk or have failed. Call this at the end of each activation, when the state includes everything before `frontier`: usually the
+    /// [earliest](crate::frontier::earliest) frontier of the inputs that determine the state.
     pub fn advance_to(
         &mut self,
         frontier: Option<Step>,

@@ -33,7 +33,7 @@ use crate::step::Step;
 ///         parts.begin_step(step, |_| state.part());
 ///         state.apply(step, …);
 ///         // … and at the end of each activation:
-///         parts.advance_to_earliest(frontiers, |_| state.part());
+///         parts.advance_to(earliest(frontiers), |_| state.part());
 ///     }
 /// });
 /// // last:

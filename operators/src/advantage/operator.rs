@@ -6,6 +6,7 @@ use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64
 use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::frontier::earliest;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -223,7 +224,7 @@ impl AdvantageState {
 
     fn advance_parts(&mut self, frontiers: &[MutableAntichain<Step>]) {
         if let (Some(parts), Some(controller)) = (&mut self.parts, &self.controller) {
-            parts.advance_to_earliest(frontiers, |_| controller.part());
+            parts.advance_to(earliest(frontiers), |_| controller.part());
         }
     }
 

@@ -14,6 +14,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
 use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
 use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
+use rollpacker_dataflow::frontier::earliest;
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
@@ -175,7 +176,7 @@ fn read<'scope>(
                 outputs.give(step, &held, &facts.longest, audits);
                 metrics.give(&held[2], metrics_batch(&facts.metrics()));
             }
-            parts.advance_to_earliest(frontiers, |_| known.part());
+            parts.advance_to(earliest(frontiers), |_| known.part());
         }
     });
     ExecutionCollections {

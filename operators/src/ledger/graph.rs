@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::differential_dataflow::AsCollection;
 use rollpacker_dataflow::differential_dataflow::VecCollection;
+use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
 use super::by_step::by_step;
 use super::fact::{Fact, Sums};
@@ -133,14 +133,14 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
             }
             while let Some(first) = steps.first_entry() {
                 let step = *first.key();
-                if frontiers.iter().any(|frontier| frontier.less_equal(&step)) {
+                if may_arrive(frontiers, &step) {
                     break;
                 }
                 let (held, gathering) = first.remove();
                 parts.begin_step(step, &reader.known);
                 reader.close(step, &held, gathering, parts.is_enabled());
             }
-            parts.advance_to_earliest(frontiers, &reader.known);
+            parts.advance_to(earliest(frontiers), &reader.known);
         }
     });
     FactCollections { facts: fact_stream.as_collection(), rows: row_stream.as_collection() }
@@ -173,9 +173,9 @@ impl LedgerParts {
         parts.for_each(|(parts, make)| parts.begin_step(step, |_| make(known)));
     }
 
-    fn advance_to_earliest(&mut self, frontiers: &[MutableAntichain<Step>], known: &FactTotals) {
+    fn advance_to(&mut self, frontier: Option<Step>, known: &FactTotals) {
         let parts = self.0.iter_mut().zip(Self::MAKE_PARTS);
-        parts.for_each(|(parts, make)| parts.advance_to_earliest(frontiers, |_| make(known)));
+        parts.for_each(|(parts, make)| parts.advance_to(frontier, |_| make(known)));
     }
 }
 

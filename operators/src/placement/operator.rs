@@ -8,6 +8,7 @@ use arrow_array::{StringArray, UInt32Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};
+use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
@@ -127,11 +128,8 @@ pub(crate) fn place<'scope>(
             driver.send_decisions(|capability, batch| output.give(capability, batch));
             driver.report_failure(|capability, batch| errors.give(capability, batch));
             // A step for which no requests, responses or decisions can arrive needs no further placement.
-            driver
-                .steps
-                .retain(|step, _| frontiers[1..].iter().any(|frontier| frontier.less_equal(step)));
-            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
-            parts.advance_to(open.min(), |_| driver.part());
+            driver.steps.retain(|step, _| may_arrive(&frontiers[1..], step));
+            parts.advance_to(earliest(&frontiers[1..]), |_| driver.part());
         }
     });
     (stream, error_stream)

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
@@ -73,7 +74,7 @@ pub(super) fn deliver<'scope>(
                     step.1.totals.entry(source).or_default().push(total);
                 }
             });
-            let passed = |step: &Step| !frontiers.iter().any(|frontier| frontier.less_equal(step));
+            let passed = |step: &Step| !may_arrive(frontiers, step);
             let is_due = |step: &Step| passed(step) && *step == trainer.next();
             for (step, (capabilities, gathered)) in open.extract_if(.., |step, _| is_due(step)) {
                 match gathered.partial() {

@@ -7,6 +7,7 @@ use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
@@ -88,7 +89,7 @@ pub(super) fn take<'scope>(
                 }
                 None => {}
             }
-            let passed = |step: Step| !frontiers.iter().any(|frontier| frontier.less_equal(&step));
+            let passed = |step: Step| !may_arrive(frontiers, &step);
             let idle = in_flight.as_ref().is_some_and(InFlightResponses::is_none);
             taker.advance(passed, idle, &trainer, &wake);
         }

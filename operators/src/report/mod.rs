@@ -20,6 +20,7 @@ use arrow_select::concat::concat_batches;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
@@ -256,7 +257,7 @@ pub fn observe(
                 observer.progress(&report.progress);
             }
             while let Some(first) = open.first_entry() {
-                if frontiers.iter().any(|frontier| frontier.less_equal(first.key())) {
+                if may_arrive(frontiers, first.key()) {
                     break;
                 }
                 let mut report = first.remove();
@@ -272,10 +273,9 @@ pub fn observe(
                 observer.step(report);
             }
             if !leads {
-                let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
-                telemetry::close_steps_before(open.min().unwrap_or(Step::END));
+                telemetry::close_steps_before(earliest(frontiers).unwrap_or(Step::END));
             }
-            parts.advance_to_earliest(frontiers, |_| saved_part(&observer));
+            parts.advance_to(earliest(frontiers), |_| saved_part(&observer));
         }
     });
 }

@@ -3,7 +3,6 @@
 use rollpacker_dataflow::snapshot::{Draft, Part, Parts};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
 /// The snapshot parts of one operator. Does nothing if no snapshots are taken. [`Parts`] documents when each method must be called.
 pub(crate) struct OperatorParts {
@@ -44,18 +43,6 @@ impl OperatorParts {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {
             parts.begin_step(step, |draft| part(first_only, draft, &state));
-        }
-    }
-
-    /// See [`Parts::advance_to_earliest`].
-    pub(crate) fn advance_to_earliest(
-        &mut self,
-        frontiers: &[MutableAntichain<Step>],
-        state: impl Fn(&Draft<'_>) -> Part,
-    ) {
-        let first_only = self.first_only;
-        if let Some(parts) = &mut self.parts {
-            parts.advance_to_earliest(frontiers, |draft| part(first_only, draft, &state));
         }
     }
 

@@ -9,6 +9,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, HasOrigin};
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -280,8 +281,7 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Drops the rounds and texts of steps that have no held responses and can receive no more responses, decisions and texts.
     pub(super) fn drop_complete_steps(&mut self, frontiers: &[MutableAntichain<Step>]) {
-        let is_open = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
-        self.rounds.retain(|step, _| is_open(step) || self.held.contains_key(step));
+        self.rounds.retain(|step, _| may_arrive(frontiers, step) || self.held.contains_key(step));
         self.texts.drop_complete_steps(frontiers, |step| self.held.contains_key(step));
     }
 }

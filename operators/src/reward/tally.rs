@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
@@ -134,7 +135,7 @@ impl Tallies {
                     let step = *capability.time();
                     open.entry(step).or_insert_with(|| capability.retain(index));
                 });
-                let passed = |step: &Step| !frontiers.iter().any(|it| it.less_equal(step));
+                let passed = |step: &Step| !may_arrive(frontiers, step);
                 for (step, capability) in open.extract_if(.., |step, _| passed(step)) {
                     metrics.give(&capability, metrics_batch(&self.take(step).metrics()));
                 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Origin, fault_stream};
+use rollpacker_dataflow::frontier::earliest;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -340,8 +341,7 @@ fn generate<'scope>(
                 driver.finish_saving();
                 driver.report(&mut give);
             }
-            let requested = frontiers[0].frontier().first().copied();
-            let open = requested.into_iter().chain(driver.open()).min();
+            let open = earliest(&frontiers[..1]).into_iter().chain(driver.open()).min();
             parts.advance_to(open, |_| kept_rows::part(driver.samples()));
         }
     });

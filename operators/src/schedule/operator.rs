@@ -7,6 +7,7 @@ use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
+use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -287,8 +288,7 @@ pub(crate) fn schedule<'scope>(
                 };
                 advance(&mut driver, &mut outputs, &mut parts, &reports);
             }
-            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
-            parts.advance_to(open.min(), &driver.state());
+            parts.advance_to(earliest(&frontiers[1..]), &driver.state());
             driver.fail(|open, fault| outputs.errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
@@ -349,7 +349,7 @@ impl Reports<'_> {
     /// Returns `true` if all reports of the steps before `step` that a snapshot needs have arrived.
     fn have_ended_before(&self, step: Step) -> bool {
         let before = step.0.checked_sub(1).map(Step);
-        before.is_none_or(|before| self.ends.iter().all(|input| !input.less_equal(&before)))
+        before.is_none_or(|before| !may_arrive(self.ends, &before))
     }
 
     /// Returns `true` if all scores of `step` have arrived.

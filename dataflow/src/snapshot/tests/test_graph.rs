@@ -17,6 +17,7 @@ use super::open;
 use crate::batch::{Batch, BatchStream};
 use crate::clock::VirtualClock;
 use crate::fault::{Faults, raise, warn};
+use crate::frontier::earliest;
 use crate::operator::Operator;
 use crate::route::by_key;
 use crate::runtime::run_virtual;
@@ -265,7 +266,7 @@ impl TestGraph {
                     );
                     test_graph.on_step(step, &shared, &request);
                 }
-                parts.advance_to_earliest(frontiers, |_| save(name, &state));
+                parts.advance_to(earliest(frontiers), |_| save(name, &state));
                 if frontiers[0].is_empty() && stashed.is_empty() {
                     shared
                         .lock()
