@@ -29,7 +29,7 @@ use prost::Message;
 use rollpacker::telemetry::{Telemetry, TelemetryError};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::fault::{Fault, Origin, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Origin, give_fault, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::{feedback, runtime, schema, telemetry};
@@ -124,7 +124,7 @@ fn fail(stream: BatchStream<'_>) -> BatchStream<'_> {
             input.for_each(|capability, _| {
                 if *capability.time() == Step(1) {
                     let fault = Fault::new("fail", Origin::User, "as it should");
-                    errors.give(&capability.retain(0), faults_batch(&[fault]));
+                    give_fault(&mut errors, &capability.retain(0), fault);
                 }
             });
         }

@@ -12,7 +12,7 @@ use arrow_array::types::Float64Type;
 use arrow_array::{ArrayRef, Float64Array, StringArray};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, RunFacts, WorkerHandle};
-use rollpacker_dataflow::fault::{Fault, Faults, Origin, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Faults, Origin, give_fault, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route::{broadcast, gather_at_first};
 use rollpacker_dataflow::schema::{self, column};
@@ -81,9 +81,10 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
             input.for_each(|capability, _| {
                 if last && *capability.time() == Step(2) && held.is_none() {
                     let capability = capability.retain(errors.index());
-                    errors.give(
+                    give_fault(
+                        &mut errors,
                         &capability,
-                        faults_batch(&[Fault::new("fragile", Origin::Program, "it broke")]),
+                        Fault::new("fragile", Origin::Program, "it broke"),
                     );
                     held = Some(capability);
                 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::fault::{Fault, Origin, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Origin, give_fault, raise};
 use rollpacker_dataflow::feedback;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run;
@@ -122,13 +122,10 @@ fn a_fault_ends_the_run_and_names_step_and_operator() {
                     capability.as_mut().filter(|capability| *capability.time() < Step(3))
                 {
                     capability.downgrade(&Step(3));
-                    errors.give(
+                    give_fault(
+                        &mut errors,
                         capability,
-                        faults_batch(&[Fault::new(
-                            "reward",
-                            Origin::User,
-                            "no reward for data_source `x`",
-                        )]),
+                        Fault::new("reward", Origin::User, "no reward for data_source `x`"),
                     );
                 }
             }

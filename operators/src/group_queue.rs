@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
@@ -149,7 +149,7 @@ impl<T> GroupCalls<T> {
         match outcome {
             Ok(result) => Some((held, result)),
             Err(error) => {
-                errors.give(&held.errors, faults_batch(&[Fault::of(name, &error)]));
+                give_fault(errors, &held.errors, Fault::of(name, &error));
                 self.failed = Some(held);
                 None
             }

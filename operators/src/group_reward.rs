@@ -11,7 +11,9 @@ use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{
+    Fault, HasOrigin, Origin, fault_stream, faults_batch, give_fault,
+};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -84,9 +86,7 @@ pub(crate) fn score_groups<'scope>(
                     scored.give(&capabilities.scored, batch);
                     warned.give(&capabilities.warnings, faults_batch(&Vec::from_iter(warning)));
                 }
-                ScoredGroup::Failed(fault) => {
-                    failed.give(&capabilities.errors, faults_batch(&[fault]))
-                }
+                ScoredGroup::Failed(fault) => give_fault(&mut failed, &capabilities.errors, fault),
             });
             scorer.drop_complete_steps(frontiers);
         }

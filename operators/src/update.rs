@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
@@ -133,8 +133,11 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                             policies.give(&done.capabilities.policies, policy_batch(&policy));
                         }
                         Err(error) => {
-                            let fault = Fault::of("update", &error);
-                            errors.give(&done.capabilities.errors, faults_batch(&[fault]));
+                            give_fault(
+                                &mut errors,
+                                &done.capabilities.errors,
+                                Fault::of("update", &error),
+                            );
                             // Keep the capabilities: the step must not complete.
                             failed = Some(done);
                         }

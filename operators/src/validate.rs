@@ -8,7 +8,7 @@ use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::{CallError, Reply, ServiceThread};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, FaultKind, HasOrigin, Origin, faults_batch};
+use rollpacker_dataflow::fault::{Fault, FaultKind, HasOrigin, Origin, give_fault};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -400,8 +400,11 @@ fn gate<'scope>(
                         passing.pop_front();
                     }
                     Err(error) => {
-                        let fault = Fault::of("validate", &error);
-                        errors.give(&capabilities.errors, faults_batch(&[fault]));
+                        give_fault(
+                            &mut errors,
+                            &capabilities.errors,
+                            Fault::of("validate", &error),
+                        );
                         failed = true;
                     }
                 }

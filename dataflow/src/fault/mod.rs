@@ -18,13 +18,14 @@ use arrow_array::types::{UInt32Type, UInt64Type};
 use arrow_array::{Array, BooleanArray, StringArray, UInt32Array, UInt64Array};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 
 pub use self::kind::FaultKind;
 pub use self::origin::{HasOrigin, Origin, UnknownOrigin, WithOrigin};
 pub use self::record::Fault;
 use crate::batch::{Batch, BatchStream};
 use crate::exit::exit_now;
-use crate::operator::Operator;
+use crate::operator::{Operator, Output};
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
@@ -33,6 +34,11 @@ use crate::step::{PromptId, Step};
 #[must_use]
 pub fn faults_batch(faults: &[Fault]) -> Batch {
     batch(faults, true)
+}
+
+/// Emits `fault` on `output`, which has the schema [`schema::ERRORS`], at the step of `capability`.
+pub fn give_fault(output: &mut Output, capability: &Capability<Step>, fault: Fault) {
+    output.give(capability, faults_batch(&[fault]));
 }
 
 /// Converts a fault that belongs to no step to a batch of [`schema::ERRORS`].

@@ -16,7 +16,7 @@ use super::plan::{OnError, SnapshotPlan};
 use super::store::{Committed, SnapshotStore};
 use crate::batch::{Batch, BatchStream};
 use crate::bridge::Reply;
-use crate::fault::{Fault, Origin, faults_batch};
+use crate::fault::{Fault, Origin, give_fault};
 use crate::operator::{Operator, Output};
 use crate::route::to_first;
 use crate::schema;
@@ -239,17 +239,17 @@ impl Committer {
                     *committed = Some(done.step);
                     plan.cadence.settle(running.step);
                     if let Some(error) = done.cleanup_error {
-                        warnings.give(&capabilities[1], faults_batch(&[Fault::of(NAME, &error)]));
+                        give_fault(warnings, &capabilities[1], Fault::of(NAME, &error));
                     }
                 }
                 Err((fault, OnError::Warn)) => {
-                    warnings.give(&capabilities[1], faults_batch(&[fault]));
+                    give_fault(warnings, &capabilities[1], fault);
                     plan.cadence.settle(running.step);
                     // If the request is rejected (several processes), the next attempt is at the next step of the cadence.
                     let _ = plan.cadence.request().now();
                 }
                 Err((fault, OnError::Fail)) => {
-                    errors.give(&capabilities[0], faults_batch(&[fault]));
+                    give_fault(errors, &capabilities[0], fault);
                     *failed = Some(capabilities.clone());
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::frontier::earliest;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
@@ -112,7 +112,7 @@ impl AdvantageExt for Groups<'_> {
                 match advanced {
                     Ok(()) => estimating.advance_parts(frontiers),
                     Err(FailedStep { capability, error }) => {
-                        errors.give(&capability, faults_batch(&[Fault::of(NAME, &error)]));
+                        give_fault(&mut errors, &capability, Fault::of(NAME, &error));
                     }
                 }
             }

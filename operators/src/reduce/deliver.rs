@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
@@ -82,8 +82,7 @@ pub(super) fn deliver<'scope>(
                         putting.push((capabilities, trainer.put_sum(step, sum, wake.clone())));
                     }
                     Err(error) => {
-                        let fault = Fault::of(NAME, &error);
-                        errors.give(&capabilities.errors, faults_batch(&[fault]));
+                        give_fault(&mut errors, &capabilities.errors, Fault::of(NAME, &error));
                         failed.push(capabilities);
                     }
                 }
@@ -96,8 +95,7 @@ pub(super) fn deliver<'scope>(
                         metrics.give(&capabilities.metrics, metrics_batch(&measured));
                     }
                     Some(Err(error)) => {
-                        let fault = Fault::of(NAME, &error);
-                        errors.give(&capabilities.errors, faults_batch(&[fault]));
+                        give_fault(&mut errors, &capabilities.errors, Fault::of(NAME, &error));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
@@ -61,8 +61,7 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
                         }
                     }
                     Err(error) => {
-                        let fault = Fault::of(NAME, &error);
-                        errors.give(&capabilities.errors, faults_batch(&[fault]));
+                        give_fault(&mut errors, &capabilities.errors, Fault::of(NAME, &error));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }

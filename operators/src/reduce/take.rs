@@ -6,7 +6,7 @@ use std::rc::Rc;
 use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, give_fault};
 use rollpacker_dataflow::frontier::may_arrive;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema::{self, column};
@@ -82,8 +82,7 @@ pub(super) fn take<'scope>(
                     taker.keep(step, open);
                 }
                 Some((open, _, Err(error))) => {
-                    let fault = Fault::of(NAME, &error);
-                    errors.give(&open.capabilities.errors, faults_batch(&[fault]));
+                    give_fault(&mut errors, &open.capabilities.errors, Fault::of(NAME, &error));
                     // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);
                 }

@@ -24,7 +24,7 @@ use arrow_array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch, give_fault};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema;
@@ -248,7 +248,7 @@ fn score<'scope>(
             scorer.dispatch(&frontiers[0]);
             let (arrived, faults) = scorer.take_finished();
             for (capability, fault) in faults {
-                failed.give(capability, faults_batch(&[fault]));
+                give_fault(&mut failed, capability, fault);
             }
             for run in arrived.chunk_by(|one, next| one.pending.id.step == next.pending.id.step) {
                 let capabilities = &run[0].pending.capabilities;

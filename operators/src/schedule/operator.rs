@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, give_fault};
 use rollpacker_dataflow::frontier::{earliest, may_arrive};
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema;
@@ -289,7 +289,7 @@ pub(crate) fn schedule<'scope>(
                 advance(&mut driver, &mut outputs, &mut parts, &reports);
             }
             parts.advance_to(earliest(&frontiers[1..]), &driver.state());
-            driver.fail(|open, fault| outputs.errors.give(&open.errors, faults_batch(&[fault])));
+            driver.fail(|open, fault| give_fault(&mut outputs.errors, &open.errors, fault));
         }
     });
     let errors = if unsaved {
