@@ -61,7 +61,7 @@ pub(super) fn take<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut taker = TakeState { open: BTreeMap::new(), pending: None, failed: None, costs };
+        let mut taker = TakeState { open: BTreeMap::new(), pending: None, failed: false, costs };
         move |frontiers| {
             let retain = |capability: &InputCapability<Step>| Capabilities {
                 chunks: capability.retain(chunks.index()),
@@ -74,19 +74,19 @@ pub(super) fn take<'scope>(
             decisions.for_each(|capability, batch| {
                 taker.share(&capability, retain).admitted += admitted(&batch);
             });
-            match taker.take_reply() {
-                Some((open, step, Ok(partial))) => {
-                    let outputs = [&mut chunks, &mut totals];
-                    let sent = give(outputs, &open.capabilities, partial, [worker, workers]);
-                    taker.costs.change(step, |cost| cost.bytes += sent);
-                    taker.keep(step, open);
+            if let Some((step, outcome)) = taker.take_reply() {
+                let capabilities = &taker.open[&step].capabilities;
+                match outcome {
+                    Ok(partial) => {
+                        let outputs = [&mut chunks, &mut totals];
+                        let sent = give(outputs, capabilities, partial, [worker, workers]);
+                        taker.costs.change(step, |cost| cost.bytes += sent);
+                    }
+                    Err(error) => {
+                        give_fault(&mut errors, &capabilities.errors, Fault::of(NAME, &error));
+                        taker.failed = true;
+                    }
                 }
-                Some((open, _, Err(error))) => {
-                    give_fault(&mut errors, &open.capabilities.errors, Fault::of(NAME, &error));
-                    // Keep the capabilities: the step must not complete.
-                    taker.failed = Some(open);
-                }
-                None => {}
             }
             let passed = |step: Step| !may_arrive(frontiers, &step);
             let idle = in_flight.as_ref().is_some_and(InFlightResponses::is_none);
@@ -111,7 +111,8 @@ struct PendingTake {
 struct TakeState {
     open: BTreeMap<Step, TakeStep>,
     pending: Option<PendingTake>,
-    failed: Option<TakeStep>,
+    /// `true` after an error. All open steps then keep their capabilities: the step that failed must not complete.
+    failed: bool,
     costs: Costs,
 }
 
@@ -126,18 +127,10 @@ impl TakeState {
         &mut self.open.entry(*capability.time()).or_insert_with(open).share
     }
 
-    fn take_reply(&mut self) -> Option<(TakeStep, Step, Result<Partial, TrainerCallError>)> {
+    /// Returns the reply to the pending request once it has arrived, with its step, which is open.
+    fn take_reply(&mut self) -> Option<(Step, Result<Partial, TrainerCallError>)> {
         let outcome = self.pending.as_ref()?.reply.poll_outcome()?;
-        let step = self.pending.take()?.step;
-        let open = self
-            .open
-            .remove(&step)
-            .expect("invariant: a step is open while parts are taken from it");
-        Some((open, step, outcome))
-    }
-
-    fn keep(&mut self, step: Step, open: TakeStep) {
-        self.open.insert(step, open);
+        Some((self.pending.take()?.step, outcome))
     }
 
     /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
@@ -154,7 +147,7 @@ impl TakeState {
         wake: &(impl Fn() + Clone + Send + Sync + 'static),
     ) {
         while self.pending.is_none()
-            && self.failed.is_none()
+            && !self.failed
             && let Some(mut first) = self.open.first_entry()
         {
             let (step, share) = (*first.key(), &mut first.get_mut().share);
