@@ -30,66 +30,14 @@ impl HeldGroups {
     }
 }
 
-/// Queued groups, and the rule by which they are passed to the trainer.
-pub(crate) struct GroupQueue {
+/// The queue of groups, and the call that passes groups to the trainer. At most one call runs at a time. `T` is the result of a call.
+pub(crate) struct GroupCalls<T> {
     delivery: GroupDelivery,
     groups: VecDeque<HeldGroups>,
     /// The number of devices that train now.
     devices: u32,
     /// The last step from which the trainer received groups.
     begun: Option<Step>,
-}
-
-impl GroupQueue {
-    pub(crate) fn new(delivery: GroupDelivery, devices: u32) -> Self {
-        Self { delivery, groups: VecDeque::new(), devices, begun: None }
-    }
-
-    pub(crate) fn push(&mut self, held: HeldGroups) {
-        self.groups.push_back(held);
-    }
-
-    /// Sets the number of devices that train. Returns `true` if the number changed.
-    pub(crate) fn set_devices(&mut self, devices: u32) -> bool {
-        std::mem::replace(&mut self.devices, devices) != devices
-    }
-
-    /// Returns the earliest step with queued groups; `None` if there is none.
-    pub(crate) fn first(&self) -> Option<Step> {
-        self.groups.iter().map(HeldGroups::step).min()
-    }
-
-    /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if no
-    /// group is due.
-    ///
-    /// No group is due while no device trains. Otherwise the result depends on the delivery:
-    ///
-    /// - [`GroupDelivery::Streamed`]: each call returns at most `max_groups` groups. The other groups of the step stay in the queue.
-    /// - [`GroupDelivery::Once`]: the first call for a step returns the queued groups of the step. Later calls return `None` until
-    ///   `frontier` has passed the step, and then the other groups.
-    /// - [`GroupDelivery::WholeStep`]: calls return `None` until `frontier` has passed the step, and then all groups.
-    pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
-        let step = self.first().filter(|_| self.devices > 0)?;
-        let complete = !frontier.less_equal(&step);
-        let max = match self.delivery {
-            GroupDelivery::Streamed { max_groups } => max_groups,
-            GroupDelivery::Once if complete || self.begun != Some(step) => None,
-            GroupDelivery::WholeStep if complete => None,
-            GroupDelivery::Once | GroupDelivery::WholeStep => return None,
-        };
-        self.begun = Some(step);
-        let (same, later): (VecDeque<HeldGroups>, VecDeque<HeldGroups>) =
-            self.groups.drain(..).partition(|held| held.step() == step);
-        self.groups = later;
-        let (now, rest) = split(joined(same)?, max.unwrap_or(usize::MAX));
-        self.groups.extend(rest);
-        Some(now)
-    }
-}
-
-/// The queue of groups, and the call that passes groups to the trainer. At most one call runs at a time. `T` is the result of a call.
-pub(crate) struct GroupCalls<T> {
-    queue: GroupQueue,
     waits: WaitHandle,
     /// The handle for waits for a training device. It is separate from `waits`, because both may hold a wait for the same step.
     device_waits: WaitHandle,
@@ -110,7 +58,10 @@ impl<T> GroupCalls<T> {
     /// Creates the queue and the calls of `operator`. `devices` is the initial number of devices that train.
     pub(crate) fn new(operator: &mut Operator<'_>, delivery: GroupDelivery, devices: u32) -> Self {
         Self {
-            queue: GroupQueue::new(delivery, devices),
+            delivery,
+            groups: VecDeque::new(),
+            devices,
+            begun: None,
             waits: operator.wait_handle(),
             device_waits: operator.wait_handle(),
             without_device: None,
@@ -123,16 +74,17 @@ impl<T> GroupCalls<T> {
     /// otherwise.
     pub(crate) fn read_placements(&mut self, placements: &Batch) -> Option<u32> {
         let devices = placements.values::<UInt32Type>(column::TRAINING_DEVICES).values();
-        devices.last().copied().filter(|&devices| self.queue.set_devices(devices))
+        let devices = *devices.last()?;
+        (std::mem::replace(&mut self.devices, devices) != devices).then_some(devices)
     }
 
     pub(crate) fn push(&mut self, held: HeldGroups) {
-        self.queue.push(held);
+        self.groups.push_back(held);
     }
 
     /// Returns the earliest step with queued groups; `None` if there is none.
     pub(crate) fn first(&self) -> Option<Step> {
-        self.queue.first()
+        self.groups.iter().map(HeldGroups::step).min()
     }
 
     /// Returns the groups and the result of the running call once the call has ended. Returns `None` if no call runs or the call has not
@@ -167,15 +119,42 @@ impl<T> GroupCalls<T> {
         if self.running.is_some() || self.failed.is_some() {
             return;
         }
-        self.running = self.queue.next(frontier).map(|held| {
+        self.running = self.next(frontier).map(|held| {
             let _waiting = self.waits.hold(held.step(), || what);
             RunningCall { reply: call(held.step(), held.batch.clone()), held, _waiting }
         });
     }
 
+    /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if no
+    /// group is due.
+    ///
+    /// No group is due while no device trains. Otherwise the result depends on the delivery:
+    ///
+    /// - [`GroupDelivery::Streamed`]: each call returns at most `max_groups` groups. The other groups of the step stay in the queue.
+    /// - [`GroupDelivery::Once`]: the first call for a step returns the queued groups of the step. Later calls return `None` until
+    ///   `frontier` has passed the step, and then the other groups.
+    /// - [`GroupDelivery::WholeStep`]: calls return `None` until `frontier` has passed the step, and then all groups.
+    fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
+        let step = self.first().filter(|_| self.devices > 0)?;
+        let complete = !frontier.less_equal(&step);
+        let max = match self.delivery {
+            GroupDelivery::Streamed { max_groups } => max_groups,
+            GroupDelivery::Once if complete || self.begun != Some(step) => None,
+            GroupDelivery::WholeStep if complete => None,
+            GroupDelivery::Once | GroupDelivery::WholeStep => return None,
+        };
+        self.begun = Some(step);
+        let (same, later): (VecDeque<HeldGroups>, VecDeque<HeldGroups>) =
+            self.groups.drain(..).partition(|held| held.step() == step);
+        self.groups = later;
+        let (now, rest) = split(joined(same)?, max.unwrap_or(usize::MAX));
+        self.groups.extend(rest);
+        Some(now)
+    }
+
     /// Begins the wait for a device if groups are queued while no device trains, and ends it otherwise.
     fn update_device_wait(&mut self) {
-        let step = self.queue.first().filter(|_| self.queue.devices == 0);
+        let step = self.first().filter(|_| self.devices == 0);
         if self.without_device.as_ref().map(|(step, _)| *step) != step {
             let what = || "the placement to let a device train";
             self.without_device = step.map(|step| (step, self.device_waits.hold(step, what)));
