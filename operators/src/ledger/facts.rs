@@ -106,15 +106,6 @@ pub(super) struct DeferredPrompt {
 pub(super) struct DeferredPrompts(pub(super) BTreeMap<PromptId, DeferredPrompt>);
 
 impl StepFacts {
-    /// Adds a batch of the input `kind` of the ledger: responses (0), groups (1) or decisions (2).
-    pub(super) fn take(&mut self, kind: usize, batch: &Batch) {
-        match kind {
-            0 => self.responses(batch),
-            1 => self.groups(batch),
-            _ => self.decisions(batch),
-        }
-    }
-
     pub(super) fn responses(&mut self, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let rows = batch.values::<UInt64Type>(column::ROW);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::differential_dataflow::AsCollection;
 use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::frontier::{earliest, may_arrive};
@@ -93,15 +93,18 @@ struct FactCollections<'scope> {
 /// An incomplete step, with a capability for each output.
 type Open = ([Capability<Step>; 2], StepFacts);
 
+/// A function that adds a batch to the facts of its step.
+type AddBatch = fn(&mut StepFacts, &Batch);
+
 /// Sums the facts of each step and emits them once the step is complete.
 fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
     let resumable = &recorded.resumable;
     let scope = recorded.responses.scope();
     let (worker, mut operator) = (scope.index(), Operator::new("ledger", scope));
-    let mut inputs = [
-        operator.input(recorded.responses, Pipeline, &schema::RESPONSES),
-        operator.input(recorded.groups, Pipeline, &schema::GROUPS),
-        operator.input(recorded.decisions, Pipeline, &schema::DECISIONS),
+    let mut inputs: [(_, AddBatch); 3] = [
+        (operator.input(recorded.responses, Pipeline, &schema::RESPONSES), StepFacts::responses),
+        (operator.input(recorded.groups, Pipeline, &schema::GROUPS), StepFacts::groups),
+        (operator.input(recorded.decisions, Pipeline, &schema::DECISIONS), StepFacts::decisions),
     ];
     let (facts, fact_stream) = operator.updates(&[0, 1, 2]);
     let (rows, row_stream) = operator.updates(&[0, 1, 2]);
@@ -123,12 +126,12 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
                 reader.restore(capabilities, step, known);
             }
             let indices = reader.outputs.indices();
-            for (kind, input) in inputs.iter_mut().enumerate() {
+            for (input, add) in &mut inputs {
                 input.for_each(|capability, batch| {
                     let held = || indices.map(|output| capability.retain(output));
                     let step = steps.entry(*capability.time());
                     let (_, gathering) = step.or_insert_with(|| (held(), StepFacts::default()));
-                    gathering.take(kind, &batch);
+                    add(gathering, &batch);
                 });
             }
             while let Some(first) = steps.first_entry() {

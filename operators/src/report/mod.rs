@@ -215,6 +215,9 @@ impl<O: Observer + ?Sized> Observer for Rc<RefCell<O>> {
     }
 }
 
+/// A function that adds a batch to the report of its step.
+type TakeBatch = fn(&mut StepReport, Batch);
+
 /// Reports the progress and the completion of each step to `observer`, and saves the state of `observer` in snapshots. `clock` gives the
 /// times in the reports. Warnings, faults and snapshots are not reported.
 ///
@@ -228,12 +231,18 @@ pub fn observe(
 ) {
     let leads = streams.responses.scope().index() == 0;
     let mut operator = Operator::new("report", streams.responses.scope());
-    let mut inputs = [
-        operator.input(streams.responses, Pipeline, &schema::RESPONSES),
-        operator.input(streams.groups, Pipeline, &schema::GROUPS),
-        operator.input(streams.decisions, Pipeline, &schema::DECISIONS),
-        operator.input(streams.texts, Pipeline, &schema::TEXTS),
-        operator.input(streams.metrics, Pipeline, &schema::METRICS),
+    let mut inputs: [(_, TakeBatch); 5] = [
+        (
+            operator.input(streams.responses, Pipeline, &schema::RESPONSES),
+            StepReport::take_responses,
+        ),
+        (operator.input(streams.groups, Pipeline, &schema::GROUPS), StepReport::take_groups),
+        (
+            operator.input(streams.decisions, Pipeline, &schema::DECISIONS),
+            StepReport::take_decisions,
+        ),
+        (operator.input(streams.texts, Pipeline, &schema::TEXTS), StepReport::take_texts),
+        (operator.input(streams.metrics, Pipeline, &schema::METRICS), StepReport::take_metrics),
     ];
     operator.notify_always();
     let mut parts = streams.resumable.register_first(saved::PART, &mut operator);
@@ -244,12 +253,11 @@ pub fn observe(
         let mut before = Vec::new();
         let mut closed = None;
         move |frontiers| {
-            for (kind, input) in inputs.iter_mut().enumerate() {
+            for (input, take) in &mut inputs {
                 input.for_each(|capability, batch| {
                     let step = *capability.time();
-                    open.entry(step)
-                        .or_insert_with(|| StepReport::open(step, clock.now()))
-                        .take(kind, batch);
+                    let report = open.entry(step);
+                    take(report.or_insert_with(|| StepReport::open(step, clock.now())), batch);
                 });
             }
             if let Some(report) = open.values_mut().next() {
@@ -337,25 +345,29 @@ impl StepReport {
         }
     }
 
-    fn take(&mut self, kind: usize, batch: Batch) {
-        match kind {
-            0 => {
-                let lengths = Lengths::of(std::slice::from_ref(&batch));
-                self.progress.finished += lengths.finished.len();
-                self.progress.tokens += lengths.total();
-                self.push_responses(batch);
-            }
-            1 => {
-                self.progress.trained += batch.num_rows();
-                self.groups.push(batch);
-            }
-            2 => {
-                batch.text(column::ROUND).value(0).clone_into(&mut self.progress.round);
-                self.decisions.push(batch);
-            }
-            3 => self.texts.add(&batch),
-            _ => self.metrics.extend(named(&batch)),
-        }
+    fn take_responses(&mut self, batch: Batch) {
+        let lengths = Lengths::of(std::slice::from_ref(&batch));
+        self.progress.finished += lengths.finished.len();
+        self.progress.tokens += lengths.total();
+        self.push_responses(batch);
+    }
+
+    fn take_groups(&mut self, batch: Batch) {
+        self.progress.trained += batch.num_rows();
+        self.groups.push(batch);
+    }
+
+    fn take_decisions(&mut self, batch: Batch) {
+        batch.text(column::ROUND).value(0).clone_into(&mut self.progress.round);
+        self.decisions.push(batch);
+    }
+
+    fn take_texts(&mut self, batch: Batch) {
+        self.texts.add(&batch);
+    }
+
+    fn take_metrics(&mut self, batch: Batch) {
+        self.metrics.extend(named(&batch));
     }
 
     /// Appends a batch of responses. Merges the last [`MAX_MERGED_BATCHES`] batches into one if all of them are small and without tokens.
