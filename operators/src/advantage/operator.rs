@@ -205,7 +205,7 @@ impl AdvantageState {
             }
             if let Some(mut open) = self.open.remove(&step) {
                 if (!whole || complete)
-                    && let Err(error) = self.estimate(&mut open, whole, output)
+                    && let Err(error) = self.estimate(&mut open, output)
                 {
                     let capability = open.capabilities.errors.clone();
                     self.open.insert(step, open);
@@ -228,13 +228,9 @@ impl AdvantageState {
         }
     }
 
-    fn estimate(
-        &self,
-        open: &mut AdvantageStep,
-        whole: bool,
-        output: &mut Output,
-    ) -> Result<(), EstimateError> {
+    fn estimate(&self, open: &mut AdvantageStep, output: &mut Output) -> Result<(), EstimateError> {
         let held = std::mem::take(&mut open.held);
+        let whole = self.estimator.whole_step();
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
         let coefficient = self.controller.map(|controller| controller.coefficient());
         for batch in batches {
@@ -258,8 +254,7 @@ impl AdvantageState {
                     [column(|one| &one.advantages), column(|one| &one.returns)]
                 }
             };
-            output
-                .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, estimates));
+            output.give(&open.capabilities.groups, with_estimates(&batch, estimates));
         }
         Ok(())
     }
@@ -341,13 +336,12 @@ fn repeated_advantages(
     Ok(repeated_lists(&rows))
 }
 
-/// Returns `batch` with the columns of the advantages and of the returns, which `estimates` holds in this order. `inferred` is `true` if
-/// `batch` has the columns of inference.
-fn with_estimates(batch: &Batch, inferred: bool, estimates: [ArrayRef; 2]) -> Batch {
-    // Without inference, the batch lacks the three columns of inference. They are added with empty lists.
-    let absent = if inferred { 0 } else { 3 };
-    let nothing = (0..absent).map(|_| empty_lists::<Float32Type>(batch.num_rows()));
+/// Returns `batch` with the columns of the advantages and of the returns, which `estimates` holds in this order.
+fn with_estimates(batch: &Batch, estimates: [ArrayRef; 2]) -> Batch {
     let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
+    // Without inference, the batch lacks the columns of inference. They are added with empty lists.
+    let absent = schema::GROUPS.fields().len() - estimates.len() - rows.len();
+    let nothing = (0..absent).map(|_| empty_lists::<Float32Type>(batch.num_rows()));
     let columns = rows.iter().cloned().chain(nothing).chain(estimates);
     Batch::from_columns(&schema::GROUPS, columns.collect())
 }
@@ -387,7 +381,7 @@ mod tests {
             let batch = blank::batch(&schema::SCORED, responses.len(), &given);
             let repeated = repeated_advantages(&batch, &Grpo::default()).expect("it keeps its contract");
             let empty = empty_lists::<Float32Type>(responses.len());
-            let found = with_estimates(&batch, false, [repeated, empty]);
+            let found = with_estimates(&batch, [repeated, empty]);
             let found = found.lists::<Float32Type>(column::ADVANTAGES);
 
             let trajectories = rewarded(&batch, false, None).trajectories;
