@@ -7,9 +7,9 @@ use arrow_array::types::{UInt8Type, UInt32Type, UInt64Type};
 use arrow_array::{StringArray, UInt32Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, give_fault};
 use rollpacker_dataflow::frontier::{earliest, may_arrive};
-use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
@@ -125,8 +125,8 @@ pub(crate) fn place<'scope>(
                 .for_each(|capability, batch| driver.deliver_responses(*capability.time(), &batch));
             rounds.iter().for_each(|(step, batch)| driver.deliver_decisions(*step, batch));
             driver.deliver_drained();
-            driver.send_decisions(|capability, batch| output.give(capability, batch));
-            driver.report_failure(|capability, batch| errors.give(capability, batch));
+            driver.send_decisions(&mut output);
+            driver.report_failure(&mut errors);
             // A step for which no requests, responses or decisions can arrive needs no further placement.
             driver.steps.retain(|step, _| may_arrive(&frontiers[1..], step));
             parts.advance_to(earliest(&frontiers[1..]), |_| driver.part());
@@ -273,19 +273,19 @@ impl PlacementDriver {
     }
 
     /// Sends the pending decisions at the earliest step in progress.
-    fn send_decisions(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+    fn send_decisions(&mut self, output: &mut Output) {
         if self.decided.is_empty() {
             return;
         }
         let Some(progress) = self.steps.values().next() else { return };
-        give(&progress.capabilities[0], placement_batch(&std::mem::take(&mut self.decided)));
+        output.give(&progress.capabilities[0], placement_batch(&std::mem::take(&mut self.decided)));
     }
 
     /// Reports a violation at the earliest step in progress.
-    fn report_failure(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+    fn report_failure(&mut self, errors: &mut Output) {
         let Some(progress) = self.steps.values().next() else { return };
         if let Some(fault) = self.failed.take() {
-            give(&progress.capabilities[1], faults_batch(&[fault]));
+            give_fault(errors, &progress.capabilities[1], fault);
         }
     }
 }
