@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::types::{UInt32Type, UInt64Type};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array, new_null_array,
 };
@@ -15,12 +14,11 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
-use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_replaceable, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
 use rollpacker_operators::prompt_texts::PromptTexts;
-use rollpacker_operators::report::{StepReport, recorded_fields, rows_by_id};
+use rollpacker_operators::report::{StepReport, ids, recorded_fields, rows_by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -453,11 +451,6 @@ fn rollouts(report: &StepReport) -> impl Iterator<Item = RecordBatch> {
     admitted
         .chain(rest.map(|rows| (rows, false)))
         .map(move |(rows, admitted)| rollout_rows(&rows, &report.texts, step, admitted))
-}
-
-fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {
-    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
-    prompts.zip(batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied())
 }
 
 fn rollout_rows(rows: &RecordBatch, texts: &PromptTexts, step: u64, admitted: bool) -> RecordBatch {

@@ -14,6 +14,7 @@ use rollpacker::run_folder::RunFolder;
 use rollpacker::session::Session;
 use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;
+use rollpacker_operators::report::ids;
 use workspace::{Sft, TestWorkspace};
 
 /// Number of prompts of an epoch. Runs continue into a second epoch.
@@ -137,11 +138,7 @@ impl Observer for DecisionRecorder {
 
 fn step_decisions(report: &StepReport) -> StepDecisions {
     let mut all = StepDecisions { step: report.step.0 + 1, ..StepDecisions::default() };
-    for batch in &report.responses {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
-        all.launched.extend(prompts.zip(samples));
-    }
+    all.launched.extend(report.responses.iter().flat_map(ids));
     for batch in &report.decisions {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.lists::<UInt32Type>(column::ADMITTED);

@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_operators::curriculum::{
     Curriculum, CurriculumOptions, CurriculumStage, SkippedPrompts,
 };
-use rollpacker_operators::report::{StepReport, depends_on_time, measure, token_versions};
+use rollpacker_operators::report::{StepReport, depends_on_time, ids, measure, token_versions};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Sorted, Synchronous, TailBatching,
 };
@@ -84,11 +84,6 @@ fn outcome(report: &StepReport) -> Outcome {
     }
 }
 
-fn ids(batch: &Batch) -> Vec<(u64, u32)> {
-    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
-    prompts.zip(batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied()).collect()
-}
-
 fn decisions(batch: &Batch) -> Vec<String> {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
     let samples = batch.lists::<UInt32Type>(column::ADMITTED);
@@ -103,7 +98,7 @@ fn responses(batch: &Batch) -> Vec<((u64, u32), Response)> {
     let lengths = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
     let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
     let reasons = batch.text(column::FINISH_REASON);
-    let ids = ids(batch).into_iter().enumerate();
+    let ids = ids(batch).enumerate();
     ids.map(|(row, id)| {
         let (reason, versions) = (reasons.value(row).to_owned(), token_versions(batch, row));
         (id, (lengths.value(row), reason, tokens.get(row).to_vec(), versions))
@@ -116,7 +111,7 @@ fn trained(batch: &Batch) -> Vec<Trained> {
     let weights = batch.values::<Float32Type>(column::WEIGHT);
     let scores = batch.values::<Float64Type>(column::SCORE);
     let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
-    let ids = ids(batch).into_iter().enumerate();
+    let ids = ids(batch).enumerate();
     ids.map(|(row, (prompt, sample))| {
         let advantages = advantages.get(row).iter().map(|one| one.to_bits()).collect();
         let (weight, score) = (weights.value(row).to_bits(), scores.value(row).to_bits());

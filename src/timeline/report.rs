@@ -6,7 +6,7 @@ use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
-use rollpacker_operators::report::StepReport;
+use rollpacker_operators::report::{StepReport, ids};
 use rollpacker_operators::rollout::is_returned_whole;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
@@ -45,11 +45,6 @@ fn scores(batch: &Batch) -> impl Iterator<Item = ((u64, u32), (Nanos, Nanos, f64
     let scores = batch.values::<Float64Type>(column::SCORE).values();
     let values = scored.iter().zip(took).zip(scores);
     ids(batch).zip(values.map(|((&at, &took), &score)| (Nanos(at), Nanos(took), score)))
-}
-
-fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {
-    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
-    prompts.zip(batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied())
 }
 
 fn responses(batch: &Batch, scores: &Scores) -> impl Iterator<Item = TimelineResponse> {

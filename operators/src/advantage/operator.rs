@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt64Type};
 use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::fault::{Fault, give_fault};
@@ -27,7 +27,7 @@ use crate::policy::metrics_batch;
 use crate::report::statistics::spread;
 use crate::resume::OperatorParts;
 use crate::wire::columns::{empty_lists, owned_lists};
-use crate::wire::rows::{Row, gather_first};
+use crate::wire::rows::{gather_first, ids, sorted_by_id};
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "advantage";
@@ -273,13 +273,14 @@ impl AdvantageState {
 
 impl AdvantageStep {
     fn record(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
         let weights = batch.values::<Float32Type>(column::WEIGHT).values();
-        for (row, (one, &kl)) in trajectories.iter().zip(divergences).enumerate() {
-            let recorded = ResponseKl { weight: f64::from(weights[row]), kl, reward: one.score };
-            self.recorded.insert((prompts[row], samples[row]), recorded);
-        }
+        let recorded = trajectories.iter().zip(divergences).zip(weights);
+        let recorded = recorded.map(|((one, &kl), &weight)| ResponseKl {
+            weight: f64::from(weight),
+            kl,
+            reward: one.score,
+        });
+        self.recorded.extend(ids(batch).zip(recorded));
     }
 }
 
@@ -300,16 +301,7 @@ fn measure(recorded: &BTreeMap<(u64, u32), ResponseKl>, coefficient: f64) -> (Me
 /// Returns all rows as one batch, ordered by prompt and sample; `None` if there are no rows. Sums over a step then do not depend on the
 /// order of arrival.
 fn ordered(held: &[Batch]) -> Option<Batch> {
-    let mut rows: Vec<((u64, u32), Row)> = held
-        .iter()
-        .flat_map(|batch| {
-            let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
-            let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
-            prompts.copied().zip(samples.copied()).zip(Row::all(batch)).collect::<Vec<_>>()
-        })
-        .collect();
-    rows.sort_by_key(|(id, _)| *id);
-    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let rows = sorted_by_id(held, |_| true);
     let schema = rows.first()?.batch.rows()?.schema();
     Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }

@@ -16,6 +16,7 @@ use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
+use crate::wire::rows::ids;
 
 /// The lengths of responses, in tokens, and counts of responses and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,12 +122,7 @@ pub fn measure(report: &StepReport) -> Metrics {
 /// Returns the number of tokens of responses that ended or were dropped in the step, and that are neither trained on nor kept for a later
 /// step.
 fn discarded(report: &StepReport) -> usize {
-    let mut used: HashSet<(u64, u32)> = HashSet::new();
-    for batch in &report.groups {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
-        used.extend(prompts.iter().copied().zip(samples.iter().copied()));
-    }
+    let mut used: HashSet<(u64, u32)> = report.groups.iter().flat_map(ids).collect();
     for batch in &report.decisions {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.lists::<UInt32Type>(column::ADMITTED);
@@ -137,11 +133,8 @@ fn discarded(report: &StepReport) -> usize {
     }
     let mut discarded = 0;
     for batch in &report.responses {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
-        let ids = prompts.iter().copied().zip(samples.iter().copied());
-        discarded += ids
+        discarded += ids(batch)
             .zip(tokens)
             .filter(|(id, _)| !used.contains(id))
             .map(|(_, &tokens)| tokens as usize)

@@ -40,6 +40,8 @@ pub use rollpacker_stages::metrics::depends_on_time;
 pub use saved::ObserverState;
 pub use stages::{StageInstants, StageTimes};
 
+pub use crate::wire::rows::ids;
+
 /// The streams from which reports are assembled, and the access to snapshots.
 pub struct ReportInputs<'scope> {
     /// Batches of [`schema::RESPONSES`]: all responses, including aborted ones.

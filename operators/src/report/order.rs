@@ -1,12 +1,12 @@
 //! Sorts rows by id, so that sums over them and files written from them do not depend on the order of arrival.
 
 use arrow_array::RecordBatch;
-use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
 use super::recorded::recorded;
-use crate::wire::rows::Row;
+use crate::wire::rows::sorted_by_id;
 
 /// The maximum number of rows of a batch that [`rows_by_id`] returns.
 const ROWS: usize = 256;
@@ -39,16 +39,7 @@ pub fn rows_by_id(
     batches: &[Batch],
     keep: impl Fn(u64, u32) -> bool,
 ) -> impl Iterator<Item = RecordBatch> {
-    let mut rows: Vec<((u64, u32), Row)> = Vec::new();
-    for batch in batches {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
-        let ids = prompts.iter().copied().zip(samples.iter().copied());
-        let kept = ids.zip(Row::all(batch)).filter(|((prompt, sample), _)| keep(*prompt, *sample));
-        rows.extend(kept);
-    }
-    rows.sort_by_key(|(id, _)| *id);
-    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let rows = sorted_by_id(batches, |(prompt, sample)| keep(prompt, sample));
     let pieces = rows.len().div_ceil(ROWS);
     (0..pieces).filter_map(move |piece| {
         let end = rows.len().min((piece + 1) * ROWS);
@@ -64,6 +55,7 @@ mod tests {
     use arrow_schema::{DataType, Field, Schema};
 
     use super::*;
+    use crate::wire::rows::ids;
 
     fn batch(ids: &[(u64, u32)]) -> Batch {
         let field = |name, data_type| Field::new(name, data_type, false);
@@ -76,17 +68,11 @@ mod tests {
         Batch::from_columns(&Arc::new(schema), vec![Arc::new(prompts), Arc::new(samples)])
     }
 
-    fn ids(batch: &Batch) -> Vec<(u64, u32)> {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
-        prompts.zip(samples).collect()
-    }
-
     #[test]
     fn groups_are_ordered_by_prompt_across_batches() {
         let (three, one, two) = ([(3, 0), (3, 4)], [(1, 0), (1, 1)], [(2, 5)]);
         let together = groups(&[batch(&[three, one].concat()), Batch::default(), batch(&two)]);
-        let found: Vec<_> = together.iter().map(ids).collect();
+        let found: Vec<_> = together.iter().map(|batch| ids(batch).collect::<Vec<_>>()).collect();
         assert_eq!(found, [one.to_vec(), two.to_vec(), three.to_vec()]);
     }
 
@@ -97,7 +83,7 @@ mod tests {
         odd.reverse();
         let keep = |prompt, _| prompt != 7;
         let pieces = |batches: &[Batch]| -> Vec<Vec<(u64, u32)>> {
-            rows_by_id(batches, keep).map(|rows| ids(&Batch::new(rows))).collect()
+            rows_by_id(batches, keep).map(|rows| ids(&Batch::new(rows)).collect()).collect()
         };
         let found = pieces(&[batch(&odd), batch(&even)]);
         assert_eq!(found, pieces(&[batch(&all)]));

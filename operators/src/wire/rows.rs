@@ -37,6 +37,20 @@ impl Row {
     }
 }
 
+/// Returns the id of each row of `batch`: its prompt and its sample.
+pub fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
+    prompts.zip(batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied())
+}
+
+/// Returns the rows of `batches` for which `keep` returns `true`, given their [id](ids). The rows are sorted by id.
+pub(crate) fn sorted_by_id(batches: &[Batch], keep: impl Fn((u64, u32)) -> bool) -> Vec<Row> {
+    let rows = batches.iter().flat_map(|batch| ids(batch).zip(Row::all(batch)));
+    let mut rows: Vec<((u64, u32), Row)> = rows.filter(|(id, _)| keep(*id)).collect();
+    rows.sort_by_key(|(id, _)| *id);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
 /// Returns the named columns of `rows`, in the order given. If the rows are consecutive rows of one batch, the columns are slices of that
 /// batch; otherwise the values are copied. All batches must have the same schema.
 ///

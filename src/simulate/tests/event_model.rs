@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
-use rollpacker_operators::report::StepReport;
+use rollpacker_operators::report::{StepReport, ids};
 use rollpacker_simulated::cluster::{Cost, Decode};
 use rollpacker_simulated::rollout::lengths::LengthModel;
 
@@ -292,9 +292,7 @@ fn observed(report: &StepReport) -> Predicted {
         .flat_map(|batch| batch.values::<UInt64Type>(column::FINISHED).values().iter().copied());
     let mut kept = Kept::default();
     for batch in &report.groups {
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
-        for (&prompt, &sample) in prompts.iter().zip(samples) {
+        for (prompt, sample) in ids(batch) {
             kept.entry(PromptId(prompt)).or_default().insert(sample);
         }
     }

@@ -11,7 +11,7 @@ use crate::schedule::snapshot::LastPrompt;
 use crate::schedule::{Event, Offer};
 use crate::wire::finish_reason::finish_reason;
 use crate::wire::notice;
-use crate::wire::rows::Row;
+use crate::wire::rows::{Row, ids};
 
 impl ScheduleDriver {
     pub(in crate::schedule) fn on_prompts(&mut self, batch: &Batch) {
@@ -104,8 +104,6 @@ impl ScheduleDriver {
 }
 
 fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
-    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
-    let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
-    let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
-    prompts.zip(samples).map(id)
+    let id = move |(prompt, sample)| SampleId { step, prompt: PromptId(prompt), sample };
+    ids(batch).map(id)
 }
