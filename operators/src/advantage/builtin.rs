@@ -1,6 +1,6 @@
 //! The built-in advantage estimators.
 
-use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions};
+use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions, check_range};
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
@@ -76,11 +76,9 @@ impl GrpoOptions {
     /// Returns the options, or an error if `epsilon` is out of range. The lower bound is needed because the standard deviation of equal
     /// scores is 0, so that `epsilon` is the whole divisor.
     fn checked(self) -> Result<Self, CatalogError> {
-        if (1e-12..=1e6).contains(&self.epsilon) {
-            Ok(self)
-        } else {
-            Err(CatalogError::out_of_range("epsilon", "from 1e-12 to 1e6", self.epsilon))
-        }
+        let is_in = |epsilon| (1e-12..=1e6).contains(&epsilon);
+        check_range("epsilon", self.epsilon, is_in, "from 1e-12 to 1e6")?;
+        Ok(self)
     }
 }
 
@@ -92,11 +90,7 @@ impl From<GrpoOptions> for Grpo {
 
 /// Returns an error that names `key` if `value` is not in [0, 1].
 fn share(key: &str, value: f64) -> Result<(), CatalogError> {
-    if (0.0..=1.0).contains(&value) {
-        Ok(())
-    } else {
-        Err(CatalogError::out_of_range(key, "in [0, 1]", value))
-    }
+    check_range(key, value, |value| (0.0..=1.0).contains(&value), "in [0, 1]")
 }
 
 const GRPO: About = About::new(
