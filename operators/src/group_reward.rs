@@ -239,17 +239,16 @@ impl GroupScorer {
             Err(lost) => return ScoredGroup::Failed(about(Fault::of(NAME, &lost))),
         };
         self.tallies.with(step, |tally| tally.add_metrics(pending.context.take_metrics()));
+        let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
         let rows = pending.rows.iter().map(ScoreRow::read);
         match result {
             None => scored(&pending.rows, &rows.collect::<Vec<_>>(), None),
             Some(Ok(scores)) => {
-                let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
                 self.tallies.scored(name_of(self.router.group_reward_of(source)));
                 let rows = rows.zip(&scores).map(|(row, score)| row.with_score(score, timing));
                 scored(&pending.rows, &rows.collect::<Vec<_>>(), None)
             }
             Some(Err(error)) => {
-                let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
                 let Some(effect) = self.count_error(step, source, &error) else {
                     let on_error = self.router.on_error_of(source);
                     let message = describe_last(&error, source, on_error);

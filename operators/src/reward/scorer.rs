@@ -252,10 +252,10 @@ impl<L: TimeLimit> Scorer<L> {
         let (result, timing) = outcome.map_err(|lost| about(Fault::of(NAME, &lost)))?;
         let metrics = pending.context.take_metrics();
         self.tallies.with(pending.id.step, |tally| tally.add_metrics(metrics));
+        let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
         let row = ScoreRow::new();
         match result {
             Ok(score) => {
-                let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
                 self.tallies.scored(name_of(router.reward_of(source)));
                 if !score.executions.is_empty() {
                     limit.executed(pending.id, pending.dataset_row, &score.executions);
@@ -263,7 +263,6 @@ impl<L: TimeLimit> Scorer<L> {
                 Ok((row.with_score(&score, timing), score.executions, None))
             }
             Err(error) => {
-                let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
                 let reward = name_of(router.reward_of(source));
                 let on_error = self.tallies.effective_on_error(router.on_error_of(source), reward);
                 let count =
