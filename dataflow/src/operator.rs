@@ -18,9 +18,9 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{InputHandleCore, OutputBuilder};
 use timely::dataflow::operators::{Capability, InputCapability};
 use timely::dataflow::{Scope, Stream};
-use timely::progress::Antichain;
 use timely::progress::frontier::MutableAntichain;
 use timely::progress::operate::FrontierInterest;
+use timely::progress::{Antichain, Timestamp};
 use timely::scheduling::SyncActivator;
 
 use crate::batch::{Batch, BatchStream};
@@ -147,11 +147,7 @@ impl<'scope> Operator<'scope> {
         follows: &[usize],
     ) -> (Output, BatchStream<'scope>) {
         let index = self.builder.shape().outputs();
-        let connection: Vec<_> = follows
-            .iter()
-            .map(|&input| (input, Antichain::from_elem(Default::default())))
-            .collect();
-        let (output, stream) = self.builder.new_output_connection(connection);
+        let (output, stream) = self.builder.new_output_connection(connection(follows));
         let output = Output {
             builder: OutputBuilder::from(output),
             index,
@@ -167,11 +163,7 @@ impl<'scope> Operator<'scope> {
         follows: &[usize],
     ) -> (Updates<D>, Stream<'scope, Step, Vec<D>>) {
         let index = self.builder.shape().outputs();
-        let connection = follows
-            .iter()
-            .map(|&input| (input, Antichain::from_elem(Default::default())))
-            .collect::<Vec<_>>();
-        let (output, stream) = self.builder.new_output_connection(connection);
+        let (output, stream) = self.builder.new_output_connection(connection(follows));
         let output =
             Updates { builder: OutputBuilder::from(output), index, meter: self.meter.clone() };
         (output, stream)
@@ -239,6 +231,11 @@ impl<'scope> Operator<'scope> {
             }
         });
     }
+}
+
+/// Returns the connection of an output whose data may follow from the inputs `follows`, at the same step.
+fn connection(follows: &[usize]) -> Vec<(usize, Antichain<<Step as Timestamp>::Summary>)> {
+    follows.iter().map(|&input| (input, Antichain::from_elem(Default::default()))).collect()
 }
 
 /// An input of batches of one schema; see [`Operator::input`].
