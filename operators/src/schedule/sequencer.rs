@@ -229,11 +229,11 @@ impl Sequencer {
             return self.next_prompt();
         }
         if let Some(event) = self.ready.pop_front() {
-            return self.sequenced(event);
+            return Some(self.sequenced(event));
         }
         if !self.scores.wanted.is_empty() {
             self.ready.extend(self.scores.complete());
-            return self.ready.pop_front().and_then(|event| self.sequenced(event));
+            return self.ready.pop_front().map(|event| self.sequenced(event));
         }
         if policy_waits && self.is_between_rounds() {
             return self.next_prompt();
@@ -261,13 +261,13 @@ impl Sequencer {
         self.stopping += 1;
     }
 
-    fn sequenced(&self, event: Event) -> Option<SequencedEvent> {
-        Some(SequencedEvent { tick: self.tick, event, tick_passed: false })
+    fn sequenced(&self, event: Event) -> SequencedEvent {
+        SequencedEvent { tick: self.tick, event, tick_passed: false }
     }
 
     fn next_prompt(&mut self) -> Option<SequencedEvent> {
         let event = self.prompts.next()?;
-        self.sequenced(event)
+        Some(self.sequenced(event))
     }
 
     /// Returns the next ends, all of one tick, if no response can end before or at that tick any more.
