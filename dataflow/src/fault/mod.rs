@@ -71,7 +71,7 @@ fn batch(faults: &[Fault], in_step: bool) -> Batch {
     )
 }
 
-/// The faults that this worker has received on the streams given to [`raise`], in the order of arrival.
+/// The first fault that this worker has received on the streams given to [`raise`].
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<FaultState>>);
 
@@ -79,7 +79,7 @@ type FaultCallback = Box<dyn FnOnce(&Fault)>;
 
 #[derive(Default)]
 struct FaultState {
-    faults: Vec<Fault>,
+    first: Option<Fault>,
     callback: Option<FaultCallback>,
 }
 
@@ -87,7 +87,7 @@ impl Faults {
     /// Returns the first fault, if any.
     #[must_use]
     pub fn first(&self) -> Option<Fault> {
-        self.0.borrow().faults.first().cloned()
+        self.0.borrow().first.clone()
     }
 
     /// Sets the callback for the fault of this worker that ends the run. Replaces an earlier callback. A fault of another worker does not
@@ -105,10 +105,12 @@ impl Faults {
     }
 }
 
-/// Adds the rows of `errors` to `faults`. The run ends at the first row.
+/// Reports the rows of `errors` to `faults`. The run ends at the first row.
 pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     let faults = faults.clone();
-    for_each_fault("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
+    for_each_fault("errors", errors, move |fault| {
+        faults.0.borrow_mut().first.get_or_insert(fault);
+    });
 }
 
 /// Returns a stream that carries one fault, which belongs to no step, and keeps the first step open. Use it for a graph that turns out to
