@@ -199,12 +199,13 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_stages::train::named_metrics;
+
     use super::*;
 
     #[test]
     fn a_json_line_of_a_step_has_the_shown_metrics() {
-        let metrics =
-            Metrics::from([("critic/score/mean".to_owned(), 0.25), ("hidden".to_owned(), 1.0)]);
+        let metrics = named_metrics([("critic/score/mean", 0.25), ("hidden", 1.0)]);
         let fields = Value::Object(json_fields(&METRICS, 3, "short", &metrics));
         let expected = json!({"step": 3, "round": "short", "metrics": {"critic/score/mean": 0.25}});
         assert_eq!(fields, expected);
@@ -212,11 +213,11 @@ mod tests {
 
     #[test]
     fn a_step_is_one_line_in_the_form_of_verl() {
-        let metrics = Metrics::from([
-            ("critic/score/mean".to_owned(), 0.25),
-            ("timing_s/step".to_owned(), 1.234_56),
-            ("actor/grad_norm".to_owned(), 1e-7),
-            ("hidden".to_owned(), 1.0),
+        let metrics = named_metrics([
+            ("critic/score/mean", 0.25),
+            ("timing_s/step", 1.234_56),
+            ("actor/grad_norm", 1e-7),
+            ("hidden", 1.0),
         ]);
         let expected = "step:3 - round:short - critic/score/mean:0.25 - actor/grad_norm:1.000e-7 - timing_s/step:1.2346";
         assert_eq!(line(3, "short", &metrics), expected);

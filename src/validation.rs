@@ -3,7 +3,7 @@
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_operators::validate::{ValidationResult, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 /// Validates a policy and blocks until the metrics are available.
 ///
@@ -27,17 +27,15 @@ pub(crate) fn metrics(
             .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
             .collect::<Vec<_>>()
     };
-    let mut metrics: Metrics = [
+    let mut metrics = named_metrics([
         ("val/response_length/mean", sampled.mean_length),
         ("val/response_length/max", sampled.longest as f64),
         ("val/greedy_response_length/mean", greedy.mean_length),
         ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
+    ]);
     let scores = [("val/score", sampled.score), ("val/greedy_score", greedy.score)];
-    let scores = scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
-    metrics.extend(scores);
+    let scores = scores.into_iter().filter_map(|(name, score)| Some((name, score?)));
+    metrics.extend(named_metrics(scores));
     metrics.extend(by_source(&format!("acc/mean@{samples}"), sampled));
     metrics.extend(by_source("acc/greedy@1", greedy));
     metrics

@@ -37,14 +37,15 @@ impl FindingMonitor {
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_stages::train::named_metrics;
+
     use super::*;
 
     /// Judges a run of 60 steps. Returns the metric of each finding with the step, from 1, in which it was found.
     fn found(metrics: impl Fn(u32) -> Vec<(&'static str, f64)>) -> Vec<(u32, &'static str)> {
         let mut monitor = FindingMonitor::default();
         let step = |step| {
-            let metrics = metrics(step).into_iter().map(|(name, value)| (name.to_owned(), value));
-            let found = monitor.step(&metrics.collect());
+            let found = monitor.step(&named_metrics(metrics(step)));
             found.into_iter().map(|finding| (step, finding.metric)).collect::<Vec<_>>()
         };
         (1..=60).flat_map(step).collect()

@@ -67,17 +67,18 @@ fn line(columns: usize, step: &str, round: &str, cells: impl Iterator<Item = Str
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_stages::train::named_metrics;
+
     use super::*;
 
     fn metrics() -> Metrics {
-        let metrics = [
+        named_metrics([
             ("critic/score/mean", -0.25),
             ("response_length/mean", 812.4),
             ("timing_s/step", 61.5),
             ("rollout/tokens_per_s", 123_456.7),
             ("actor/grad_norm", f64::NAN),
-        ];
-        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        ])
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 use super::token_rewards::{Rewarded, rewarded};
 use super::{
@@ -290,7 +290,7 @@ fn measure(recorded: &BTreeMap<(u64, u32), ResponseKl>, coefficient: f64) -> (Me
     let weight: f64 = recorded.values().map(|one| one.weight).sum();
     let sum: f64 = recorded.values().map(|one| one.weight * one.kl).sum();
     let kl = sum / weight.max(f64::MIN_POSITIVE);
-    let mut metrics = Metrics::from([("actor/reward_kl_penalty_coeff".to_owned(), coefficient)]);
+    let mut metrics = named_metrics([("actor/reward_kl_penalty_coeff", coefficient)]);
     if !recorded.is_empty() {
         metrics.insert("actor/reward_kl_penalty".to_owned(), kl);
     }

@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::draw::Draw;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 use serde::{Deserialize, Serialize};
 
 use self::results::{PassRate, Results};
@@ -168,15 +168,14 @@ impl JudgedPrompts {
     }
 
     fn metrics(&self) -> Metrics {
-        [
+        let counts = [
             ("curriculum/untried_prompts", self.untried),
             ("curriculum/in_bounds_prompts", self.in_bounds),
             ("curriculum/explored_prompts", self.explored),
             ("curriculum/skipped_easy_prompts", self.too_easy),
             ("curriculum/skipped_hard_prompts", self.too_hard),
-        ]
-        .map(|(name, count)| (name.to_owned(), count as f64))
-        .into()
+        ];
+        named_metrics(counts.map(|(name, count)| (name, count as f64)))
     }
 }
 

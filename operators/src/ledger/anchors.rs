@@ -21,7 +21,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::Execution;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 use super::anchor_totals::{AnchorTotals, Case, Longest, PART};
 use super::by_step::by_step;
@@ -100,14 +100,12 @@ impl ExecutionFacts {
 
     fn metrics(&self) -> Metrics {
         let mean_limit = self.limits as f64 / 1e9 / self.executions as f64;
-        [
+        named_metrics([
             ("reward/mean_limit_s", mean_limit),
             ("reward/limit_kills", self.kills as f64),
             ("reward/audited_kills", self.audited_kills as f64),
             ("reward/wrong_kills", self.wrong_kills as f64),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        ])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 use serde::{Deserialize, Serialize};
 
 use crate::survival::{Curve, Survival};
@@ -155,11 +155,11 @@ impl LengthComparison {
             return Metrics::new();
         }
         let trained = self.trained.mean(By::Count);
-        let mut metrics = Metrics::from([
-            ("bias/policy_mean".to_owned(), mean),
-            ("bias/policy_mean_low".to_owned(), low),
-            ("bias/mean_ratio_high".to_owned(), trained / low),
-            ("bias/ess".to_owned(), self.trained.effective()),
+        let mut metrics = named_metrics([
+            ("bias/policy_mean", mean),
+            ("bias/policy_mean_low", low),
+            ("bias/mean_ratio_high", trained / low),
+            ("bias/ess", self.trained.effective()),
         ]);
         let curve = self.policy.curve();
         self.shares(&curve, cap, &mut metrics);

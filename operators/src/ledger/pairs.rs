@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 use serde::{Deserialize, Serialize};
 
 use crate::length_buckets::{bucket, start};
@@ -226,9 +226,9 @@ impl Pairs {
             return Metrics::new();
         }
         let trained = product as f64 / UNIT / pairs as f64;
-        let mut metrics = Metrics::from([
-            ("bias/length_advantage".to_owned(), policy),
-            ("bias/length_advantage_trained".to_owned(), trained),
+        let mut metrics = named_metrics([
+            ("bias/length_advantage", policy),
+            ("bias/length_advantage_trained", trained),
         ]);
         let error = size as f64 / UNIT / (groups as f64).powf(1.5);
         let mut put = |name: &str, trained: f64, policy: f64| {

@@ -3,7 +3,7 @@
 use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
 use rollpacker_dataflow::step::Step;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 use super::bias::{LengthComparison, UNIT, WeightSums};
 use super::fact::{Fact, Sums, Topic};
@@ -194,10 +194,8 @@ fn is_over(changes: &[(Summary, isize)]) -> bool {
 
 fn of_rows(sums: Sums) -> Metrics {
     let [rows, within, launched, n, s, q, trained, scores] = sums.first().map(|sum| sum as f64);
-    let mut metrics = Metrics::from([
-        ("ledger/rows".to_owned(), rows),
-        ("ledger/launches_per_row".to_owned(), launched / rows),
-    ]);
+    let mut metrics =
+        named_metrics([("ledger/rows", rows), ("ledger/launches_per_row", launched / rows)]);
     if trained > 0.0 {
         metrics.insert("ledger/pass_rate".to_owned(), scores / UNIT / trained);
     }
@@ -212,16 +210,13 @@ fn of_rows(sums: Sums) -> Metrics {
 fn of_waiting(step: Step, prompts: i64, sum: i64, first: u64) -> Metrics {
     let mean = if prompts > 0 { step.0 as f64 - sum as f64 / prompts as f64 } else { 0.0 };
     let longest = if prompts > 0 { step.0.saturating_sub(first) } else { 0 };
-    Metrics::from([
-        ("ledger/waiting_prompts".to_owned(), prompts as f64),
-        ("ledger/mean_wait".to_owned(), mean),
-        ("ledger/longest_wait".to_owned(), longest as f64),
+    named_metrics([
+        ("ledger/waiting_prompts", prompts as f64),
+        ("ledger/mean_wait", mean),
+        ("ledger/longest_wait", longest as f64),
     ])
 }
 
 fn of_anchors(cases: f64, took: f64) -> Metrics {
-    Metrics::from([
-        ("ledger/anchored_cases".to_owned(), cases),
-        ("ledger/mean_anchor_s".to_owned(), took / 1e9 / cases),
-    ])
+    named_metrics([("ledger/anchored_cases", cases), ("ledger/mean_anchor_s", took / 1e9 / cases)])
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::Step;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 /// The name of the operators in faults.
 pub(super) const NAME: &str = "reduce";
@@ -51,12 +51,10 @@ impl Costs {
     pub(super) fn metrics(&self, step: Step) -> Metrics {
         let cost = self.steps.borrow_mut().remove(&step).unwrap_or_default();
         let exposed = cost.due.map_or(Nanos(0), |due| self.clock.now().since(due));
-        [
+        named_metrics([
             ("reduce/bytes", cost.bytes as f64),
             ("reduce/takes", cost.takes as f64),
             ("timing_s/reduce", exposed.as_secs_f64()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        ])
     }
 }

@@ -6,7 +6,7 @@ use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::rollout::FinishReason;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, named_metrics};
 
 use super::StepReport;
 use super::lag::lag;
@@ -85,29 +85,23 @@ pub fn measure(report: &StepReport) -> Metrics {
     let rollout = Occupancy::of(slot_uses(&report.responses));
     metrics.extend(stages(&StageTimes::of(&instants)));
     rewards(&mut metrics, &report.groups);
-    metrics.extend(
-        [
-            ("training/global_step", report.step.0 as f64 + 1.0),
-            ("timing_s/step", instants.seconds()),
-            ("timing_s/gen", rollout.seconds),
-            ("rollout/bubble_ratio", rollout.bubble_ratio),
-            ("rollout/idle_ratio", rollout.idle_ratio),
-            (
-                "rollout/launched_responses",
-                (launched.finished.len() + launched.aborted.len()) as f64,
-            ),
-            ("rollout/aborted_responses", launched.aborted.len() as f64),
-            ("rollout/paused_responses", launched.paused.len() as f64),
-            ("rollout/preemptions", launched.preemptions as f64),
-            ("rollout/launched_tokens", launched.sampled as f64),
-            ("rollout/discarded_tokens", discarded(report) as f64),
-            ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
-            ("perf/total_num_tokens", trained_tokens as f64),
-            ("perf/time_per_step", non_overlapping_seconds),
-            ("perf/throughput", ratio(trained_tokens as f64, non_overlapping_seconds)),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
+    metrics.extend(named_metrics([
+        ("training/global_step", report.step.0 as f64 + 1.0),
+        ("timing_s/step", instants.seconds()),
+        ("timing_s/gen", rollout.seconds),
+        ("rollout/bubble_ratio", rollout.bubble_ratio),
+        ("rollout/idle_ratio", rollout.idle_ratio),
+        ("rollout/launched_responses", (launched.finished.len() + launched.aborted.len()) as f64),
+        ("rollout/aborted_responses", launched.aborted.len() as f64),
+        ("rollout/paused_responses", launched.paused.len() as f64),
+        ("rollout/preemptions", launched.preemptions as f64),
+        ("rollout/launched_tokens", launched.sampled as f64),
+        ("rollout/discarded_tokens", discarded(report) as f64),
+        ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
+        ("perf/total_num_tokens", trained_tokens as f64),
+        ("perf/time_per_step", non_overlapping_seconds),
+        ("perf/throughput", ratio(trained_tokens as f64, non_overlapping_seconds)),
+    ]));
     let busy: f64 = ["timing_s/inference", "timing_s/gradient", "timing_s/update"]
         .iter()
         .filter_map(|name| metrics.get(*name))
@@ -231,17 +225,14 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
         })
     });
     let [length, age] = closed.last().unwrap_or_default();
-    metrics.extend(
-        [
-            ("schedule/admitted_prompts", admitted),
-            ("schedule/deferred_prompts", deferred),
-            ("schedule/rejected_prompts", rejected),
-            ("schedule/launched_prompts", admitted + deferred + filtered),
-            ("schedule/queue_length", length),
-            ("schedule/queue_age", age),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
+    metrics.extend(named_metrics([
+        ("schedule/admitted_prompts", admitted),
+        ("schedule/deferred_prompts", deferred),
+        ("schedule/rejected_prompts", rejected),
+        ("schedule/launched_prompts", admitted + deferred + filtered),
+        ("schedule/queue_length", length),
+        ("schedule/queue_age", age),
+    ]));
 }
 
 fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
@@ -265,14 +256,11 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     };
     let tail = last(column::SCORED_AT).saturating_sub(last(column::FINISHED));
     let exposed = metrics.get("timing_s/reward_exposed").copied().unwrap_or(0.0);
-    metrics.extend(
-        [
-            ("reward/mean_time_s", mean_reward_time(groups)),
-            ("reward/tail_time_s", tail as f64 / 1e9),
-            ("reward/exposed_time_s", exposed),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
+    metrics.extend(named_metrics([
+        ("reward/mean_time_s", mean_reward_time(groups)),
+        ("reward/tail_time_s", tail as f64 / 1e9),
+        ("reward/exposed_time_s", exposed),
+    ]));
     for labels in groups.iter().flat_map(|batch| batch.text(column::LABELS).iter().flatten()) {
         if let Some(outcome) = outcome(labels) {
             *metrics.entry(format!("reward/outcome/{outcome}")).or_default() += 1.0;
@@ -299,14 +287,12 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
 
 /// Returns the time of each stage of a step as metrics, without the part that overlaps with the previous step.
 fn stages(stages: &StageTimes) -> Metrics {
-    [
+    named_metrics([
         ("timing_s/weight_sync", stages.sync),
         ("timing_s/rollout", stages.rollout),
         ("timing_s/reward_exposed", stages.reward),
         ("timing_s/training_exposed", stages.training),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    ])
 }
 
 #[cfg(test)]

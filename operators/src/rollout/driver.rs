@@ -16,7 +16,7 @@ use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
     CheckedEngine, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
 };
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::named_metrics;
 use rustc_hash::FxHashMap;
 
 use super::kept_responses::{EndedResponse, KeptById, KeptResponses, LaunchPlan};
@@ -325,7 +325,7 @@ impl RolloutDriver {
                 |(version, requested)| Some(self.engine.loaded_at(version)?.since(requested));
             if let Some(took) = open_step.loading.and_then(loading) {
                 open_step.loading = None;
-                let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
+                let load = named_metrics([(LOAD, took.as_secs_f64())]);
                 give(Port::Metrics, open_step.capability(Port::Metrics), metrics_batch(&load));
             }
         }

@@ -7,7 +7,7 @@ use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_model::tensor_file::{Scalar, TensorFile, write};
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer, named_metrics};
 
 use crate::cluster::{Cost, TrainingLayout};
 use crate::rollout::lengths::LengthModel;
@@ -104,7 +104,7 @@ impl SimulatedTrainer {
             metrics.push(("perf/mfu/actor", flops / (device_seconds * peak)));
             metrics.push(("perf/training_devices", device_seconds / seconds));
         }
-        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        named_metrics(metrics)
     }
 }
 

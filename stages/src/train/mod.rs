@@ -80,6 +80,17 @@ pub struct Inferred {
 /// Values by metric name. Names follow verl (`actor/pg_loss`, ...).
 pub type Metrics = BTreeMap<String, f64>;
 
+/// Returns metrics with the given names and values.
+///
+/// ```
+/// use rollpacker_stages::train::named_metrics;
+///
+/// assert_eq!(named_metrics([("actor/lr", 0.1)])["actor/lr"], 0.1);
+/// ```
+pub fn named_metrics<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> Metrics {
+    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// The error of a trainer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {

@@ -7,6 +7,7 @@
 //! anyway.
 
 use rollpacker_stages::train::config::{LOG_RATIO_LIMIT, Level, Threshold, TrainerConfig};
+use rollpacker_stages::train::named_metrics;
 use tch::TchError;
 
 use super::objective::Outcome;
@@ -79,8 +80,7 @@ pub(crate) fn derived(sums: &StepSums) -> Metrics {
         ("rollout_corr/rollout_is_eff_sample_size", effective_sample_size(sums, tokens)),
         ("rollout_corr/rollout_is_batch_norm_factor", sums.mean_importance()),
     ];
-    let known = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    known.collect()
+    named_metrics(named.into_iter().filter_map(|(name, value)| Some((name, value?))))
 }
 
 fn add_perplexities(sums: &mut StepSums, engine: &[f32], trainer: &[f64]) {

@@ -1,5 +1,7 @@
 //! Tests of the sums of a step and of their metrics.
 
+use rollpacker_stages::train::named_metrics;
+
 use super::*;
 
 fn tally(loss: f64, largest: f64) -> StepSums {
@@ -23,7 +25,7 @@ fn each_sum_has_its_divisor() {
     tallies.add(unit(1, 0), &tally(5.0, 0.25), false).unwrap();
     let metrics = tallies.sum().metrics();
     let expect = [("clip:fraction", 0.25), ("largest", 0.5), ("loss", 2.0)];
-    assert_eq!(metrics, expect.map(|(name, value)| (name.to_owned(), value)).into());
+    assert_eq!(metrics, named_metrics(expect));
 }
 
 #[test]
