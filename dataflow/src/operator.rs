@@ -265,9 +265,10 @@ where
             let batch = batch.take();
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
-            match before_step {
-                true => watchdog::record_event(),
-                false => watchdog::record_rows(*capability.time()),
+            if *before_step {
+                watchdog::record_event();
+            } else {
+                watchdog::record_rows(*capability.time());
             }
             spans.open(*capability.time());
             logic(capability, batch);

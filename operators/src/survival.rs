@@ -55,9 +55,10 @@ impl Survival {
             return;
         }
         let tally = self.tallies.entry(tokens).or_default();
-        match whole {
-            true => tally.whole += count,
-            false => tally.cut += count,
+        if whole {
+            tally.whole += count;
+        } else {
+            tally.cut += count;
         }
         self.count += count;
     }

@@ -40,9 +40,10 @@ impl Hosts {
             }
             hosts.push(address.to_owned());
         }
-        match hosts.is_empty() {
-            true => Err(ClusterError::Hosts { path: path.to_owned(), found: "none".to_owned() }),
-            false => Ok(Self(hosts)),
+        if hosts.is_empty() {
+            Err(ClusterError::Hosts { path: path.to_owned(), found: "none".to_owned() })
+        } else {
+            Ok(Self(hosts))
         }
     }
 

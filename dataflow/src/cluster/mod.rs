@@ -209,9 +209,10 @@ fn settle(guard: CommsGuard, run_state: &Arc<RunState>) {
 
 fn local_allocators(threads: usize, serialises: bool) -> Vec<AllocatorBuilder> {
     let refill = Hooks::default().refill;
-    let builders = match serialises {
-        true => ProcessBuilder::new_bytes_vector(threads, refill, None),
-        false => ProcessBuilder::new_typed_vector(threads, refill, None),
+    let builders = if serialises {
+        ProcessBuilder::new_bytes_vector(threads, refill, None)
+    } else {
+        ProcessBuilder::new_typed_vector(threads, refill, None)
     };
     builders.into_iter().map(AllocatorBuilder::Process).collect()
 }

@@ -68,9 +68,10 @@ impl AdvantageExt for Groups<'_> {
         // Sums over a step are computed on one worker, in one order, so that they do not depend on the arrival of groups. The groups are
         // then distributed to the training workers by prompt id.
         let central = estimator.whole_step() || self.reward_kl.is_some();
-        let input = match central {
-            true => route::gather_at_first("groups_to_first", self.groups, schema),
-            false => self.groups,
+        let input = if central {
+            route::gather_at_first("groups_to_first", self.groups, schema)
+        } else {
+            self.groups
         };
         let mut operator = Operator::new(NAME, input.scope());
         let mut input = operator.input(input, Pipeline, schema);
@@ -117,14 +118,15 @@ impl AdvantageExt for Groups<'_> {
                 }
             }
         });
-        let groups = match central {
-            true => route::exchange(
+        let groups = if central {
+            route::exchange(
                 "groups_to_workers",
                 groups,
                 route::by_key(column::PROMPT_ID),
                 &schema::GROUPS,
-            ),
-            false => groups,
+            )
+        } else {
+            groups
         };
         let streams = self.streams.with_metrics(metrics).with_errors(error_stream);
         Self { groups, streams, redistributed: central, ..self }

@@ -96,12 +96,13 @@ impl Job {
         if let Some((field, _)) = numbers.into_iter().find(|(_, number)| *number == 0) {
             return Err(PlacementError::Zero { field });
         }
-        match self.training_replica > self.devices {
-            true => Err(PlacementError::Replica {
+        if self.training_replica > self.devices {
+            Err(PlacementError::Replica {
                 devices: self.devices,
                 training_replica: self.training_replica,
-            }),
-            false => Ok(self),
+            })
+        } else {
+            Ok(self)
         }
     }
 

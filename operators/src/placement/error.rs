@@ -75,8 +75,9 @@ pub(super) fn within(
     range: std::ops::RangeInclusive<f64>,
     found: f64,
 ) -> Result<(), PlacementError> {
-    match range.contains(&found) {
-        true => Ok(()),
-        false => Err(PlacementError::Range { field, expected, found }),
+    if range.contains(&found) {
+        Ok(())
+    } else {
+        Err(PlacementError::Range { field, expected, found })
     }
 }

@@ -184,9 +184,10 @@ fn rungs_of(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
     let mut rungs: Vec<Rung> =
         cohorts.iter().flat_map(|cohort| split_cohort(curve, job, *cohort)).collect();
     rungs.sort_by(|one, other| one.residual.total_cmp(&other.residual));
-    match rungs.len() > MAX_RUNGS {
-        true => rungs.chunks(rungs.len().div_ceil(MAX_RUNGS)).map(merge).collect(),
-        false => rungs,
+    if rungs.len() > MAX_RUNGS {
+        rungs.chunks(rungs.len().div_ceil(MAX_RUNGS)).map(merge).collect()
+    } else {
+        rungs
     }
 }
 
@@ -214,9 +215,10 @@ fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     let (mut low, mut high) = (sampled + 1, longest);
     while low < high {
         let middle = low.midpoint(high);
-        match curve.survival(middle) <= survival {
-            true => high = middle,
-            false => low = middle + 1,
+        if curve.survival(middle) <= survival {
+            high = middle;
+        } else {
+            low = middle + 1;
         }
     }
     low

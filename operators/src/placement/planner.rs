@@ -96,11 +96,10 @@ impl Planner {
             }
         }
         let Job { devices_per_server, devices, .. } = job;
-        match job.allows(tensor_parallel) {
-            true => Ok(Self { rule, job, start: tensor_parallel, kinds: BTreeMap::new() }),
-            false => {
-                Err(PlacementError::TensorParallel { tensor_parallel, devices_per_server, devices })
-            }
+        if job.allows(tensor_parallel) {
+            Ok(Self { rule, job, start: tensor_parallel, kinds: BTreeMap::new() })
+        } else {
+            Err(PlacementError::TensorParallel { tensor_parallel, devices_per_server, devices })
         }
     }
 

@@ -125,9 +125,10 @@ fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
     if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
         return wrong(field, "at least 1", 0.0);
     }
-    match row.seconds > 0.0 && row.seconds.is_finite() {
-        true => Ok(()),
-        false => wrong("seconds", "more than 0", row.seconds),
+    if row.seconds > 0.0 && row.seconds.is_finite() {
+        Ok(())
+    } else {
+        wrong("seconds", "more than 0", row.seconds)
     }
 }
 

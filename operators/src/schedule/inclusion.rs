@@ -151,9 +151,10 @@ impl Inclusion {
 
     fn record_lost(&mut self, prompt: PromptId, DrawnResponse { tokens, whole }: DrawnResponse) {
         self.policy.observe(tokens, whole);
-        match whole {
-            true => *self.lost.entry(bucket(tokens)).or_default() += 1,
-            false => *self.cut.entry(tokens).or_default() += 1,
+        if whole {
+            *self.lost.entry(bucket(tokens)).or_default() += 1;
+        } else {
+            *self.cut.entry(tokens).or_default() += 1;
         }
         if let Some(cut) = self.deferred.get_mut(&prompt) {
             cut.longest = cut.longest.max(tokens);

@@ -121,8 +121,5 @@ fn run(indices: &[(usize, usize)]) -> Option<Range<usize>> {
 }
 
 fn shared(array: &ArrayRef, rows: &Range<usize>) -> ArrayRef {
-    match rows.len() == array.len() {
-        true => array.clone(),
-        false => array.slice(rows.start, rows.len()),
-    }
+    if rows.len() == array.len() { array.clone() } else { array.slice(rows.start, rows.len()) }
 }
