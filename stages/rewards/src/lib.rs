@@ -20,6 +20,8 @@ mod guard;
 #[cfg(feature = "http")]
 mod http;
 pub mod judge;
+#[cfg(not(all(feature = "code", feature = "http")))]
+mod missing_feature;
 mod process;
 mod python;
 mod registry;

@@ -17,6 +17,8 @@ use super::Code;
 #[cfg(feature = "http")]
 use super::http::HttpReward;
 use super::judge::{Judge, JudgeEngines};
+#[cfg(not(all(feature = "code", feature = "http")))]
+use super::missing_feature::missing_feature;
 use super::process::ProcessReward;
 use super::python::PythonReward;
 use super::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
@@ -222,14 +224,6 @@ impl Registry {
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
         self.rewards.options(name)
     }
-}
-
-/// Returns the error for the entry `name`, which needs a feature that the program was built without.
-#[cfg(not(all(feature = "code", feature = "http")))]
-pub(crate) fn missing_feature<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
-    let reason =
-        format!("{name} needs the feature `{feature}`, which this program was built without");
-    Err(CatalogError::Start(reason))
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn server(options: Options) -> Result<SharedChat, CatalogError> {
 
 #[cfg(not(feature = "http"))]
 fn server(_: Options) -> Result<SharedChat, CatalogError> {
-    crate::registry::missing_feature("`engine = \"server\"`", "http")
+    crate::missing_feature::missing_feature("`engine = \"server\"`", "http")
 }
 
 /// Returns the names of the options of the engine `server`; empty without the feature `http`.
