@@ -140,17 +140,6 @@ impl Judge {
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
 
-    /// Creates a judge behind a server from the options in a recipe: the options of [`Judgement`], `engine`, and the options of
-    /// `ChatServerOptions`. The engine `torch` is available only through a registry, see
-    /// [`Registry::set_judge_engine`](crate::Registry::set_judge_engine).
-    ///
-    /// # Errors
-    /// If an option is invalid, the engine is `torch`, the program was built without the feature `http`, the key is missing, or the HTTP
-    /// client cannot start.
-    pub fn from_options(options: Options) -> Result<Self, CatalogError> {
-        Self::create_with(&JudgeEngines::default(), options)
-    }
-
     /// Returns the documentation of the options, except those of the engine `torch`.
     pub(super) fn option_docs() -> OptionDocs {
         let docs = OptionDocs::of::<Judgement>().and(OptionDocs::of::<EngineChoice>());
@@ -160,8 +149,12 @@ impl Judge {
         docs.without_defaults()
     }
 
-    /// Creates a judge as [`from_options`](Self::from_options) does. With the engine `torch`, the judge uses the engine that was set in
-    /// `engines`, which may share models between judges.
+    /// Creates a judge from the options in a recipe: the options of [`Judgement`], `engine`, and the options of the engine. With the engine
+    /// `torch`, the judge uses the engine that was set in `engines`, which may share models between judges.
+    ///
+    /// # Errors
+    /// If an option is invalid, the engine is `torch` and `engines` has none, the program was built without the feature `http` and the
+    /// engine is `server`, the key is missing, or the HTTP client cannot start.
     pub(super) fn create_with(
         engines: &JudgeEngines,
         mut options: Options,

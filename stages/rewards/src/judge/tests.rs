@@ -192,7 +192,7 @@ async fn thinking_is_hidden_from_the_judge() {
 fn options_are_checked() {
     let error = |options: Value| {
         let Value::Object(options) = options else { panic!("an object") };
-        Judge::from_options(options).err().expect("wrong").to_string()
+        Judge::create_with(&JudgeEngines::default(), options).err().expect("wrong").to_string()
     };
     let with = |key: &str, value: Value| {
         let mut options = json!({"base_url": "http://x", "model": "m"});
