@@ -8,7 +8,7 @@ use rollpacker_servers::launch::{Fleet, LaunchConfig, LaunchError};
 use rollpacker_servers::server::Protocol;
 use rollpacker_stages::catalog::CatalogError;
 
-use super::ServersUnavailable;
+use super::servers_unavailable::ServersUnavailable;
 use crate::recipe::Serve;
 
 /// The folder in the run folder with the output of the servers.

@@ -10,11 +10,16 @@ mod forward;
 mod launch;
 #[cfg(feature = "servers")]
 mod servers;
+mod servers_unavailable;
+mod starter;
 mod torch;
 
 pub use self::context::{EngineContext, EnginePurpose, EngineSettings};
 #[cfg(feature = "servers")]
 pub use self::forward::{ReferenceDecoder, canary_tokens};
+pub use self::servers_unavailable::ServersUnavailable;
+pub use self::starter::MetricSource;
+pub(crate) use self::starter::StartedEngine;
 #[cfg(feature = "cli")]
 pub(crate) use self::torch::config as torch_config;
 
@@ -25,10 +30,9 @@ use std::sync::Arc;
 use rollpacker_stages::catalog::ListedEntry;
 use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::rollout::RolloutEngine;
-use rollpacker_torch::rollout::colocated::ColocatedUseMeter;
-use rollpacker_torch::rollout::live::LiveIterations;
 use serde::de::DeserializeOwned;
 
+use self::starter::EngineStarter;
 use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 use crate::recipe::{Choices, Recipe};
@@ -58,44 +62,6 @@ use crate::recipe::{Choices, Recipe};
 /// ```
 #[derive(Clone)]
 pub struct Engines(Catalog<EngineStarter>);
-
-/// A started engine, and the sources of its metrics.
-pub(crate) struct StartedEngine {
-    pub(crate) engine: Box<dyn RolloutEngine>,
-    /// The measurements of the torch engine; `None` for other engines.
-    pub(crate) measurements: Option<EngineMeasurements>,
-    /// The metrics of an engine over servers; `None` for other engines.
-    pub(crate) server_metrics: Option<MetricSource>,
-}
-
-/// The error of a run that ended, or could not start, because no inference server was available. The run can be resumed from its last
-/// snapshot, or started again if it has none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run ended because no inference server was available; resume it when one is")]
-pub struct ServersUnavailable;
-
-/// A function that returns the names and values of metrics since its previous call.
-pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
-
-pub(crate) struct EngineMeasurements {
-    /// The decode iterations, for comparison with a profile.
-    pub(crate) live: LiveIterations,
-    /// The work of the colocated models; `None` if the engine hosts none.
-    pub(crate) colocated: Option<ColocatedUseMeter>,
-}
-
-type Start = Arc<dyn Fn(EngineContext) -> anyhow::Result<StartedEngine> + Send + Sync>;
-type Check = Arc<dyn Fn(&Recipe) -> Result<(), RecipeError> + Send + Sync>;
-
-/// A constructor of engines, with the options that the recipe sets.
-#[derive(Clone)]
-pub(crate) struct EngineStarter {
-    start: Start,
-    /// Rejects settings of a recipe that the engine does not support.
-    check: Check,
-    /// `true` for the torch engine, which replays lengths, is compared with a profile and hosts judges.
-    is_torch: bool,
-}
 
 /// The engine that a recipe names.
 #[derive(Clone)]
@@ -180,20 +146,7 @@ impl Engines {
 }
 
 fn torch_starter(_: NoOptions) -> Result<EngineStarter, CatalogError> {
-    Ok(EngineStarter { start: Arc::new(torch::start), check: Arc::new(|_| Ok(())), is_torch: true })
-}
-
-impl EngineStarter {
-    /// Returns a starter for an engine that a program adds.
-    pub(crate) fn custom<E: RolloutEngine + 'static>(
-        start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
-    ) -> Self {
-        let start = move |context| {
-            let engine = Box::new(start(context)?);
-            Ok(StartedEngine { engine, measurements: None, server_metrics: None })
-        };
-        Self { start: Arc::new(start), check: Arc::new(|_| Ok(())), is_torch: false }
-    }
+    Ok(EngineStarter { is_torch: true, ..EngineStarter::new(torch::start) })
 }
 
 impl ChosenEngine {

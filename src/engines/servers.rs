@@ -20,11 +20,11 @@ use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
 use serde::{Deserialize, Serialize};
 
+use super::context::{EngineContext, EnginePurpose};
 use super::forward::{canary_tokens, score};
-use super::{
-    EngineContext, EnginePurpose, EngineStarter, MetricSource, ServersUnavailable, StartedEngine,
-    launch, torch,
-};
+use super::servers_unavailable::ServersUnavailable;
+use super::starter::{EngineStarter, MetricSource, StartedEngine};
+use super::{launch, torch};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 use crate::recipe::{Recipe, Serve};
 
@@ -141,7 +141,7 @@ fn starter(protocol: Protocol, options: ServerOptions) -> Result<EngineStarter, 
     let logprobs_mode = options.logprobs_mode;
     let check = move |recipe: &Recipe| check_recipe(protocol, logprobs_mode, recipe);
     let start = move |context| start(protocol, &options, context);
-    Ok(EngineStarter { start: Arc::new(start), check: Arc::new(check), is_torch: false })
+    Ok(EngineStarter { check: Arc::new(check), ..EngineStarter::new(start) })
 }
 
 /// Rejects settings that engines over servers do not support.

@@ -7,7 +7,8 @@ use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_torch::model::Decoder;
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
-use super::{EngineContext, EngineMeasurements, EngineSettings, StartedEngine};
+use super::context::{EngineContext, EngineSettings};
+use super::starter::{EngineMeasurements, StartedEngine};
 
 pub(super) const ABOUT: About = About::new(
     &[],
