@@ -1,4 +1,4 @@
-//! Reads the `OTEL_*` variables. Unsupported values are errors, whereas the SDK would silently use defaults.
+//! Reads environment variables. Unsupported values of the `OTEL_*` variables are errors, whereas the SDK would silently use defaults.
 
 use std::time::Duration;
 
@@ -19,6 +19,11 @@ pub(super) struct ExportTarget {
 
 /// The default timeout of an export, as OpenTelemetry specifies it.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the value of an environment variable, or `None` if it is unset or empty.
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
 
 /// Returns the destination of a signal, or `None` if the signal is not exported. `variable` looks up a variable and returns `None` if it is
 /// unset or empty.

@@ -19,13 +19,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::client::client;
-use super::env::{ExportTarget, target};
+use super::env::{ExportTarget, target, variable};
 use super::error::TelemetryError;
 use super::logs::LogExport;
 use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
 use super::metrics::MetricExport;
-use super::variable;
 
 /// Maximum time that the end of a run waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);

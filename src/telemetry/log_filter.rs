@@ -2,7 +2,7 @@
 
 use tracing_subscriber::filter::EnvFilter;
 
-use super::variable;
+use super::env::variable;
 
 /// The variable that selects the messages, in the syntax of [`EnvFilter`]: directives such as `debug` or `rollpacker_servers=debug`,
 /// separated by commas.

@@ -15,6 +15,8 @@
 
 #[cfg(feature = "otlp")]
 mod client;
+#[cfg(feature = "torch")]
+mod console;
 mod env;
 mod error;
 #[cfg(feature = "otlp")]
@@ -33,28 +35,11 @@ mod no_export;
 #[cfg(all(feature = "cli", feature = "torch"))]
 pub(crate) mod warnings;
 
+#[cfg(feature = "torch")]
+pub(crate) use self::console::log_warning;
 pub use self::error::TelemetryError;
 #[cfg(feature = "otlp")]
 pub use self::export::Telemetry;
 pub use self::loss::{Loss, Signal};
 #[cfg(not(feature = "otlp"))]
 pub use self::no_export::Telemetry;
-
-/// Returns the value of an environment variable, or `None` if it is unset or empty.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// The tracing target of warnings that the console has already printed. The layer that prints log messages leaves them out.
-#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
-const CONSOLE_TARGET: &str = "rollpacker::console";
-
-/// Emits a log message for a warning that the console has already printed, so that other subscribers receive the warning.
-#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
-pub(crate) fn log_warning(text: &str) {
-    tracing::warn!(target: CONSOLE_TARGET, "{text}");
-}
-
-/// Does nothing in a program without log messages.
-#[cfg(all(feature = "torch", not(any(feature = "cli", feature = "otlp"))))]
-pub(crate) fn log_warning(_: &str) {}

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 
-use super::env::target;
+use super::env::{target, variable};
 use super::error::TelemetryError;
 use super::loss::Signal;
-use super::variable;
 
 /// Exports traces, metrics and logs over OTLP. A program without the feature `otlp` never has a value of this type.
 #[derive(Debug)]

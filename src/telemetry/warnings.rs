@@ -11,7 +11,7 @@ use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::CONSOLE_TARGET;
+use super::console::CONSOLE_TARGET;
 use super::log_filter::{self, LogFilterError};
 use crate::terminal;
 
