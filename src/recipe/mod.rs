@@ -28,6 +28,7 @@ mod raw;
 mod rollout_correction;
 pub mod schedule;
 pub(crate) mod section;
+mod sections;
 mod table;
 pub(crate) mod value;
 #[cfg_attr(

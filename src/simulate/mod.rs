@@ -31,6 +31,7 @@ pub mod report;
 mod resolve;
 pub mod run;
 mod schedule_defaults;
+mod sections;
 pub mod setup;
 pub mod stat;
 pub mod study;

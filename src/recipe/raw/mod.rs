@@ -23,18 +23,12 @@ pub use trainer::{Run, Sft};
 use std::path::PathBuf;
 
 use rollpacker_operators::curriculum::CurriculumOptions;
-use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::train::config::Precision;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::aliases::{ALIASES, Alias};
-use super::keys::{Section, Sections};
-use super::range;
-use super::ranges::RANGES;
 use super::schedule;
 use super::section::section;
-use super::verl::entries;
 
 section! {
     /// A recipe as written.
@@ -213,48 +207,6 @@ section! {
         top_p: Option<f64> = None => resumable,
         /// Top-k sampling; -1 and 0 disable it. Default: `rollout.top_k`. (verl: `rollout.val_kwargs.top_k`)
         top_k: Option<i64> [tokens] = None => resumable,
-    }
-}
-
-impl Sections for RawRecipe {
-    fn section(name: &str) -> Option<Section> {
-        Some(match name {
-            "" => Section::of::<Self>(),
-            "data" => Section::of::<Data>(),
-            "data.curriculum" => Section::of::<CurriculumOptions>(),
-            "model" => Section::of::<Model>(),
-            "rollout" => Section::of::<Rollout>(),
-            "rollout.serve" => Section::of::<Serve>(),
-            "rollout.val_kwargs" => Section::of::<ValidationSampling>(),
-            "pipeline" => Section::of::<Pipeline>(),
-            "reward" => Section::of::<Reward>(),
-            "reward.timeout" => Section::of::<LimitOptions>(),
-            "algorithm" => Section::of::<Algorithm>(),
-            "algorithm.kl_ctrl" => Section::of::<KlCtrl>(),
-            "algorithm.rollout_correction" => Section::of::<RolloutCorrection>(),
-            "actor" => Section::of::<Actor>(),
-            "critic" => Section::of::<Critic>(),
-            "trainer" => Section::of::<Run>(),
-            "sft" => Section::of::<Sft>(),
-            // The keys of a schedule, a placement, an engine or a policy loss depend on its name and are checked when it is built.
-            _ => return None,
-        })
-    }
-
-    fn aliases() -> &'static [Alias] {
-        ALIASES
-    }
-
-    fn range(key: &str) -> Option<String> {
-        range::range_text(RANGES, key)
-    }
-
-    fn is_resumable(key: &str) -> bool {
-        super::Recipe::is_resumable(key)
-    }
-
-    fn foreign_keys() -> Box<dyn Iterator<Item = &'static str>> {
-        Box::new(entries::all().map(|entry| entry.verl))
     }
 }
 
