@@ -1,8 +1,10 @@
 //! Validation of policies on held-out prompts.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rollpacker_dataflow::bridge::ServiceThread;
+use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::validate::{ValidatePolicy, ValidationError, Validator, ValidatorThread};
@@ -15,6 +17,7 @@ use crate::engines::EngineContext;
 use crate::prompts::OverlongPrompts;
 use crate::run_result::ValidationPrompts;
 use crate::validation::metrics;
+use crate::validation_records::ValidationRecords;
 
 impl SharedInputs {
     /// Returns the validator and the number of its prompts, or `None` without validation data. Workers other than the first get a
@@ -37,52 +40,66 @@ impl SharedInputs {
         let samples = self.recipe.val_samples;
         let engine = self.engine.clone();
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
-        let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
+        let clock = self.stages.clock.clone();
         let limits = self.recipe.reward.timeout.fixed_limits()?;
         let progress = self.progress_counter();
         let records = self.validation_records.clone();
         let thread = ServiceThread::spawn("validation", move || {
-            let tries = |context: EngineContext, prompts: Vec<PromptRow>, samples: u32| {
-                anyhow::Ok(
-                    Validator::new(
-                        engine.start(context)?.engine,
-                        router.clone(),
-                        handle.clone(),
-                        time.clone(),
-                        prompts,
-                    )
-                    .with_samples(samples)
-                    .with_limits(limits.clone())
-                    .with_progress(progress.clone()),
-                )
+            let start = |context: EngineContext, prompts: Vec<PromptRow>| {
+                let engine = engine.start(context)?.engine;
+                let (router, handle) = (router.clone(), handle.clone());
+                let validator = Validator::new(engine, router, handle, clock.clone(), prompts);
+                anyhow::Ok(validator.with_limits(limits.clone()).with_progress(progress.clone()))
             };
-            let (mut sampled, mut greedy) =
-                (tries(sampled, prompts.clone(), samples)?, tries(greedy, prompts, 1)?);
-            // The last policy may be validated in its step and again after the run. The second time returns the known metrics.
-            let mut last: Option<(PolicyVersion, Metrics)> = None;
-            let validate = move |policy: &Policy| {
-                if let Some((_, known)) =
-                    last.as_ref().filter(|(version, _)| *version == policy.version)
-                {
-                    return Ok(known.clone());
-                }
-                let begun = clock.now();
-                let (sampled, greedy) = (sampled.validate(policy)?, greedy.validate(policy)?);
-                let mut all = metrics(&sampled, samples, &greedy);
-                let took = clock.now().since(begun).as_secs_f64();
-                all.insert("timing_s/testing".to_owned(), took);
-                if let Some(records) = &records {
-                    records.write(policy.version, &sampled, &greedy)?;
-                }
-                last = Some((policy.version, all.clone()));
-                Ok(all)
+            let mut validator = PolicyValidator {
+                sampled: start(sampled, prompts.clone())?.with_samples(samples),
+                greedy: start(greedy, prompts)?,
+                samples,
+                clock: clock.clone(),
+                records,
+                last: None,
             };
-            anyhow::Ok(Box::new(validate) as ValidatePolicy)
+            anyhow::Ok(Box::new(move |policy: &Policy| validator.validate(policy)) as ValidatePolicy)
         })?;
         Ok(Some((
             Rc::new(thread),
             ValidationPrompts { prompts: count, overlong_prompts: overlong },
         )))
+    }
+}
+
+/// A validator of policies, with sampled and with greedy responses.
+struct PolicyValidator {
+    sampled: Validator,
+    greedy: Validator,
+    /// The number of sampled responses to each prompt.
+    samples: u32,
+    clock: Arc<dyn Clock>,
+    /// The writer of the responses, if they are kept.
+    records: Option<ValidationRecords>,
+    /// The version of the last validated policy, and its metrics.
+    last: Option<(PolicyVersion, Metrics)>,
+}
+
+impl PolicyValidator {
+    /// Validates a policy and returns its metrics. The last policy may be validated in its step and again after the run. The second time
+    /// returns the known metrics.
+    fn validate(&mut self, policy: &Policy) -> Result<Metrics, ValidationError> {
+        if let Some((version, known)) = &self.last
+            && *version == policy.version
+        {
+            return Ok(known.clone());
+        }
+        let begun = self.clock.now();
+        let (sampled, greedy) = (self.sampled.validate(policy)?, self.greedy.validate(policy)?);
+        let mut all = metrics(&sampled, self.samples, &greedy);
+        let took = self.clock.now().since(begun).as_secs_f64();
+        all.insert("timing_s/testing".to_owned(), took);
+        if let Some(records) = &self.records {
+            records.write(policy.version, &sampled, &greedy)?;
+        }
+        self.last = Some((policy.version, all.clone()));
+        Ok(all)
     }
 }
 
