@@ -27,7 +27,7 @@ use tch::Device;
 use super::catalogs::Catalogs;
 use super::placement::check_device;
 use crate::engines::ChosenEngine;
-use crate::memory::{self, Estimate};
+use crate::memory::{self, Estimate, TrainingMemory};
 use crate::prompt_checks;
 use crate::prompts::{OverlongPrompts, PromptError, PromptReader};
 use crate::recipe::error::reject;
@@ -75,6 +75,17 @@ pub(super) struct WorkerResources {
     pub(super) store: WeightStore,
 }
 
+impl WorkerResources {
+    fn open(recipe: &Recipe, router: Router) -> anyhow::Result<Self> {
+        Ok(Self {
+            clock: Arc::new(WallClock::start()),
+            encoder: Arc::new(encoder(recipe)?),
+            router,
+            store: WeightStore::new(max_weight_versions(recipe)),
+        })
+    }
+}
+
 impl SharedInputs {
     pub(super) fn open(recipe: Recipe, catalogs: &Catalogs) -> anyhow::Result<Self> {
         reject(catalogs.errors(&recipe.choices, &recipe.reward))?;
@@ -83,20 +94,14 @@ impl SharedInputs {
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe.choices)?;
         let trainer = trainers.chosen(&recipe.choices)?;
-        let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
-        check_device(&recipe, device)?;
-        ensure!(
-            !(recipe.run.deterministic && trainer.is_torch()) || device == Device::Cpu,
-            "key `trainer.deterministic`: expected `false` on a GPU, whose kernels add in no fixed order: set trainer.device = \"cpu\" to use it"
-        );
+        let device = device(&recipe, &trainer)?;
         let model = initial_model(&recipe)?;
         if let Some(critic) = &recipe.critic_model {
             Decoder::check_folder(critic).context("key `critic.path`")?;
         }
         let train_data =
             Dataset::open(recipe.train_data.clone()).context("key `data.train_files`")?;
-        let mut estimate = Estimate::default();
-        estimate.extend(memory::training_parts(memory::TrainingMemory {
+        check_memory(TrainingMemory {
             recipe: &recipe,
             model: &model,
             has_critic: advantage.needs_values(),
@@ -104,19 +109,12 @@ impl SharedInputs {
             has_torch_trainer: trainer.is_torch(),
             prompts: train_data.len(),
             on_host: device == Device::Cpu,
-        }));
-        estimate.extend(memory::judge_parts(&recipe.reward));
-        estimate.check()?;
+        })?;
         // In-process judges load their models here, after the memory check.
         let judges = JudgeModels::default();
         registry.set_judge_engine(Arc::new(judges.clone()));
         let router = rewards(&recipe.reward, registry)?;
-        let stages = WorkerResources {
-            clock: Arc::new(WallClock::start()),
-            encoder: Arc::new(encoder(&recipe)?),
-            router,
-            store: WeightStore::new(max_weight_versions(&recipe)),
-        };
+        let stages = WorkerResources::open(&recipe, router)?;
         let inputs = Self {
             train_data,
             val_data: (recipe.val_data.clone().map(Dataset::open).transpose())
@@ -285,6 +283,25 @@ pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -
     }
 }
 
+/// Returns the device of the run. Rejects a GPU if the placement or a deterministic trainer needs the CPU.
+fn device(recipe: &Recipe, trainer: &ChosenTrainer) -> anyhow::Result<Device> {
+    let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
+    check_device(recipe, device)?;
+    ensure!(
+        !(recipe.run.deterministic && trainer.is_torch()) || device == Device::Cpu,
+        "key `trainer.deterministic`: expected `false` on a GPU, whose kernels add in no fixed order: set trainer.device = \"cpu\" to use it"
+    );
+    Ok(device)
+}
+
+/// Rejects a run that needs more memory than the machine has.
+fn check_memory(run: TrainingMemory<'_>) -> anyhow::Result<()> {
+    let mut estimate = Estimate::default();
+    estimate.extend(memory::training_parts(run));
+    estimate.extend(memory::judge_parts(&run.recipe.reward));
+    Ok(estimate.check()?)
+}
+
 /// Checks the folder of the initial model, and returns its configuration. The longest prompt and the longest response together must fit
 /// into its context.
 pub(crate) fn initial_model(recipe: &Recipe) -> anyhow::Result<ModelConfig> {
@@ -300,9 +317,10 @@ pub(crate) fn initial_model(recipe: &Recipe) -> anyhow::Result<ModelConfig> {
 
 fn encoder(recipe: &Recipe) -> anyhow::Result<PromptEncoder> {
     let folder = &recipe.model.path;
-    let template = match recipe.data.apply_chat_template {
-        true => ChatTemplate::from_folder(folder)?,
-        false => ChatTemplate::plain(),
+    let template = if recipe.data.apply_chat_template {
+        ChatTemplate::from_folder(folder)?
+    } else {
+        ChatTemplate::plain()
     };
     Ok(PromptEncoder { tokenizer: Arc::new(Tokenizer::from_folder(folder)?), template })
 }
