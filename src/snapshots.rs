@@ -49,6 +49,27 @@ impl FromStr for ResumeFrom {
     }
 }
 
+/// The start of a run whose folder may have snapshots of an earlier run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartFrom {
+    /// The beginning. A folder with snapshots is rejected.
+    Empty,
+    /// The beginning. Snapshots in the folder are removed.
+    Overwrite,
+    /// A snapshot in the folder.
+    Snapshot(ResumeFrom),
+}
+
+impl StartFrom {
+    /// Returns the snapshot to resume from; `None` if the run starts from the beginning.
+    fn snapshot(self) -> Option<ResumeFrom> {
+        match self {
+            Self::Empty | Self::Overwrite => None,
+            Self::Snapshot(from) => Some(from),
+        }
+    }
+}
+
 /// The snapshots of a run that is about to start.
 #[derive(Clone, Default)]
 pub struct RunSnapshots {
@@ -69,20 +90,15 @@ impl RunSnapshots {
     ///
     /// # Errors
     /// In the same cases as [`open`](Self::open), except that the folder cannot be written.
-    pub fn check(
-        recipe: &Recipe,
-        data: u64,
-        resume: Option<ResumeFrom>,
-        overwrite: bool,
-    ) -> Result<(), RunSnapshotsError> {
+    pub fn check(recipe: &Recipe, data: u64, start: StartFrom) -> Result<(), RunSnapshotsError> {
         let folder = folder(&recipe.run.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        check_initial_model(recipe, resume)?;
-        match resume {
-            None if !overwrite => reject_existing(&folder, &known),
-            None => Ok(()),
-            Some(ResumeFrom::Latest) if !folder.exists() => Ok(()),
-            Some(from) => {
+        check_initial_model(recipe, start)?;
+        match start {
+            StartFrom::Empty => reject_existing(&folder, &known),
+            StartFrom::Overwrite => Ok(()),
+            StartFrom::Snapshot(ResumeFrom::Latest) if !folder.exists() => Ok(()),
+            StartFrom::Snapshot(from) => {
                 let options = store_options(recipe, data);
                 let identity = options.identity.clone();
                 let store = SnapshotStore::read_only(&folder, options);
@@ -93,8 +109,7 @@ impl RunSnapshots {
 
     /// Opens the folder `snapshots` in the run folder of a recipe, if the run takes snapshots or resumes from one.
     ///
-    /// `data` is the fingerprint of the prompts. If there are snapshots and the run does not resume, `overwrite` removes them; without
-    /// `overwrite`, the run is rejected. For a run that resumes, `overwrite` has no effect.
+    /// `data` is the fingerprint of the prompts.
     ///
     /// The order of the checks matters: before they have passed, nothing is discarded, and the folder is not taken over from a run that
     /// still writes into it. The initial model must not be the folder into which the run writes its model, because a resumed run needs the
@@ -106,21 +121,16 @@ impl RunSnapshots {
     /// If there are snapshots and the run neither resumes nor overwrites them, no snapshot is valid, the requested snapshot does not exist,
     /// the snapshot was taken with another recipe or other prompts, records are missing, the run would write its model over its initial
     /// model, or the folder cannot be read or written.
-    pub fn open(
-        recipe: &Recipe,
-        data: u64,
-        resume: Option<ResumeFrom>,
-        overwrite: bool,
-    ) -> Result<Self, RunSnapshotsError> {
+    pub fn open(recipe: &Recipe, data: u64, start: StartFrom) -> Result<Self, RunSnapshotsError> {
         let folder = folder(&recipe.run.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        check_initial_model(recipe, resume)?;
-        if resume.is_none() && !known.is_empty() {
-            if !overwrite {
-                reject_existing(&folder, &known)?;
-            }
-            SnapshotStore::clear(&folder)?;
+        check_initial_model(recipe, start)?;
+        match start {
+            StartFrom::Empty => reject_existing(&folder, &known)?,
+            StartFrom::Overwrite if !known.is_empty() => SnapshotStore::clear(&folder)?,
+            StartFrom::Overwrite | StartFrom::Snapshot(_) => {}
         }
+        let resume = start.snapshot();
         if recipe.save_freq == 0 && resume.is_none() {
             return Ok(Self::default());
         }
@@ -219,22 +229,19 @@ fn leader_snapshot(
 }
 
 /// Rejects a run that writes its model over its initial model, if it takes snapshots or resumes from one.
-fn check_initial_model(
-    recipe: &Recipe,
-    resume: Option<ResumeFrom>,
-) -> Result<(), RunSnapshotsError> {
+fn check_initial_model(recipe: &Recipe, start: StartFrom) -> Result<(), RunSnapshotsError> {
     let (begins, ends) = (&recipe.model.path, RunFolder::model(&recipe.run.default_local_dir));
-    if (recipe.save_freq > 0 || resume.is_some()) && is_same_folder(begins, &ends) {
+    if (recipe.save_freq > 0 || start.snapshot().is_some()) && is_same_folder(begins, &ends) {
         return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
     }
     Ok(())
 }
 
 fn reject_existing(folder: &Path, known: &[Step]) -> Result<(), RunSnapshotsError> {
-    match known.is_empty() {
-        true => Ok(()),
-        false => Err(RunSnapshotsError::Exists { folder: folder.to_owned() }),
+    if known.is_empty() {
+        return Ok(());
     }
+    Err(RunSnapshotsError::Exists { folder: folder.to_owned() })
 }
 
 fn store_options(recipe: &Recipe, data: u64) -> StoreOptions {

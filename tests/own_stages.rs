@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
-use rollpacker::snapshots::RunSnapshots;
+use rollpacker::snapshots::{RunSnapshots, StartFrom};
 use rollpacker::stages::catalog::CatalogError;
 use serde::Deserialize;
 use serde_json::json;
@@ -164,7 +164,7 @@ fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
     let recipe = recipe(&workspace, &["trainer.save_freq=1", &out]);
     let session = Session::open(recipe.clone()).expect("it opens");
     let data = session.data_fingerprint().expect("readable");
-    let snapshots = RunSnapshots::open(&recipe, data, None, false).expect("a new folder");
+    let snapshots = RunSnapshots::open(&recipe, data, StartFrom::Empty).expect("a new folder");
     let own = session
         .with_engine(start)
         .with_snapshots(snapshots)

@@ -27,7 +27,7 @@ use crate::recipe::{KnownNames, RawRecipe, Recipe, RecipeError, override_key, re
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
-use crate::snapshots::{self, ResumeFrom, ResumeFromError, RunSnapshots, RunSnapshotsError};
+use crate::snapshots::{self, ResumeFromError, RunSnapshots, RunSnapshotsError, StartFrom};
 use crate::telemetry::{Telemetry, warnings};
 use crate::terminal;
 
@@ -85,19 +85,20 @@ enum LogFormat {
 }
 
 impl TrainArgs {
-    /// Returns the snapshot to resume from; `None` without `--resume`. The value after `--resume` is optional, so an override that follows
-    /// it is parsed as its value; it is moved back to the overrides.
-    fn take_resume(&mut self) -> anyhow::Result<Option<ResumeFrom>> {
+    /// Returns the start of the run. The value after `--resume` is optional, so an override that follows it is parsed as its value; it is
+    /// moved back to the overrides.
+    fn take_start(&mut self) -> anyhow::Result<StartFrom> {
         let written = match self.resume.take() {
             Some(setting) if setting.contains('=') => {
                 self.overrides.insert(0, setting);
                 "latest".to_owned()
             }
             Some(written) => written,
-            None => return Ok(None),
+            None if self.overwrite => return Ok(StartFrom::Overwrite),
+            None => return Ok(StartFrom::Empty),
         };
         let wrong = |error: ResumeFromError| anyhow!("--resume `{written}`: {error}");
-        written.parse().map(Some).map_err(wrong)
+        written.parse().map(StartFrom::Snapshot).map_err(wrong)
     }
 
     /// Rejects Hydra's options, which verl's scripts use to select a configuration in YAML.
@@ -149,8 +150,8 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     if let Err(error) = warnings::check() {
         return Ok(bad_input(&error.into()));
     }
-    let resume = match args.check_hydra().and_then(|()| args.take_resume()) {
-        Ok(resume) => resume,
+    let start = match args.check_hydra().and_then(|()| args.take_start()) {
+        Ok(start) => start,
         Err(error) => return Ok(bad_input(&error)),
     };
     let opened = args.read(app).map_err(anyhow::Error::from).and_then(|recipe| {
@@ -175,7 +176,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     let is_leader = is_leader(cluster.as_ref());
     if args.dry_run {
         // The snapshots are the leader's, as in a run.
-        let check = || RunSnapshots::check(&recipe, data, resume, args.overwrite);
+        let check = || RunSnapshots::check(&recipe, data, start);
         if let Err(error) = if is_leader { check() } else { Ok(()) } {
             return Ok(bad_input(&error.into()));
         }
@@ -183,7 +184,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         terminal::print(&text).context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
+    let opened = || RunSnapshots::open(&recipe, data, start);
     let stop = Stop::default();
     stop_on_signal(&stop, is_leader)?;
     // With several processes, process 0 opens the snapshots and the others join them.
