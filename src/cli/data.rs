@@ -12,7 +12,7 @@ use rollpacker_datasets::inspect::{FileFacts, Inspection, inspect};
 use rollpacker_datasets::validate::{Defect, Validation, validate};
 use rollpacker_datasets::{Compression, DatasetConfig, DatasetError, PromptColumns, WriteOptions};
 
-use super::{BAD_INPUT, bad_input};
+use super::exit_status::{BAD_INPUT, bad_input};
 use crate::terminal::{self, escape_line};
 
 /// Inspect, validate, convert and generate prompt datasets.

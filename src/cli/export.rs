@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgGroup, Args};
 use rollpacker_files::FileError;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::export::perfetto::{self, TraceFile};
 use crate::export::step_range::StepRange;
 use crate::export::tensorboard::{self, EventFile};

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use console::Term;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::App;
 use crate::recipe::RawRecipe;
 use crate::reference::{self, Entries};

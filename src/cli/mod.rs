@@ -1,6 +1,7 @@
 //! The command line: its commands, their arguments and their exit statuses.
 
 mod data;
+mod exit_status;
 mod export;
 pub(crate) mod keys;
 mod new;
@@ -10,6 +11,8 @@ mod profile;
 mod score;
 #[cfg(feature = "servers")]
 mod serve;
+#[cfg(any(feature = "view", feature = "servers"))]
+mod server_runtime;
 #[cfg(feature = "torch")]
 mod sft;
 mod show;
@@ -18,6 +21,8 @@ mod signals;
 mod simulate;
 #[cfg(feature = "torch")]
 mod train;
+#[cfg(feature = "torch")]
+mod training;
 #[cfg(feature = "view")]
 mod view;
 #[cfg(feature = "torch")]
@@ -25,16 +30,14 @@ mod workers;
 
 use std::process::ExitCode;
 
-#[cfg(any(feature = "view", feature = "servers"))]
-use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use rollpacker_dataflow::fault::{Fault, Origin};
+use rollpacker_dataflow::fault::Fault;
 
+#[cfg(not(all(feature = "servers", feature = "view")))]
+use self::exit_status::bad_input;
+use self::exit_status::{BAD_INPUT, failed};
 use crate::App;
 use crate::terminal;
-
-/// Exit status for input that cannot be used, such as the command line, a recipe, a dataset, a model folder or a run folder.
-pub(crate) const BAD_INPUT: u8 = 2;
 
 /// Reinforcement-learning post-training of language models as a streaming dataflow graph, with tail batching.
 #[derive(Debug, Parser)]
@@ -146,23 +149,6 @@ pub(crate) fn run(app: &App) -> ExitCode {
     })
 }
 
-/// Prints advice for an error that ended a run, and returns the exit status of a failure.
-pub(crate) fn failed(origin: Origin) -> ExitCode {
-    terminal::warn(match origin {
-        Origin::User => {
-            "note: the cause is the input (settings, data, model or a stage of your own); another attempt fails in the same way"
-        }
-        Origin::Environment => {
-            "note: the cause is outside of this program (disk, memory, network, a server or another process); once it is mended, \
-             `--resume latest` continues a run with snapshots (`trainer.save_freq`)"
-        }
-        Origin::Program => {
-            "note: the cause is a defect of this program or of a stage, or is unknown; please report it with the recipe and this message"
-        }
-    });
-    ExitCode::FAILURE
-}
-
 /// Prints the help, or the reason why the command line cannot be used, and ends the process. Returns [`BAD_INPUT`] only if the message
 /// contains control sequences or secrets.
 ///
@@ -174,23 +160,6 @@ fn report_usage_error(error: &clap::Error) -> ExitCode {
         error.exit();
     }
     terminal::warn(text.trim_end());
-    ExitCode::from(BAD_INPUT)
-}
-
-/// Returns a runtime with two threads for an HTTP server.
-#[cfg(any(feature = "view", feature = "servers"))]
-fn server_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("http")
-        .enable_all()
-        .build();
-    threads.context("cannot start the threads of the server")
-}
-
-/// Prints the reason why the input cannot be used, and returns the exit status [`BAD_INPUT`].
-pub(crate) fn bad_input(error: &anyhow::Error) -> ExitCode {
-    terminal::error(error);
     ExitCode::from(BAD_INPUT)
 }
 
@@ -224,23 +193,5 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
-    }
-}
-
-#[cfg(all(test, feature = "torch"))]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::{BAD_INPUT, signals};
-    use crate::lifetime::ENDED_EARLY;
-
-    #[test]
-    fn the_page_of_exit_statuses_has_every_status() {
-        let page = include_str!("../../docs/exit-statuses.md");
-        let statuses = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
-        let listed: BTreeSet<u8> = statuses.filter_map(|(status, _)| status.parse().ok()).collect();
-        // `ExitCode::SUCCESS`, `ExitCode::FAILURE` and the status after a panic of the main thread have no constant of their own here.
-        let returned = BTreeSet::from([0, 1, BAD_INPUT, ENDED_EARLY, 101, signals::INTERRUPTED]);
-        assert_eq!(listed, returned);
     }
 }

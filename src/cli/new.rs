@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::new_crate::create;
 use crate::terminal;
 

@@ -14,8 +14,8 @@ use rollpacker_stages::device::DeviceChoice;
 use rollpacker_torch::model::{Decoder, resolve_device};
 use tch::Device;
 
+use super::exit_status::{BAD_INPUT, bad_input};
 use super::signals::watch_signals;
-use super::{BAD_INPUT, bad_input};
 use crate::engines::{ReferenceDecoder, canary_tokens};
 use crate::lifetime::ENDED_EARLY;
 use crate::memory::{Estimate, serving_part};

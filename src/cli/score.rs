@@ -18,7 +18,7 @@ use rollpacker_files::{Inputs, NewFile};
 use rollpacker_stages::wrong_value::one_of;
 use toml::Table;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::App;
 use crate::memory::{Estimate, judge_parts};
 use crate::progress::RowProgress;

@@ -21,8 +21,9 @@ use tch::Device;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::exit_status::bad_input;
+use super::server_runtime::server_runtime;
 use super::signals::watch_signals;
-use super::{bad_input, server_runtime};
 use crate::memory::{Estimate, serving_part};
 use crate::terminal;
 

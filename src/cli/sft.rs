@@ -21,7 +21,7 @@ use rollpacker_torch::model::{Decoder, resolve_device};
 use rollpacker_torch::train::sft::{Example, SftConfig, SftStep, fine_tune};
 use tch::Device;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::App;
 use crate::memory::{self, Estimate, MicroBatches};
 use crate::prompts::{batch_larger_than_dataset, chat_messages};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::show::{ResponsePick, RunReport};
 use crate::terminal;
 

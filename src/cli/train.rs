@@ -1,34 +1,28 @@
 //! `rollpacker train`: trains a model as a recipe describes.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
-use rollpacker_dataflow::fault::{Fault, FaultKind};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts};
 use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_torch::train::ValueModel;
-use serde_json::Value;
 use toml::Table;
 
+use super::exit_status::bad_input;
 use super::signals::on_signal;
-use super::{BAD_INPUT, bad_input, workers};
+use super::training::{TrainingReport, exit_status, fault_kind, train};
+use super::workers::Workers;
 use crate::App;
-use crate::banner::{self, StartBanner};
-use crate::engines::ServersUnavailable;
-use crate::lifetime::{ENDED_EARLY, EndReason};
-use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::{KnownNames, RawRecipe, Recipe, RecipeError, override_key, read_table, verl};
-use crate::reporter::{RunReporter, describe};
+use crate::reporter::describe;
 use crate::run_folder::RunFolder;
 use crate::session::Session;
-use crate::snapshots::{self, ResumeFromError, RunSnapshots, RunSnapshotsError, StartFrom};
-use crate::telemetry::{Telemetry, warnings};
+use crate::snapshots::{self, ResumeFromError, RunSnapshots, StartFrom};
+use crate::telemetry::warnings;
 use crate::terminal;
 
 /// Train a model by reinforcement learning on a prompt dataset.
@@ -147,14 +141,30 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     if args.log_format == LogFormat::Json {
         terminal::use_json_lines();
     }
-    if let Err(error) = warnings::check() {
-        return Ok(bad_input(&error.into()));
-    }
-    let start = match args.check_hydra().and_then(|()| args.take_start()) {
-        Ok(start) => start,
+    let opened = match OpenedRun::open(&mut args, app) {
+        Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let opened = args.read(app).map_err(anyhow::Error::from).and_then(|recipe| {
+    let data = opened.session.data_fingerprint()?;
+    if args.dry_run { opened.describe(data) } else { opened.train(data) }
+}
+
+/// A run whose inputs have been checked.
+struct OpenedRun {
+    recipe: Recipe,
+    session: Session,
+    /// The workers of the run; `None` for a single worker of a single process.
+    cluster: Option<Cluster>,
+    start: StartFrom,
+}
+
+impl OpenedRun {
+    /// Opens and checks the inputs, and prints warnings about them.
+    fn open(args: &mut TrainArgs, app: &App) -> anyhow::Result<Self> {
+        warnings::check()?;
+        args.check_hydra()?;
+        let start = args.take_start()?;
+        let recipe = args.read(app)?;
         check_outputs(&recipe, args.config.as_deref())?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
@@ -163,76 +173,61 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
             check_model_files(&recipe.run.default_local_dir, &files)?;
         }
         session.check_data()?;
-        // Only the process that writes the run folder prints warnings.
-        let warnings = if is_leader(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
-        Ok((recipe, session, cluster, warnings))
-    });
-    let (recipe, session, cluster, warnings) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return Ok(bad_input(&error)),
-    };
-    warnings.iter().for_each(|warning| terminal::warn(warning));
-    let data = session.data_fingerprint()?;
-    let is_leader = is_leader(cluster.as_ref());
-    if args.dry_run {
+        let opened = Self { recipe, session, cluster, start };
+        if opened.is_leader() {
+            opened.session.warnings()?.iter().for_each(|warning| terminal::warn(warning));
+        }
+        Ok(opened)
+    }
+
+    /// Returns `true` in the process that writes the run folder.
+    fn is_leader(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.process() == 0)
+    }
+
+    /// Checks the snapshots and prints the resolved recipe, the batch arithmetic and the graph. `data` is the fingerprint of the prompts.
+    fn describe(&self, data: u64) -> anyhow::Result<ExitCode> {
         // The snapshots are the leader's, as in a run.
-        let check = || RunSnapshots::check(&recipe, data, start);
-        if let Err(error) = if is_leader { check() } else { Ok(()) } {
+        if self.is_leader()
+            && let Err(error) = RunSnapshots::check(&self.recipe, data, self.start)
+        {
             return Ok(bad_input(&error.into()));
         }
-        let text = describe(&recipe, session.prompts());
+        let text = describe(&self.recipe, self.session.prompts());
         terminal::print(&text).context("cannot print")?;
-        return Ok(ExitCode::SUCCESS);
+        Ok(ExitCode::SUCCESS)
     }
-    let opened = || RunSnapshots::open(&recipe, data, start);
-    let stop = Stop::default();
-    stop_on_signal(&stop, is_leader)?;
-    // With several processes, process 0 opens the snapshots and the others join them.
-    let snapshots = match if is_leader { opened() } else { Ok(RunSnapshots::default()) } {
-        Ok(snapshots) => snapshots,
-        Err(error) => return Ok(bad_input(&error.into())),
-    };
-    match cluster {
-        None => match train(&recipe, session, snapshots, None, &stop) {
-            Ok(report) => report.report(),
-            Err(error) => match exit_status(fault_kind(&error)) {
+
+    /// Opens the snapshots and trains to the end of the run. `data` is the fingerprint of the prompts.
+    fn train(self, data: u64) -> anyhow::Result<ExitCode> {
+        let is_leader = self.is_leader();
+        let Self { recipe, session, cluster, start } = self;
+        let stop = Stop::default();
+        stop_on_signal(&stop, is_leader)?;
+        // With several processes, process 0 opens the snapshots and the others join them.
+        let opened = if is_leader {
+            RunSnapshots::open(&recipe, data, start)
+        } else {
+            Ok(RunSnapshots::default())
+        };
+        let snapshots = match opened {
+            Ok(snapshots) => snapshots,
+            Err(error) => return Ok(bad_input(&error.into())),
+        };
+        if let Some(cluster) = cluster {
+            return Workers { recipe, data, snapshots, stop }.train(&session, &cluster);
+        }
+        let trained = train(&recipe, session, snapshots, None, &stop);
+        trained.and_then(TrainingReport::report).or_else(|error| {
+            match exit_status(fault_kind(&error)) {
                 Some(status) => {
                     terminal::error(&error);
                     Ok(ExitCode::from(status))
                 }
                 None => Err(error),
-            },
-        },
-        Some(cluster) => {
-            workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
-        }
+            }
+        })
     }
-}
-
-/// Returns the kind of fault with which `error` ends the run.
-pub(super) fn fault_kind(error: &anyhow::Error) -> FaultKind {
-    // The engine checks its options when it starts. Processes other than the first open the snapshots when they start.
-    if error.is::<RecipeError>() || error.is::<RunSnapshotsError>() {
-        FaultKind::BadInput
-    } else if error.is::<ServersUnavailable>() {
-        FaultKind::Unavailable
-    } else {
-        error.downcast_ref().map_or(FaultKind::Failure, |fault: &Fault| fault.kind)
-    }
-}
-
-/// Returns the exit status of a run that ended with a fault of this kind; `None` for a failure.
-pub(super) fn exit_status(kind: FaultKind) -> Option<u8> {
-    match kind {
-        FaultKind::BadInput => Some(BAD_INPUT),
-        FaultKind::Unavailable => Some(ENDED_EARLY),
-        FaultKind::Failure => None,
-    }
-}
-
-/// Returns `true` in the process that writes the run folder.
-fn is_leader(cluster: Option<&Cluster>) -> bool {
-    cluster.is_none_or(|cluster| cluster.process() == 0)
 }
 
 /// Rejects a run folder whose files are inputs of the run. The model may be an input: it is read completely before it is replaced.
@@ -275,79 +270,6 @@ fn cluster(
         }
         _ => Ok((threads > 1).then(|| Cluster::with_threads(threads))),
     }
-}
-
-/// The results of a run that ended without an error, also of a run that ended early.
-pub(super) struct TrainingReport {
-    run: PathBuf,
-    model: PathBuf,
-    summary: String,
-    ended: EndReason,
-}
-
-impl TrainingReport {
-    /// Prints the summary and the last line, and returns the exit status.
-    pub(super) fn report(self) -> anyhow::Result<ExitCode> {
-        let Self { run, model, summary, ended } = &self;
-        let lines = if terminal::is_json() {
-            let mut fields = banner::end_fields(run, model, *ended);
-            let summary: Value = serde_json::from_str(summary).context("cannot print")?;
-            fields.insert("summary".to_owned(), summary);
-            terminal::json_line("end", fields)
-        } else {
-            format!("{summary}\n{}", banner::end_line(run, model, *ended))
-        };
-        terminal::print_line(&lines).context("cannot print")?;
-        Ok(match self.ended {
-            EndReason::Finished => ExitCode::SUCCESS,
-            EndReason::Stopped | EndReason::OutOfTime => ExitCode::from(ENDED_EARLY),
-        })
-    }
-}
-
-/// Trains and records the run. With a `handle`, the run has several workers, and the calling thread is the first of them.
-pub(super) fn train(
-    recipe: &Recipe,
-    session: Session,
-    snapshots: RunSnapshots,
-    handle: Option<WorkerHandle>,
-    stop: &Stop,
-) -> anyhow::Result<TrainingReport> {
-    let telemetry = Telemetry::of_run(&recipe.run.default_local_dir)?;
-    let prompts = session.prompts();
-    warnings::print();
-    let run = match &snapshots.restored {
-        None => RunReporter::start(recipe, prompts, telemetry, stop.clone())?,
-        Some(restored) => RunReporter::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
-    };
-    StartBanner::of(recipe, &session).print(run.console());
-    let batch = training_batch_larger_than_dataset(recipe.data.train_batch_size, prompts);
-    snapshots.notes.iter().chain(&batch).for_each(|note| run.print_line(note));
-    let run = Rc::new(RefCell::new(run));
-    let session = session.with_snapshots(snapshots);
-    let session = match recipe.run.write_rollouts {
-        true => {
-            session.with_validation_folder(RunFolder::validation(&recipe.run.default_local_dir))
-        }
-        false => session,
-    };
-    let folder = run.borrow().model_folder();
-    let reporter = run.clone();
-    let finished = session
-        .train_worker(handle, stop, &folder, run.clone(), |metrics| {
-            reporter.borrow_mut().report_validation(0, metrics)
-        })
-        .map_err(|error| match run.borrow_mut().take_failure() {
-            // The refused snapshot may already have reported the same failure.
-            Some(failure) if terminal::with_causes(&error).contains(&failure.to_string()) => {
-                failure.into()
-            }
-            Some(failure) => error.context(failure),
-            None => error,
-        })?;
-    let summary = run.borrow_mut().finish(&finished)?;
-    let run = recipe.run.default_local_dir.clone();
-    Ok(TrainingReport { run, model: folder, summary, ended: finished.ended })
 }
 
 /// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second signal ends the

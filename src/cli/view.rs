@@ -8,7 +8,8 @@ use anyhow::Context;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::{bad_input, server_runtime};
+use super::exit_status::bad_input;
+use super::server_runtime::server_runtime;
 use crate::terminal;
 use crate::view::{Runs, router};
 

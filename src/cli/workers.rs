@@ -8,8 +8,8 @@ use rollpacker_dataflow::fault::{Fault, FaultKind, HasOrigin, Origin};
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
 
-use super::train::{TrainingReport, exit_status, fault_kind, train};
-use super::{BAD_INPUT, failed};
+use super::exit_status::{BAD_INPUT, failed};
+use super::training::{TrainingReport, exit_status, fault_kind, train};
 use crate::recipe::Recipe;
 use crate::run_folder::RunFolder;
 use crate::session::{Session, SharedInputs};

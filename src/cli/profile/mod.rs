@@ -11,7 +11,7 @@ use clap::Args;
 use rollpacker_files::{Inputs, NewFile};
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::App;
 use crate::profile;
 use crate::recipe::error::Number;

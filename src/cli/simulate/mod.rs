@@ -15,7 +15,7 @@ use rollpacker_files::{FileError, Inputs, NewFile, is_same_file};
 use serde::Serialize;
 
 use self::paper::PaperArgs;
-use super::bad_input;
+use super::exit_status::bad_input;
 use crate::App;
 use crate::memory::{Estimate, simulation_parts};
 use crate::recipe::error::Number;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::super::bad_input;
+use super::super::exit_status::bad_input;
 use super::{progress, threads};
 use crate::simulate::paper::{PlanSize, Reproduction, render};
 use crate::terminal;
