@@ -100,9 +100,10 @@ fn algorithm(recipe: &Recipe, prompts: u64) -> String {
 fn schedule(recipe: &Recipe) -> String {
     let name = recipe.schedule_name();
     let (prompts, responses) = recipe.launched;
-    match (prompts, responses) == (recipe.data.train_batch_size, recipe.rollout.n) {
-        true => name.to_owned(),
-        false => format!("{name}, rounds launch up to {prompts} prompts x {responses} responses"),
+    if (prompts, responses) == (recipe.data.train_batch_size, recipe.rollout.n) {
+        name.to_owned()
+    } else {
+        format!("{name}, rounds launch up to {prompts} prompts x {responses} responses")
     }
 }
 
@@ -132,9 +133,10 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
         0 | 1 => String::new(),
         workers => format!(", {workers} workers"),
     };
-    let threads = match recipe.has_fixed_placement() && device == "cpu" {
-        true => format!(", {threads} thread{}", if threads == 1 { "" } else { "s" }),
-        false => String::new(),
+    let threads = if recipe.has_fixed_placement() && device == "cpu" {
+        format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
+    } else {
+        String::new()
     };
     format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }

@@ -118,11 +118,13 @@ impl DatasetConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), DatasetError> {
-        let within =
-            |key, value: u64, range: RangeInclusive<u64>, expected| match range.contains(&value) {
-                true => Ok(()),
-                false => Err(DatasetError::Setting { key, expected, found: value.to_string() }),
-            };
+        let within = |key, value: u64, range: RangeInclusive<u64>, expected| {
+            if range.contains(&value) {
+                Ok(())
+            } else {
+                Err(DatasetError::Setting { key, expected, found: value.to_string() })
+            }
+        };
         let rows = 64..=u64::from(u32::MAX) - 1;
         within("window_rows", self.window_rows, rows, "64 to 4294967294")?;
         within("window_bytes", self.window_bytes, 1 << 20..=u64::MAX, "at least 1048576")?;
@@ -142,8 +144,9 @@ fn expand(pattern: &str) -> Result<Vec<PathBuf>, DatasetError> {
         let file = error.path().to_owned();
         DatasetError::Io { file, operation: "list", source: error.into() }
     })?;
-    match paths.is_empty() {
-        true => Err(DatasetError::NoMatch { pattern: pattern.to_owned() }),
-        false => Ok(paths),
+    if paths.is_empty() {
+        Err(DatasetError::NoMatch { pattern: pattern.to_owned() })
+    } else {
+        Ok(paths)
     }
 }

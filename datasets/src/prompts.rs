@@ -138,12 +138,11 @@ impl Prompts {
         let order = self.inner.order.as_ref().expect("invariant: only an order makes windows");
         let permutation = order.order_within(self.cursor.epoch, window);
         let held = std::mem::take(&mut self.loaded);
-        let chunks = match u64::from(held.rows) == self.inner.rows && held.order.is_some() {
-            true => held.chunks, // The dataset fits into one window, which is decoded only once.
-            false => {
-                drop(held); // Free this window before the next is decoded.
-                self.inner.chunks(&window.ranges).collect::<Result<_, _>>()?
-            }
+        let chunks = if u64::from(held.rows) == self.inner.rows && held.order.is_some() {
+            held.chunks // The dataset fits into one window, which is decoded only once.
+        } else {
+            drop(held); // Free this window before the next is decoded.
+            self.inner.chunks(&window.ranges).collect::<Result<_, _>>()?
         };
         let mut loaded = LoadedRows::of(chunks, Some(permutation));
         if u64::from(loaded.rows) != window.rows() {

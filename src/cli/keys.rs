@@ -82,8 +82,9 @@ fn unknown(args: &KeysArgs, suggestions: &[String], app: &App) -> anyhow::Error 
     }
     let all = if args.job { "rollpacker keys --job" } else { "rollpacker keys" };
     let names = suggestions.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>();
-    match names.is_empty() {
-        true => anyhow!("no key begins with `{prefix}`; `{all}` lists all"),
-        false => anyhow!("no key begins with `{prefix}`; did you mean {}?", names.join(", ")),
+    if names.is_empty() {
+        anyhow!("no key begins with `{prefix}`; `{all}` lists all")
+    } else {
+        anyhow!("no key begins with `{prefix}`; did you mean {}?", names.join(", "))
     }
 }

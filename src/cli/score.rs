@@ -236,10 +236,7 @@ impl ScoreArgs {
 
     /// Prints the summary on standard output, or on standard error if the rows go to standard output.
     fn print(&self, summary: &ScoreSummary) -> anyhow::Result<()> {
-        let text = match self.json {
-            true => serde_json::to_string(summary)?,
-            false => summary.text(),
-        };
+        let text = if self.json { serde_json::to_string(summary)? } else { summary.text() };
         match self.output.as_deref() {
             Some(path) if is_standard(path) => terminal::warn(text.trim_end()),
             _ => terminal::print_line(text.trim_end()).context("cannot print")?,

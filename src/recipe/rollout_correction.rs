@@ -27,9 +27,10 @@ impl RawRecipe {
         let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || schedule.pauses();
         // Importance weights already correct for the older policy; ratios would correct a second time.
-        match correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()) {
-            true => OldLogprobs::Engine,
-            false => OldLogprobs::Trainer,
+        if correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()) {
+            OldLogprobs::Engine
+        } else {
+            OldLogprobs::Trainer
         }
     }
 

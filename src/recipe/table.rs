@@ -89,9 +89,10 @@ impl RawRecipe {
 fn remove_serve_credentials(serve: &mut Serve) {
     serve.command = without_command_secrets(&serve.command);
     for (name, value) in &mut serve.env {
-        match is_secret_parameter(name) {
-            true => REDACTED.clone_into(value),
-            false => *value = without_command_secrets(std::slice::from_ref(value)).concat(),
+        if is_secret_parameter(name) {
+            REDACTED.clone_into(value);
+        } else {
+            *value = without_command_secrets(std::slice::from_ref(value)).concat();
         }
     }
 }

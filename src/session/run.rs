@@ -101,9 +101,10 @@ impl Session {
         self.run(handle, observer, &trainer, validator_of_steps, begin, stop)?;
         let validation_prompts = validated_on.unwrap_or_default();
         let started = RunResult { warm_start, validation_prompts, ..RunResult::default() };
-        match is_leader {
-            true => self.finish(started, &trainer, validator, stop, folder),
-            false => Ok(started),
+        if is_leader {
+            self.finish(started, &trainer, validator, stop, folder)
+        } else {
+            Ok(started)
         }
     }
 
@@ -249,9 +250,10 @@ impl Session {
     /// last complete step, so that it can be saved even then.
     fn snapshot_plan(&self, has_servers: bool) -> Option<SnapshotPlan> {
         let plan = self.inputs.snapshots.plan.clone()?;
-        Some(match has_servers {
-            true => SnapshotPlan { cadence: plan.cadence.with_held_states(), ..plan },
-            false => plan,
+        Some(if has_servers {
+            SnapshotPlan { cadence: plan.cadence.with_held_states(), ..plan }
+        } else {
+            plan
         })
     }
 

@@ -72,9 +72,12 @@ fn sparkline(values: &[f64]) -> String {
         .collect();
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
     let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let bar = |mean: f64| match high > low {
-        true => BARS[((mean - low) / (high - low) * (BARS.len() - 1) as f64).round() as usize],
-        false => BARS[0],
+    let bar = |mean: f64| {
+        if high > low {
+            BARS[((mean - low) / (high - low) * (BARS.len() - 1) as f64).round() as usize]
+        } else {
+            BARS[0]
+        }
     };
     means.into_iter().map(bar).collect()
 }

@@ -123,9 +123,10 @@ fn inclusions(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Vec<(String, Seed
     let compared: Vec<Inclusion> =
         runs.iter().zip(baseline).map(|(run, base)| inclusion(run, base)).collect();
     let is_comparable = compared.first().is_some_and(|buckets| !buckets.is_empty());
-    match is_comparable && !runs.iter().all(is_exact) {
-        true => over_seeds(&compared),
-        false => over_seeds(&runs.iter().filter_map(estimated_inclusion).collect::<Vec<_>>()),
+    if is_comparable && !runs.iter().all(is_exact) {
+        over_seeds(&compared)
+    } else {
+        over_seeds(&runs.iter().filter_map(estimated_inclusion).collect::<Vec<_>>())
     }
 }
 

@@ -166,9 +166,10 @@ fn collect(job: &Job) -> rollout::Collect {
         SimulatedPlacement::Separate => true,
         SimulatedPlacement::Stream | SimulatedPlacement::Custom(_) => false,
     };
-    match waits_for_all && is_placed_by_rounds {
-        true => rollout::Collect::Together,
-        false => rollout::Collect::Streamed,
+    if waits_for_all && is_placed_by_rounds {
+        rollout::Collect::Together
+    } else {
+        rollout::Collect::Streamed
     }
 }
 

@@ -129,10 +129,12 @@ async fn round(
             let has_rollouts = run.rollout_steps().binary_search(&step).is_ok();
             Ok((run.folder().to_owned(), StepRecord::of(&run.columns, step), has_rollouts))
         })?;
-        match has_rollouts {
-            true => Ok(Round::read(&folder, step, record)?),
-            false if record.is_empty() => Err(no_step(&name, step)),
-            false => Ok(Round::without_rollouts(step, record)),
+        if has_rollouts {
+            Ok(Round::read(&folder, step, record)?)
+        } else if record.is_empty() {
+            Err(no_step(&name, step))
+        } else {
+            Ok(Round::without_rollouts(step, record))
         }
     })
     .await

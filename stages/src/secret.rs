@@ -87,9 +87,8 @@ impl Secrets {
     /// Replaces every secret in a text by [`REDACTED`].
     #[must_use]
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.0.iter().fold(Cow::Borrowed(text), |text, secret| match text.contains(secret) {
-            true => text.replace(secret, REDACTED).into(),
-            false => text,
+        self.0.iter().fold(Cow::Borrowed(text), |text, secret| {
+            if text.contains(secret) { text.replace(secret, REDACTED).into() } else { text }
         })
     }
 

@@ -56,9 +56,10 @@ enum DigitMap {
 
 impl DigitMap {
     fn draw(random: &mut ChaCha8Rng) -> Self {
-        match random.random_bool(0.5) {
-            true => Self::Add(random.random_range(1..=9)),
-            false => Self::Multiply([3, 7, 9][random.random_range(0..3)]),
+        if random.random_bool(0.5) {
+            Self::Add(random.random_range(1..=9))
+        } else {
+            Self::Multiply([3, 7, 9][random.random_range(0..3)])
         }
     }
 

@@ -172,9 +172,8 @@ impl HeldOut {
 
 impl ChainConfig {
     fn check(&self) -> Result<(), DatasetError> {
-        let bound = |key, holds: bool, expected, found: String| match holds {
-            true => Ok(()),
-            false => Err(DatasetError::Setting { key, expected, found }),
+        let bound = |key, holds: bool, expected, found: String| {
+            if holds { Ok(()) } else { Err(DatasetError::Setting { key, expected, found }) }
         };
         let ChainLengths { median, sigma, max } = self.lengths;
         let within = 1..=MAX_ROWS;

@@ -36,11 +36,10 @@ pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(bytes.saturating_sub(4))).map_err(failed())?;
     file.read_to_end(&mut tail).map_err(failed())?;
-    match tail == MAGIC && bytes >= 12 {
-        true => Ok(()),
-        false => {
-            Err(DatasetError::Truncated { file: path.to_owned(), found: quoted(&tail), bytes })
-        }
+    if tail == MAGIC && bytes >= 12 {
+        Ok(())
+    } else {
+        Err(DatasetError::Truncated { file: path.to_owned(), found: quoted(&tail), bytes })
     }
 }
 

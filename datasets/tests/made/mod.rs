@@ -44,14 +44,15 @@ impl Folder {
         let mut file = |(index, size): (usize, &usize)| {
             let rows = start..start + size;
             start += size;
-            match jsonl {
-                true => self.lines(
+            if jsonl {
+                self.lines(
                     &format!("{index}.jsonl"),
                     &rows
                         .map(|row| json!({"prompt": format!("question {row}")}))
                         .collect::<Vec<_>>(),
-                ),
-                false => self.prompts(&format!("{index}.parquet"), rows.map(numbered)),
+                )
+            } else {
+                self.prompts(&format!("{index}.parquet"), rows.map(numbered))
             }
         };
         sizes.iter().enumerate().map(&mut file).collect()

@@ -46,13 +46,14 @@ pub(crate) struct ProfileArgs {
 }
 
 pub(crate) fn run(args: ProfileArgs, app: &App) -> anyhow::Result<ExitCode> {
-    let opened = args.check().and_then(|()| match args.simulated {
-        true => {
+    let opened = args.check().and_then(|()| {
+        if args.simulated {
             let job =
                 Job::read_with(&args.config, &args.overrides, &app.schedules, &app.placements)?;
             Ok(ProfileSubject::Simulated(Box::new(job)))
+        } else {
+            open_engine(&args, app)
         }
-        false => open_engine(&args, app),
     });
     let opened = opened.and_then(|opened| {
         opened.inputs(&args.config).check_output(&args.output)?;

@@ -79,9 +79,9 @@ impl Plan {
     /// Returns the command that runs a job by itself, with all steps of the job.
     pub(super) fn command(&self, JobId(job): JobId) -> String {
         let PlannedJob { base, settings, .. } = &self.wanted[job];
-        let quoted = |setting: &String| match setting.contains(['[', '{', '"', ' ']) {
-            true => format!("'{setting}'"),
-            false => setting.clone(),
+        let quoted = |setting: &String| {
+            let needs_quotes = setting.contains(['[', '{', '"', ' ']);
+            if needs_quotes { format!("'{setting}'") } else { setting.clone() }
         };
         let settings: Vec<String> = settings.iter().map(quoted).collect();
         let (path, seeds) = (base.path, self.size.seeds);

@@ -146,9 +146,10 @@ mod tests {
     fn byte_level() -> Tokenizer {
         let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
         let name = |byte: u8| {
-            let code = match is_printable(byte) {
-                true => u32::from(byte),
-                false => 256 + (0..byte).filter(|before| !is_printable(*before)).count() as u32,
+            let code = if is_printable(byte) {
+                u32::from(byte)
+            } else {
+                256 + (0..byte).filter(|before| !is_printable(*before)).count() as u32
             };
             char::from_u32(code).unwrap().to_string()
         };

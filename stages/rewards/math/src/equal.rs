@@ -35,9 +35,10 @@ pub(super) struct Rules {
 /// Returns `false` if the work is exhausted, unless both are identical.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: WorkBudget::new(MAX_STEPS) };
-    let same = match rules.strict && truth.symbols() != [UNNAMED] && answer.symbols() != [UNNAMED] {
-        true => comparer.same_answers(truth, answer),
-        false => comparer.same_answers(truth, &renamed(truth, answer)),
+    let same = if rules.strict && truth.symbols() != [UNNAMED] && answer.symbols() != [UNNAMED] {
+        comparer.same_answers(truth, answer)
+    } else {
+        comparer.same_answers(truth, &renamed(truth, answer))
     };
     truth == answer || (same && !comparer.work.is_exhausted())
 }
@@ -109,9 +110,10 @@ impl Comparer {
         let stem = |name: &str| name.split(['_', '\'']).next().unwrap_or_default().to_owned();
         let siblings = named.windows(2).all(|pair| stem(pair[0].0) == stem(pair[1].0));
         let truths: Vec<Expr> = named.into_iter().map(|(_, value)| value.clone()).collect();
-        Some(match is_tuple || !siblings {
-            true => !matches!(answer, Expr::Set(_)) && self.same_ordered(&truths, values),
-            false => self.same_unordered(&truths, values),
+        Some(if is_tuple || !siblings {
+            !matches!(answer, Expr::Set(_)) && self.same_ordered(&truths, values)
+        } else {
+            self.same_unordered(&truths, values)
         })
     }
 

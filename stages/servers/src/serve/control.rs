@@ -75,9 +75,10 @@ pub(super) async fn abort_requests(
     Body(request): Body<AbortRequest>,
 ) -> Json<AbortResponse> {
     let ids: BTreeSet<String> = request.request_ids.unwrap_or_default().into_iter().collect();
-    let aborted = match ids.is_empty() {
-        true => service.requests.abort_all(),
-        false => service.requests.abort(|call| ids.contains(call)),
+    let aborted = if ids.is_empty() {
+        service.requests.abort_all()
+    } else {
+        service.requests.abort(|call| ids.contains(call))
     };
     Json(AbortResponse { status: "aborted".to_owned(), aborted: aborted as u64 })
 }

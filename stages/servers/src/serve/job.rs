@@ -153,12 +153,12 @@ impl Service {
         for (_running, collected) in submitted {
             let collected = collected.await.map_err(|_dropped| self.stopped_error())?;
             let Collected { prompt, responses } = collected.map_err(ApiError::internal)?;
-            let choices = match job.options.only_scores() {
-                true => vec![Choice::unsampled(); job.options.n as usize],
-                false => responses
-                    .into_iter()
-                    .map(|sampled| self.decode_choice(job, sampled, text))
-                    .collect::<Result<_, _>>()?,
+            let choices = if job.options.only_scores() {
+                vec![Choice::unsampled(); job.options.n as usize]
+            } else {
+                let choices = responses.into_iter();
+                let choices = choices.map(|sampled| self.decode_choice(job, sampled, text));
+                choices.collect::<Result<_, _>>()?
             };
             answers.push(PromptResponses { prompt, choices });
         }
@@ -170,12 +170,11 @@ impl Service {
         let end = self.response_end(&job.options, reason, tokens.last().map(|token| token.id));
         let ids = tokens.iter().map(|token| token.id);
         let ids: Vec<i32> = ids.filter(|id| self.is_text(&job.options, *id)).collect();
-        let text = match text {
-            true => {
-                let skip_special = job.options.text.skip_special;
-                self.encoder.tokenizer.decode(&ids, skip_special).map_err(ApiError::internal)?
-            }
-            false => String::new(),
+        let text = if text {
+            let skip_special = job.options.text.skip_special;
+            self.encoder.tokenizer.decode(&ids, skip_special).map_err(ApiError::internal)?
+        } else {
+            String::new()
         };
         Ok(Choice { tokens, text, end })
     }

@@ -65,9 +65,12 @@ fn each_broken_rule_is_named() {
     let counted = checked(|_, call| Ok(f64::from(call).into()), &world());
     assert!(counted.starts_with("a reward is called concurrently"), "{counted}");
     let refused = checked(
-        |sample, _| match sample.response.is_empty() {
-            true => Err(RewardError::fatal("an empty response")),
-            false => right(sample),
+        |sample, _| {
+            if sample.response.is_empty() {
+                Err(RewardError::fatal("an empty response"))
+            } else {
+                right(sample)
+            }
         },
         &world(),
     );

@@ -102,9 +102,10 @@ impl InferenceDecoder {
         source.prefix.clear();
         let embedding = source.take("model.embed_tokens.weight")?;
         let head = source.packed(Precision::Float32, |source| {
-            Ok(vec![match config.tie_word_embeddings {
-                true => embedding.shallow_clone(),
-                false => source.take("lm_head.weight")?,
+            Ok(vec![if config.tie_word_embeddings {
+                embedding.shallow_clone()
+            } else {
+                source.take("lm_head.weight")?
             }])
         })?;
         let norm = source.norm("model.norm", config.rms_norm_eps)?;
@@ -235,12 +236,10 @@ impl InferenceLayer {
             heads: Heads::of(config),
             input_norm: source.norm("input_layernorm", eps)?,
             qkv: source.stacked(&qkv, config.attention_bias)?,
-            qk_norm: match config.qk_norm() {
-                true => Some((
-                    source.norm("self_attn.q_norm", eps)?,
-                    source.norm("self_attn.k_norm", eps)?,
-                )),
-                false => None,
+            qk_norm: if config.qk_norm() {
+                Some((source.norm("self_attn.q_norm", eps)?, source.norm("self_attn.k_norm", eps)?))
+            } else {
+                None
             },
             output: source.stacked(&["self_attn.o_proj"], config.output_bias())?,
             post_norm: source.norm("post_attention_layernorm", eps)?,

@@ -108,9 +108,10 @@ impl Worker {
         let _no_grad = tch::no_grad_guard();
         loop {
             let has_work = self.gate != Gate::Closed && !self.generator.is_idle();
-            let next = match has_work {
-                true => self.commands.try_recv(),
-                false => self.commands.recv().map_err(Into::into),
+            let next = if has_work {
+                self.commands.try_recv()
+            } else {
+                self.commands.recv().map_err(Into::into)
             };
             match next {
                 Ok(command) => self.execute(command)?,

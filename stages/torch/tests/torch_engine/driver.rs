@@ -65,9 +65,10 @@ fn built_in() -> ModelConfig {
 /// Returns the weights of a model, those of the layers' matrices rounded to bfloat16.
 pub(super) fn rounded(decoder: &Decoder) -> Weights {
     let rounded = |(name, tensor): &(String, Tensor)| {
-        let tensor = match name.contains("_proj.weight") {
-            true => tensor.to_kind(Kind::BFloat16).to_kind(Kind::Float),
-            false => tensor.copy(),
+        let tensor = if name.contains("_proj.weight") {
+            tensor.to_kind(Kind::BFloat16).to_kind(Kind::Float)
+        } else {
+            tensor.copy()
         };
         (name.clone(), tensor)
     };

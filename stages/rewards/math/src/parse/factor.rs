@@ -190,10 +190,7 @@ impl Parser {
         let begin = self.at;
         let braced = self.accept('{');
         let star = self.accept('*') || self.accept_command("ast") || self.accept_command("star");
-        let found = match star {
-            true => Some('*'),
-            false => self.accept_command("dagger").then_some('†'),
-        };
+        let found = if star { Some('*') } else { self.accept_command("dagger").then_some('†') };
         if found.is_some() && (!braced || self.accept('}')) {
             return found;
         }

@@ -61,9 +61,10 @@ impl Parser {
         let first = self.sum()?;
         let arrow =
             self.accept_command("to") || self.accept_command("rightarrow") || self.accept('=');
-        let lower = match arrow {
-            true => Lower { variable: Some(first), value: finite(&self.sum()?) },
-            false => Lower { variable: None, value: finite(&first) },
+        let lower = if arrow {
+            Lower { variable: Some(first), value: finite(&self.sum()?) }
+        } else {
+            Lower { variable: None, value: finite(&first) }
         };
         self.accept('}').then_some(lower)
     }

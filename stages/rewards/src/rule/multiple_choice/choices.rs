@@ -116,9 +116,10 @@ impl Choices {
         let wrong = || {
             RewardError::fatal(format_args!(
                 "field `ground_truth`: expected {}, found `{truth}`",
-                match self.all.is_empty() {
-                    true => "a letter from A to J, a number from 0 to 10 or a numeral from i to x",
-                    false => "the label of a choice, its text or its number from 0",
+                if self.all.is_empty() {
+                    "a letter from A to J, a number from 0 to 10 or a numeral from i to x"
+                } else {
+                    "the label of a choice, its text or its number from 0"
                 }
             ))
         };

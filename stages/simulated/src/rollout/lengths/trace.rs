@@ -138,9 +138,10 @@ impl Trace {
                 scores.map(|(n, length)| pool.score(*length, ties.of(n).uniform())).sum();
             let count = prompt.lengths.len() as f64;
             let information = 1.0 - correlation + count * correlation;
-            prompt.scale = match information > 0.0 {
-                true => (*loading * sum / information, ((1.0 - correlation) / information).sqrt()),
-                false => (0.0, 1.0),
+            prompt.scale = if information > 0.0 {
+                (*loading * sum / information, ((1.0 - correlation) / information).sqrt())
+            } else {
+                (0.0, 1.0)
             };
         }
     }
