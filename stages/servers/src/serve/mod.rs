@@ -30,7 +30,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware;
 use axum::routing::{get, post};
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, unix_seconds};
 use rollpacker_model::PromptEncoder;
 use rollpacker_stages::serving::ServingEngine;
 use tokio::net::TcpListener;
@@ -83,7 +83,7 @@ impl Service {
         Self {
             requests: Arc::new(Requests::new(Arc::clone(&engine))),
             metrics: Arc::new(Metrics::new(name)),
-            started_at: seconds_since_1970(),
+            started_at: unix_seconds() as u64,
             started: clock.now().as_secs_f64(),
             engine,
             encoder,
@@ -190,10 +190,4 @@ impl Service {
     fn unix_time(&self) -> u64 {
         self.started_at + (self.clock.now().as_secs_f64() - self.started) as u64
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "answers have the date, which no clock of a run has")]
-fn seconds_since_1970() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
 }
