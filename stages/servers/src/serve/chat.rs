@@ -17,7 +17,6 @@ use super::error::ApiError;
 use super::events::{self, Chunks};
 use super::generate::check_salt;
 use super::job::{Choice, Job};
-use super::logprobs::TokenTexts;
 use super::neutral::refuse_unsupported;
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::StreamOptions;
@@ -199,16 +198,13 @@ impl Chat {
         })
     }
 
-    fn texts<'s>(&self, service: &'s Service) -> TokenTexts<'s> {
-        TokenTexts { tokenizer: &service.encoder.tokenizer, as_ids: self.tokens_as_ids }
-    }
-
     fn choice(&self, service: &Service, index: usize, choice: &Choice) -> Value {
         let wanted = self.job.options.logprobs;
+        let texts = service.token_texts(self.tokens_as_ids);
         let mut answer = json!({
             "index": index,
             "message": { "role": "assistant", "content": choice.text },
-            "logprobs": wanted.map(|_| self.texts(service).of_chat(&choice.tokens)),
+            "logprobs": wanted.map(|_| texts.of_chat(&choice.tokens)),
             "finish_reason": choice.end.reason.as_str(),
             "stop_reason": choice.end.stop,
         });
@@ -251,10 +247,11 @@ impl Chunks for ChatChunks {
         let token: Vec<_> = token.into_iter().collect();
         let wanted = self.call.job.options.logprobs.filter(|_| !token.is_empty());
         let delta = if text.is_empty() { json!({}) } else { json!({ "content": text }) };
+        let texts = self.service.token_texts(self.call.tokens_as_ids);
         let mut choice = json!({
             "index": index,
             "delta": delta,
-            "logprobs": wanted.map(|_| self.call.texts(&self.service).of_chat(&token)),
+            "logprobs": wanted.map(|_| texts.of_chat(&token)),
             "finish_reason": end.as_ref().map(|end| end.reason.as_str()),
         });
         if let Some(end) = end {

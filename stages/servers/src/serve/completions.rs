@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::events::{self, Chunks};
 use super::generate::check_salt;
 use super::job::{Choice, Job, PromptResponses};
-use super::logprobs::{self, TokenPlace, TokenTexts};
+use super::logprobs::{self, TokenPlace};
 use super::options::{Options, stream_usage, take};
 use crate::vllm::protocol::{
     CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, Prompt, Prompts,
@@ -250,7 +250,8 @@ impl Completion {
         choice: &Choice,
     ) -> Option<CompletionLogprobs> {
         self.job.options.logprobs?;
-        let (texts, mut all) = (self.texts(service), CompletionLogprobs::default());
+        let (texts, mut all) =
+            (service.token_texts(self.tokens_as_ids), CompletionLogprobs::default());
         let skip_special = self.job.options.text.skip_special;
         let mut response = TokenPlace::new(0, skip_special);
         if let Some((echo, prompt, scored)) = echoed {
@@ -262,10 +263,6 @@ impl Completion {
         let tokens = choice.tokens.iter().map(id_and_logprob);
         texts.add_to_completion(&mut all, tokens, &mut response);
         Some(all)
-    }
-
-    fn texts<'s>(&self, service: &'s Service) -> TokenTexts<'s> {
-        TokenTexts { tokenizer: &service.encoder.tokenizer, as_ids: self.tokens_as_ids }
     }
 }
 
@@ -293,7 +290,8 @@ impl CompletionChunks {
         let place = &mut self.choices[choice as usize].place;
         let mut logprobs = CompletionLogprobs::default();
         let tokens = [id_and_logprob(token)].into_iter();
-        self.call.texts(&self.service).add_to_completion(&mut logprobs, tokens, place);
+        let texts = self.service.token_texts(self.call.tokens_as_ids);
+        texts.add_to_completion(&mut logprobs, tokens, place);
         Some(logprobs)
     }
 }

@@ -36,6 +36,7 @@ use rollpacker_stages::serving::ServingEngine;
 use tokio::net::TcpListener;
 
 use self::error::ApiError;
+use self::logprobs::TokenTexts;
 use self::metrics::Metrics;
 use self::requests::Requests;
 use crate::vllm::protocol::path;
@@ -185,6 +186,11 @@ impl Service {
             )));
         }
         tokenizer.encode(text).map(Into::into).map_err(ApiError::bad_request)
+    }
+
+    /// Returns the formatter of tokens; see [`TokenTexts::as_ids`].
+    fn token_texts(&self, as_ids: bool) -> TokenTexts<'_> {
+        TokenTexts { tokenizer: &self.encoder.tokenizer, as_ids }
     }
 
     fn unix_time(&self) -> u64 {
