@@ -54,6 +54,7 @@ mod banner;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+mod code_list;
 #[cfg(feature = "torch")]
 pub mod engine_observer;
 #[cfg(feature = "torch")]

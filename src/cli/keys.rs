@@ -8,6 +8,7 @@ use console::Term;
 
 use super::exit_status::bad_input;
 use crate::App;
+use crate::code_list::code_list;
 use crate::recipe::RawRecipe;
 use crate::reference::{self, Entries};
 use crate::simulate::raw::RawJob;
@@ -81,10 +82,9 @@ fn unknown(args: &KeysArgs, suggestions: &[String], app: &App) -> anyhow::Error 
         );
     }
     let all = if args.job { "rollpacker keys --job" } else { "rollpacker keys" };
-    let names = suggestions.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>();
-    if names.is_empty() {
+    if suggestions.is_empty() {
         anyhow!("no key begins with `{prefix}`; `{all}` lists all")
     } else {
-        anyhow!("no key begins with `{prefix}`; did you mean {}?", names.join(", "))
+        anyhow!("no key begins with `{prefix}`; did you mean {}?", code_list(suggestions))
     }
 }

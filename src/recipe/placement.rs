@@ -8,6 +8,7 @@ use super::Recipe;
 use super::choice::{KeyedChoice, choice, make, type_errors};
 use super::error::{RecipeError, one_of, out_of_bounds, unknown_in};
 use super::raw::{self, RawRecipe};
+use crate::code_list::code_list;
 use crate::placements::live::{Check, LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
 use crate::placements::{PlacementContext, PlacementKeys, PlannerOptions};
 
@@ -111,9 +112,9 @@ impl raw::Placement {
             }
         }
         if !self.options.is_empty() && !self.is_custom() {
-            let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
+            let keys = code_list(self.options.keys());
             let expected = "no value unless placement.kind is one that the program adds";
-            errors.push(out_of_bounds(KEYS.options, expected, keys.join(", ")));
+            errors.push(out_of_bounds(KEYS.options, expected, keys));
         }
         if self.is_custom() {
             errors.extend(self.read_options().err());

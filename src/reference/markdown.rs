@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Key, SectionKeys};
+use crate::code_list::code_list;
 
 /// Returns the text of all sections. A section has a table of its keys, a list of the options of which only the names are known, and a
 /// table of the other options that depend on a name.
@@ -42,8 +43,8 @@ fn table<'a>(text: &mut String, first: &str, keys: impl Iterator<Item = (String,
             key.default.as_deref().map(code).unwrap_or_default(),
             key.range.clone().unwrap_or_default(),
             key.meaning.clone(),
-            codes(&key.verl),
-            codes(&key.trl),
+            code_list(&key.verl),
+            code_list(&key.trl),
         ];
         let cells = cells.map(|cell| cell.replace('|', "\\|"));
         let _ = writeln!(text, "| {} |", cells.join(" | ").replace("  ", " "));
@@ -54,9 +55,9 @@ fn table<'a>(text: &mut String, first: &str, keys: impl Iterator<Item = (String,
 /// Lists the options of which only the names are known, one line for each entry.
 fn add_names(text: &mut String, options: &[&Key]) {
     for group in options.chunk_by(|one, other| one.belongs_to == other.belongs_to) {
-        let names: Vec<String> = group.iter().map(|key| key.name.clone()).collect();
+        let names = code_list(group.iter().map(|key| &key.name));
         let of = group[0].belongs_to.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "- {of}: {}", codes(&names));
+        let _ = writeln!(text, "- {of}: {names}");
     }
     if !options.is_empty() {
         text.push('\n');
@@ -69,8 +70,4 @@ fn code(default: &str) -> String {
         || default.contains('`')
         || (default.contains(' ') && !default.starts_with(['"', '[', '{']));
     if is_sentence { default.to_owned() } else { format!("`{default}`") }
-}
-
-fn codes(names: &[String]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

@@ -14,6 +14,7 @@ mod tests;
 use rollpacker_stages::shape::{Shape, shape_of};
 use toml::{Table, Value};
 
+use crate::code_list::code_list;
 use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
 use crate::recipe::keys::{Section, Sections, dotted_name};
@@ -175,11 +176,6 @@ fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
         (_, Some(names), _) | (_, _, Shape::Choice(names)) => Some(code_list(names)),
         _ => None,
     }
-}
-
-/// Formats names as a list of code.
-fn code_list(names: &[&str]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats a default. Small and large numbers have an exponent.

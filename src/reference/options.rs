@@ -6,8 +6,9 @@ use rollpacker_stages::documented::{Documented, Field};
 use rollpacker_stages::shape::{Shape, shape_of};
 use serde_json::Value;
 
+use super::Key;
 use super::prose::Prose;
-use super::{Key, code_list};
+use crate::code_list::code_list;
 use crate::recipe::choices::choices_of;
 use crate::recipe::keys::dotted_name;
 use crate::recipe::schedule::{ScheduleSection, Schedules};

@@ -9,6 +9,8 @@ use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
 use serde_json::{Map, Value};
 
+use crate::code_list::code_list;
+
 pub(super) type JsonObject = Map<String, Value>;
 
 /// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has. For the response
@@ -101,12 +103,11 @@ impl ScoreColumns {
     /// # Errors
     /// If a column was in no row.
     pub(super) fn check_found(&self, file: &Path, last: &[String]) -> anyhow::Result<()> {
-        let missing: Vec<_> = self.required.iter().map(|name| format!("`{name}`")).collect();
         ensure!(
-            missing.is_empty(),
+            self.required.is_empty(),
             "{}: no row has the column {}, which the command line names; the last row has {}",
             file.display(),
-            missing.join(", "),
+            code_list(&self.required),
             last.join(", ")
         );
         Ok(())

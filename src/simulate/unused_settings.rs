@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::placement::SimulatedPlacement;
 use super::raw::{JudgeSharing, Model, Planner, RawJob, Source, Stream, Trigger};
+use crate::code_list::code_list;
 use crate::placements::PlannerRule;
 use crate::recipe::RecipeError;
 use crate::recipe::error::out_of_bounds;
@@ -28,11 +29,11 @@ impl RawJob {
                 format!("fixed with pipeline.placement = {}: {reason}", placement.name());
             return Err(out_of_bounds("planner.rule", expected, text(&self.planner.rule)));
         }
-        let options: Vec<_> = self.pipeline.placement_options.keys().map(String::as_str).collect();
+        let options = &self.pipeline.placement_options;
         if !options.is_empty() && !matches!(placement, SimulatedPlacement::Custom(_)) {
             let expected = "no value unless pipeline.placement is one that the program adds";
-            let key = "pipeline.placement_options";
-            return Err(out_of_bounds(key, expected, format!("`{}`", options.join("`, `"))));
+            let found = code_list(options.keys());
+            return Err(out_of_bounds("pipeline.placement_options", expected, found));
         }
         if self.scoring() == Scoring::AfterRollout
             && self.tasks.timeout == Some(LimitMode::Adaptive)

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::entries::all;
 use super::overlong::target_key;
 use super::*;
+use crate::code_list::code_list;
 use crate::generated_page::assert_tables;
 use crate::recipe::from_table;
 use crate::recipe::table::override_key;
@@ -77,8 +78,7 @@ fn table(title: &str, head: [&str; 2], cell: impl Fn(KeyMapping) -> Option<Strin
     let mut text = format!("### {title}\n\n");
     if head[1].is_empty() {
         // A list without further information needs no table.
-        let keys = rows.map(|(verl, _)| format!("`{verl}`")).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "{keys}.");
+        let _ = writeln!(text, "{}.", code_list(rows.map(|(verl, _)| verl)));
     } else {
         let _ = writeln!(text, "| {} | {} |\n|---|---|", head[0], head[1]);
         for (verl, cell) in rows {
@@ -117,12 +117,8 @@ fn text(Condition { key, values }: Condition) -> String {
     match values {
         [] => format!("`{key}`"),
         [value] => format!("`{key} = {value}`"),
-        values => format!("`{key}` one of {}", codes(values)),
+        values => format!("`{key}` one of {}", code_list(values)),
     }
-}
-
-fn codes(values: &[&str]) -> String {
-    values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
 }
 
 fn mapped(meaning: KeyMapping) -> Option<String> {
@@ -149,7 +145,7 @@ fn mapped(meaning: KeyMapping) -> Option<String> {
 fn limited(meaning: KeyMapping) -> Option<String> {
     match meaning {
         KeyMapping::Only([], reason) => Some(format!("`null`: {reason}")),
-        KeyMapping::Only(values, reason) => Some(format!("{}: {reason}", codes(values))),
+        KeyMapping::Only(values, reason) => Some(format!("{}: {reason}", code_list(values))),
         KeyMapping::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
         KeyMapping::Context => Some(
             "at least `data.max_prompt_length + data.max_response_length`, which are the limits here"
@@ -162,7 +158,9 @@ fn limited(meaning: KeyMapping) -> Option<String> {
 fn noted(meaning: KeyMapping) -> Option<String> {
     match meaning {
         KeyMapping::Noted([], reason) => Some(reason.to_owned()),
-        KeyMapping::Noted(values, reason) => Some(format!("unless {}: {reason}", codes(values))),
+        KeyMapping::Noted(values, reason) => {
+            Some(format!("unless {}: {reason}", code_list(values)))
+        }
         _ => None,
     }
 }
