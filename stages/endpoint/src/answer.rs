@@ -18,16 +18,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Returns the error message of an answer: the first of the fields `error.message`, `error`, `message` and `detail` that is a text, or else
 /// all of the JSON.
-///
-/// ```
-/// use rollpacker_endpoint::message;
-/// use serde_json::json;
-///
-/// assert_eq!(message(json!({"error": {"message": "busy"}})), "busy");
-/// assert_eq!(message(json!({"code": 1})), r#"{"code":1}"#);
-/// ```
-#[must_use]
-pub fn message(json: Value) -> String {
+pub(crate) fn message(json: Value) -> String {
     let candidates = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
     let candidates = candidates.into_iter().find_map(Value::as_str);
     candidates.map_or_else(|| json.to_string(), str::to_owned)

@@ -14,7 +14,8 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Url};
 use rollpacker_stages::secret::{REDACTED, Secrets};
 
-pub use self::answer::{message, retry_after};
+use self::answer::message;
+pub use self::answer::retry_after;
 
 const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 
@@ -125,6 +126,27 @@ impl Address {
     #[must_use]
     pub fn quote(&self, text: &str, length: usize) -> String {
         self.secrets.redact(text).trim().chars().take(length).collect()
+    }
+
+    /// Returns the first `length` characters of the error message of an answer, without secrets. The message is the first of the fields
+    /// `error.message`, `error`, `message` and `detail` that is a text, or else all of the JSON, or all of a body that is not JSON.
+    ///
+    /// ```
+    /// use rollpacker_endpoint::Address;
+    ///
+    /// let address = Address::new("http://user:password@127.0.0.1:8000", None, |client| client)?;
+    /// let quote = |body: &str| address.quote_error(body.as_bytes(), 100);
+    /// assert_eq!(quote(r#"{"error": {"message": "the password is wrong"}}"#), "the [redacted] is wrong");
+    /// assert_eq!(quote(r#"{"error": {"message": "busy"}}"#), "busy");
+    /// assert_eq!(quote(r#"{"code": 1}"#), r#"{"code":1}"#);
+    /// # Ok::<_, rollpacker_endpoint::AddressError>(())
+    /// ```
+    #[must_use]
+    pub fn quote_error(&self, body: &[u8], length: usize) -> String {
+        // In the text of the JSON, characters of a secret may be escaped.
+        let json = serde_json::from_slice(body).map(|json| self.secrets.redact_json(json));
+        let text = json.map_or_else(|_| String::from_utf8_lossy(body).into_owned(), message);
+        self.quote(&text, length)
     }
 }
 

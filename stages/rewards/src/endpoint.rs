@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode};
-use rollpacker_endpoint::{Address, AddressError, chain, message, retry_after};
+use rollpacker_endpoint::{Address, AddressError, chain, retry_after};
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::secret::REDACTED;
 use serde_json::Value;
@@ -51,15 +51,15 @@ impl Endpoint {
         let response = sent.map_err(|error| self.connection_error(error))?;
         let (status, wait) = (response.status(), retry_after(response.headers()));
         let body = self.read(response).await?;
-        let json = serde_json::from_slice(&body).map(|json| secrets.redact_json(json));
         if status.is_success() {
+            let json = serde_json::from_slice(&body).map(|json| secrets.redact_json(json));
             return json.map_err(|error| {
                 let found = self.quote(&String::from_utf8_lossy(&body));
                 self.answer_error(format_args!("expected JSON, found `{found}`: {error}"))
             });
         }
-        let text = json.map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
-        let reason = format!("{}: {status}: {}", self.display_url(), self.quote(&text));
+        let message = self.0.quote_error(&body, MAX_QUOTE);
+        let reason = format!("{}: {status}: {message}", self.display_url());
         Err(if is_retryable(status) {
             RewardError::retryable(reason).retry_after(wait)
         } else {

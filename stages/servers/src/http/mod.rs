@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderName, LOCATION};
 use reqwest::{Method, Response, Url};
-use rollpacker_endpoint::{Address, chain, message, redact_url, retry_after};
+use rollpacker_endpoint::{Address, chain, redact_url, retry_after};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -115,7 +115,7 @@ impl Endpoint {
         if kind.trim_start().to_ascii_lowercase().starts_with(EVENTS) {
             return Ok(Events::new(self.clone(), path, response));
         }
-        let answer = text(&self.read(path, response).await?);
+        let answer = self.0.quote_error(&self.read(path, response).await?, MAX_QUOTE);
         let found = format_args!("`{kind}`: {answer}");
         Err(self.invalid_answer(path, &format!("the content type `{EVENTS}`"), found))
     }
@@ -165,16 +165,19 @@ impl Endpoint {
             return Ok(response);
         }
         let retry_after = retry_after(response.headers());
-        let text = match header(&response, &LOCATION) {
+        let message = match header(&response, &LOCATION) {
             Some(location) if status.is_redirection() => {
                 let location = redact_url(&location);
-                format!(
+                self.quote(&format!(
                     "expected an answer, found a redirect to `{location}`; set the URL of the server itself"
-                )
+                ))
             }
-            _ => text(&self.read(path, response).await.unwrap_or_default()),
+            _ => {
+                let answer = self.read(path, response).await.unwrap_or_default();
+                self.0.quote_error(&answer, MAX_QUOTE)
+            }
         };
-        let (server, message) = (self.display_url(path), self.quote(&text));
+        let server = self.display_url(path);
         Err(ServerError::Status { server, status, message, retry_after })
     }
 
@@ -244,12 +247,6 @@ impl Endpoint {
 /// Returns the value of a header; `None` if the answer does not have the header or its value is not ASCII.
 fn header(response: &Response, name: &HeaderName) -> Option<String> {
     response.headers().get(name)?.to_str().ok().map(str::to_owned)
-}
-
-/// Returns the error message of an answer, or all of its text if the answer is not JSON.
-fn text(answer: &[u8]) -> String {
-    let json = serde_json::from_slice(answer);
-    json.map_or_else(|_| String::from_utf8_lossy(answer).into_owned(), message)
 }
 
 async fn with_timeout<A>(
