@@ -165,65 +165,61 @@ impl Parser {
     /// if there was one.
     fn ordinal(&mut self) -> bool {
         const ENDINGS: [&str; 4] = ["st", "nd", "rd", "th"];
-        let begin = self.at;
-        let braced = self.accept('{');
-        let found = match self.take() {
-            Some(Token::Text(text)) => ENDINGS.contains(&text.as_str()),
-            Some(Token::Char(first)) if braced => match self.take() {
-                Some(Token::Char(second)) => {
-                    ENDINGS.iter().any(|ending| ending.chars().eq([first, second]))
-                }
-                _ => false,
-            },
-            _ => false,
-        };
-        if found && (!braced || self.accept('}')) {
-            return true;
-        }
-        self.at = begin;
-        false
+        self.maybe_braced(|parser, braced| match parser.take()? {
+            Token::Text(text) => ENDINGS.contains(&text.as_str()).then_some(()),
+            Token::Char(first) if braced => {
+                let Token::Char(second) = parser.take()? else { return None };
+                ENDINGS.iter().find(|ending| ending.chars().eq([first, second])).map(drop)
+            }
+            _ => None,
+        })
+        .is_some()
     }
 
     /// Consumes `*`, `\dagger` or a similar mark after `^`, which is part of a name, and returns the character for it. Returns `None` and
     /// consumes nothing if no mark follows.
     fn mark(&mut self) -> Option<char> {
-        let begin = self.at;
-        let braced = self.accept('{');
-        let star = self.accept('*') || self.accept_command("ast") || self.accept_command("star");
-        let found = if star { Some('*') } else { self.accept_command("dagger").then_some('†') };
-        if found.is_some() && (!braced || self.accept('}')) {
-            return found;
-        }
-        self.at = begin;
-        None
+        self.maybe_braced(|parser, _| {
+            if parser.accept('*') || parser.accept_command("ast") || parser.accept_command("star") {
+                return Some('*');
+            }
+            parser.accept_command("dagger").then_some('†')
+        })
     }
 
     /// Consumes `\top` or a similar mark of a transpose after `^`, and returns `true` if there was one. A plain T is a transpose only after
     /// a matrix.
     fn transposes(&mut self, matrix: bool) -> bool {
-        let begin = self.at;
-        let braced = self.accept('{');
-        let found = (matrix && self.accept('T'))
-            || self.accept_command("top")
-            || self.accept_command("intercal");
-        if found && (!braced || self.accept('}')) {
-            return true;
-        }
-        self.at = begin;
-        false
+        self.maybe_braced(|parser, _| {
+            let found = (matrix && parser.accept('T'))
+                || parser.accept_command("top")
+                || parser.accept_command("intercal");
+            found.then_some(())
+        })
+        .is_some()
     }
 
     /// Consumes `\circ` or a similar degree sign after `^`, and returns `true` if there was one.
     fn degrees(&mut self) -> bool {
+        self.maybe_braced(|parser, _| {
+            let found = parser.accept_command("circ")
+                || parser.accept('°')
+                || parser.accept_command("circle");
+            found.then_some(())
+        })
+        .is_some()
+    }
+
+    /// Applies a rule to what follows, also within braces, and passes `true` to it if there are braces. Returns `None` and consumes nothing
+    /// if the rule does not apply or a brace is not closed.
+    fn maybe_braced<T>(&mut self, rule: impl FnOnce(&mut Self, bool) -> Option<T>) -> Option<T> {
         let begin = self.at;
         let braced = self.accept('{');
-        let found =
-            self.accept_command("circ") || self.accept('°') || self.accept_command("circle");
-        if found && (!braced || self.accept('}')) {
-            return true;
+        let found = rule(self, braced).filter(|_| !braced || self.accept('}'));
+        if found.is_none() {
+            self.at = begin;
         }
-        self.at = begin;
-        false
+        found
     }
 
     pub(super) fn exponent(&mut self) -> Option<Expr> {
