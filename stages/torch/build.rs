@@ -8,7 +8,7 @@ fn main() {
     if matches!(std::env::var("OPT_LEVEL").as_deref(), Ok("2" | "3")) {
         println!("cargo:rustc-cfg=vectorized");
     }
-    // torch-sys names the folder it linked against; absent without the feature `torch`.
+    // torch-sys sets this variable to the folder of libtorch, except when it is built with its feature `doc-only` or for Windows.
     if let Ok(folder) = std::env::var("DEP_TCH_LIBTORCH_LIB") {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
         println!("cargo:libtorch_lib={folder}");

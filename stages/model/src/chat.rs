@@ -12,16 +12,19 @@ use super::json::{MAX_BYTES, Object};
 
 /// The template with which a model expects its chats to be formatted.
 ///
-/// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use the special tokens `bos_token`, `eos_token`,
-/// `pad_token` and `unk_token`, `raise_exception`, `tojson` without HTML escapes, the tags `generation` and `endgeneration` around texts of
-/// the model, and most methods of Python's strings, lists and dicts.
-/// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Llama's templates
-/// test whether `strftime_now` is defined and fall back to a fixed date; rendering fails for templates that require it. Rendering fails if
-/// a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the contents of its messages. A
-/// value that a template computes and does not write may be many times as large as the contents; only the repetition of a text is limited,
-/// to 100 MB.
+/// Jinja templates are rendered as in transformers: blocks are trimmed, `tojson` does not escape HTML, and most methods of Python's
+/// strings, lists and dicts are available. Templates may use the special tokens `bos_token`, `eos_token`, `pad_token` and `unk_token`, the
+/// function `raise_exception`, and the tags `generation` and `endgeneration` around texts of the model.
 ///
-/// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
+/// `strftime_now` is undefined, because a prompt that contains the current date would be tokenized differently on another day. Llama's
+/// templates test whether `strftime_now` is defined and fall back to a fixed date. Rendering fails for templates that require it.
+///
+/// Rendering also fails if a chat takes more than ten million template instructions, or its text is more than 64 MiB longer than the
+/// contents of its messages. The size of values that a template computes and does not write is not limited, except that the repetition of a
+/// string fails above 100 MB.
+///
+/// Without a template, the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use
+/// this.
 #[derive(Debug)]
 pub struct ChatTemplate {
     origin: String,
@@ -79,7 +82,7 @@ impl ChatTemplate {
     /// Renders a chat. `add_generation_prompt` appends the text that starts the model's answer.
     ///
     /// # Errors
-    /// Returns an error if the template fails, raises an exception, or takes too many instructions or too much text.
+    /// Returns an error if the template fails, raises an exception, or exceeds the limit on its instructions or on the length of its text.
     pub fn render(
         &self,
         messages: &[Message],

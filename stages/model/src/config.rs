@@ -253,7 +253,7 @@ impl ModelConfig {
     }
 }
 
-/// Returns the settings of `generation_config.json` in a folder, such as the recommended temperature; none if there is no such file.
+/// Returns the settings of `generation_config.json` in a folder, such as the recommended temperature; empty if there is no such file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not a JSON object.
@@ -262,8 +262,8 @@ pub fn generation_settings(folder: &Path) -> Result<Map<String, Value>, ModelErr
     if path.exists() { Object::read(&path).map(Object::into_map) } else { Ok(Map::new()) }
 }
 
-/// Adds those of the `settings` that `generation_config.json` in a folder lacks. Creates the file if it is missing. Without settings,
-/// nothing is written.
+/// Adds the `settings` to `generation_config.json` in a folder, except those that the file already has. Creates the file if it is missing.
+/// Without settings, nothing is written.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written, or is not a JSON object.

@@ -58,7 +58,7 @@ pub trait Stored {
     /// Returns the dimensions, outermost first; empty for a single number.
     fn shape(&self) -> Vec<usize>;
 
-    /// Returns the values, little-endian and row-major.
+    /// Returns the values, little-endian and row-major. Their length must match the type and the shape.
     ///
     /// # Errors
     /// Returns an error if the values cannot be read.
@@ -104,7 +104,7 @@ pub fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Res
 }
 
 /// Returns the header: names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
-/// transformers rejects a file whose metadata does not name a framework.
+/// The metadata names the framework, because transformers rejects files without this entry.
 fn header_of<T: Stored>(tensors: &[(String, T)]) -> io::Result<Vec<u8>> {
     let mut begin = 0;
     let mut entries = Map::new();
@@ -136,7 +136,7 @@ impl TensorFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or its header is damaged or does not match its size.
+    /// Returns an error if the file cannot be read, or the header is damaged or does not match the size of the file.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let mut file = rollpacker_files::open(path).map_err(ModelError::read(path))?;
         let (metadata, start) = header(path, &mut file)?;
@@ -206,7 +206,7 @@ impl TensorFile {
 /// the values in the file, in bytes.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or its header is damaged or does not match its size.
+/// Returns an error if the file cannot be read, or the header is damaged or does not match the size of the file.
 pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
     let size = file.metadata().map_err(ModelError::read(path))?.len();

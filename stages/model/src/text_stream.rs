@@ -2,7 +2,7 @@
 
 use super::{ModelError, Tokenizer};
 
-/// The number of tokens after which an incomplete text is no longer held back. A character has at most 4 bytes.
+/// The number of tokens for which text is held back because it ends in an incomplete character. A character has at most 4 bytes.
 const MAX_HELD: usize = 3;
 /// The length of the window, in tokens, at which it is cut although its text is incomplete or has not grown.
 const MAX_WINDOW: usize = 24;
@@ -11,10 +11,11 @@ const CUT_WINDOW: usize = 8;
 
 /// The text of a response that grows by one token at a time.
 ///
-/// The text of a token depends on its neighbors: a decoder may drop spaces, and a character may span several tokens. With each new token, a
-/// window of the last tokens is decoded. Text that ends in an incomplete character is held back: all of it for three tokens, and then only
-/// its last replacement characters, because the bytes before them are invalid. The returned texts concatenate to the text of all tokens. With
-/// a decoder that replaces whole runs of bytes if a part of them is invalid, the number of replacement characters may differ.
+/// The text of a token depends on its neighbors: a decoder may drop spaces, and a character may span several tokens. Each new token is
+/// therefore decoded together with a window of the tokens before it. While the text of the window ends in an incomplete character, no text
+/// is returned, for up to three tokens. After that, only the last replacement characters are held back, because the bytes before them are
+/// invalid. The returned texts concatenate to the text of all tokens. With a decoder that replaces whole runs of bytes if a part of them is
+/// invalid, the number of replacement characters may differ.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     skip_special: bool,
@@ -22,7 +23,7 @@ pub struct TextStream {
     ids: Vec<i32>,
     /// The number of bytes of the window's text that have been returned.
     returned: usize,
-    /// The number of tokens at the beginning of the window up to which its text was last complete.
+    /// The number of tokens of the window after which its text last ended in a complete character.
     complete: usize,
 }
 

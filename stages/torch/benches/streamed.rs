@@ -2,9 +2,9 @@
 //! budget holds four. One thread computes, and with prefetch another one reads ahead.
 //!
 //! In the group `from_memory` the file is in the page cache, so a read is a copy. In `from_disk` it is evicted from the cache before each
-//! pass, as for a model larger than the machine's memory. Compute grows with the number of tokens and reads do not: `resident` measures the
-//! compute, and the time of `without` beyond it is the reads of nine layers. Prefetching gains most where the two are equal, and only if a
-//! core is free to read.
+//! pass, as for a model larger than the machine's memory. The time to compute grows with the number of tokens, and the time to read does
+//! not. `resident` measures the time to compute; `without` takes longer by the time to read nine layers. Prefetching gains most where the
+//! two times are equal, and only if a core is free to read.
 
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 

@@ -163,9 +163,9 @@ pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
 /// The share of sandbox runs that never end by themselves. In Fig. 8a the CDF reaches 94.8 % before the timeout.
 pub const SANDBOX_HANGS: f64 = 0.052;
 
-/// The share of endless responses among the responses to a prompt that has endless responses. Chosen so that mean rounds match the bars of
-/// Fig. 12 that launch more responses; values from 0.12 to 0.25 fit about as well. The bars show the longest rounds, which a value of about
-/// 0.08 matches best.
+/// The share of endless responses among the responses to a prompt that has endless responses. Chosen so that the mean times of simulated
+/// rounds match those bars of Fig. 12 for which more responses are launched; values from 0.12 to 0.25 fit about as well. The bars show the
+/// longest of several rounds. A value of about 0.08 is best if the longest simulated rounds are compared with them.
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
 /// Correlation of the lengths of two responses to a prompt that both end, as the correlation of their normal scores (Gaussian copula).

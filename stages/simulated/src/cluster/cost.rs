@@ -124,8 +124,8 @@ impl Cost {
         (layers * latency, layers * bytes / self.hardware.interconnect_bandwidth)
     }
 
-    /// Returns the time to prefill `tokens` tokens of a sequence on an instance of `tensor_parallel` devices. The instance does not decode
-    /// during that time.
+    /// Returns the seconds to prefill `tokens` tokens of a sequence on an instance of `tensor_parallel` devices. The instance does not
+    /// decode during that time.
     #[must_use]
     pub fn prefill(&self, tensor_parallel: u32, tokens: f64) -> f64 {
         let Self { hardware, model, calibration } = self;
@@ -135,20 +135,20 @@ impl Cost {
         calibration.prefill_overhead + flops / rate
     }
 
-    /// Returns the time to transfer new weights to an instance.
+    /// Returns the seconds to transfer new weights to an instance.
     #[must_use]
     pub fn weight_sync(&self) -> f64 {
         self.calibration.weight_sync_per_parameter * self.model.parameters
     }
 
-    /// Returns the time of a rollout with new weights before its first token, in addition to their transfer: resharding, and setting up the
-    /// KV cache.
+    /// Returns the seconds of a rollout with new weights before its first token, in addition to the transfer of the weights: resharding,
+    /// and setting up the KV cache.
     #[must_use]
     pub fn rollout_overhead(&self) -> f64 {
         self.calibration.rollout_overhead
     }
 
-    /// Returns the time to restart instances with another tensor parallelism.
+    /// Returns the seconds to restart instances with another tensor parallelism, in addition to loading the weights.
     #[must_use]
     pub fn reconfiguration(&self) -> f64 {
         self.calibration.reconfiguration

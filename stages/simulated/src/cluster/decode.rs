@@ -2,8 +2,9 @@
 
 /// The decoding costs of an engine instance. Each iteration samples one token for each running response.
 ///
-/// The devices read the weights and the KV cache while the host launches the kernels of the iteration layer by layer, so the slower of the
-/// two determines the time. Sampling and scheduling are added. With `n` running responses that hold `s` tokens, an iteration takes
+/// The host launches the kernels of the iteration layer by layer, which takes `launch`. Meanwhile the devices compute: `device(n)` for the
+/// weights and the all-reduces, and `per_token * s` to read the KV cache. The slower of the two determines the time. Sampling and
+/// scheduling on the host add `host(n)`. With `n` running responses that hold `s` tokens, an iteration takes
 ///
 /// ```text
 /// host(n) + max(launch, device(n) + per_token * s)
@@ -55,9 +56,9 @@ impl Decode {
 
     /// Returns the seconds of `count` consecutive iterations of `running` responses that hold `tokens` tokens at the start.
     ///
-    /// The KV cache grows by `running` tokens per iteration. The first iterations take the launch time as long as the launch takes longer
-    /// than the work of the devices; see `launch_bound`. From then on the time of an iteration grows linearly, so that the sum is an
-    /// arithmetic series.
+    /// The KV cache grows by `running` tokens per iteration. As long as the launch of the kernels takes longer than the work of the
+    /// devices, each iteration takes the same time. From then on, the time of an iteration grows linearly, so that the sum is an arithmetic
+    /// series.
     #[must_use]
     pub fn iterations(&self, count: u64, running: u32, tokens: u64) -> f64 {
         let launched = self.launch_bound(running, tokens).min(count);
@@ -95,7 +96,8 @@ impl Decode {
 
     /// Returns the number of iterations that end within `seconds` if the devices determine the time of each iteration.
     fn reading_within(&self, seconds: f64, running: u32, tokens: u64) -> u64 {
-        // a n / 2 * k^2 + (host + device + a (s - n / 2)) * k = seconds
+        // Solves `per_token * n / 2 * k^2 + (host(n) + device(n) + per_token * (s - n / 2)) * k = seconds` for `k`, the number of
+        // iterations; `n` is `running` and `s` is `tokens`.
         let half = self.per_token * f64::from(running) * 0.5;
         let base = self.host(running) + self.device(running);
         let linear = base + self.per_token * tokens as f64 - half;
@@ -105,8 +107,8 @@ impl Decode {
         (2.0 * seconds / (linear + root)) as u64
     }
 
-    /// Returns the number of iterations, starting at `tokens` tokens, that take as long as their launch. After these, the work of the
-    /// devices takes longer.
+    /// Returns the number of iterations, starting at `tokens` tokens, in which the launch of the kernels takes longer than the work of the
+    /// devices. In all later iterations, the work of the devices takes longer.
     fn launch_bound(&self, running: u32, tokens: u64) -> u64 {
         let hidden = (self.launch - self.device(running)) / self.per_token - tokens as f64;
         if hidden <= 0.0 {

@@ -121,9 +121,9 @@ impl Cost {
         layers * latency + flops / rate
     }
 
-    /// Returns the bytes that training holds on a device if `devices` devices share the optimizer's state and the longest sequence has
-    /// `longest` tokens: weights, gradient, optimizer state, and the activations of one micro-batch for each pipeline stage, recomputed by
-    /// layer.
+    /// Returns the bytes that training holds on a device: weights, gradient, optimizer state, and the activations of one micro-batch for
+    /// each pipeline stage, recomputed by layer. `devices` devices share the optimizer's state, and the longest sequence has `longest`
+    /// tokens.
     #[must_use]
     pub fn training_bytes(&self, devices: u32, layout: TrainingLayout, longest: f64) -> f64 {
         let layout = layout.at_least_one();

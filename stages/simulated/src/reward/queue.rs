@@ -32,7 +32,7 @@ impl ScoringController {
     /// Waits until a response that arrives now is dispatched.
     pub(super) async fn wait_for_dispatch(&self, clock: &VirtualClock) {
         self.add_arrival(clock.now());
-        // Advance the time only after all responses that arrive now are counted.
+        // Wait for the next nanosecond, so that all responses that arrive at the same time are counted first.
         clock.sleep(Nanos(1)).await;
         let dispatch_time = self.dispatch_time();
         clock.sleep(dispatch_time.since(clock.now())).await;
@@ -78,9 +78,9 @@ pub(super) struct Slots {
 
 #[derive(Debug)]
 struct SlotState {
-    /// The time at which each slot is free, with the index of the slot.
+    /// The time at which each slot is free, with the index of the slot. Used with [`Workers::FirstFree`].
     free: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// The time at which each slot is free, for round robin.
+    /// The time at which each slot is free, by the index of the slot. Used with [`Workers::InTurn`].
     free_by_slot: Vec<Nanos>,
     assigned: usize,
 }

@@ -12,8 +12,9 @@ use rollpacker_stages::rollout::FinishReason;
 /// The index of the only test case.
 const CASE: usize = 0;
 
-/// A sandbox with a number of slots and the execution times of RollPacker's Fig. 8a. A response has one test case. A run that reaches its
-/// time limit is wrong. A response that was cut at the maximum length contains no whole program: it is wrong, and nothing runs.
+/// A reward that executes each response in a sandbox with a fixed number of slots, with the execution times of RollPacker's Fig. 8a. A
+/// response has one test case. A run that reaches its time limit is wrong. A response that was cut at the maximum length contains no whole
+/// program: it is wrong, and nothing runs.
 pub(super) struct SimulatedSandbox {
     slots: Slots,
     /// The weight of the task in the duration of a run: the square root of the correlation of two runs of a task.

@@ -43,8 +43,8 @@ pub enum Dispatch {
     /// Responses are assigned to the instances in turn.
     #[default]
     RoundRobin,
-    /// All responses of a prompt go to one instance, and adjacent prompts go together: the prompts that are launched together are divided
-    /// into as many parts as there are instances (veRL).
+    /// All responses of a prompt go to one instance. The prompts that are launched together are divided into as many parts of adjacent
+    /// prompts as there are instances (veRL).
     PromptChunks,
     /// Each response goes to the instance with the fewest running and waiting responses, and to the first of several such instances (Seer).
     LeastLoaded,

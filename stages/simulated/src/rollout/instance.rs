@@ -40,8 +40,8 @@ impl Shape {
         Ok(Self { cost, tensor_parallel, decode, capacity, max_running, kv_transfer_bandwidth })
     }
 
-    /// Returns the nanoseconds until an instance decodes a response of `context` tokens that it admits: the prefill, unless the KV cache is
-    /// there.
+    /// Returns the nanoseconds between the admission of a response of `context` tokens and its first decode iteration: the time of the
+    /// prefill, or 0 if the instance has the KV cache of the response.
     fn start(&self, context: u64, has_cache: bool) -> f64 {
         if has_cache {
             return 0.0;
@@ -56,9 +56,9 @@ impl Shape {
         Some(NANOS * bytes / bandwidth)
     }
 
-    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` responses that hold `held` tokens: fewer than
-    /// `max_running` responses run, and the KV cache has room for the response and a token of each running one. A hundredth of the capacity
-    /// is reserved for growth. A single response always runs.
+    /// Returns `true` if an instance with `running` responses that hold `held` tokens may admit a response of `context` tokens. This
+    /// requires that fewer than `max_running` responses run, and that the KV cache has room for the response and a token of each running
+    /// one. A hundredth of the capacity is reserved for growth. A single response always runs.
     pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
         let room = self.capacity - self.capacity / 100;
         running == 0 || running < self.max_running && held + context + u64::from(running) <= room
@@ -75,9 +75,9 @@ pub(super) struct End {
 /// An engine instance.
 ///
 /// # Invariants
-/// All events up to `at` have been simulated. `at` is the end of an iteration, a prefill, a pause or an idle time. It lies after the time
-/// to which the instance was advanced only during a prefill, a pause or a [hold](Self::hold), or if a change had to wait for the end of an
-/// iteration.
+/// All events up to `at` have been simulated. `at` is the end of an iteration, a prefill, a pause or an idle time. `at` is later than the
+/// time to which the instance was advanced only if this time lies in a prefill, a pause or a [hold](Self::hold), or if a change had to wait
+/// for the end of an iteration.
 #[derive(Debug, Default)]
 pub(super) struct Instance {
     at: f64,

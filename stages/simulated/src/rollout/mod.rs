@@ -1,9 +1,10 @@
 //! A rollout engine of a simulated cluster.
 //!
-//! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
-//! pauses decoding for their prefill, decodes them together, and preempts the newest response when the cache is full. A response that was
-//! preempted or moved is prefilled again, unless its KV cache was sent. The engine counts tokens instead of sampling them. The length of a
-//! response comes from a [`LengthModel`], time from a [`VirtualClock`], and the duration of each operation from [`Cost`].
+//! The engine behaves like an engine with continuous batching. It admits responses first come, first served, while its KV cache has room,
+//! and pauses decoding for their prefill. It decodes the admitted responses together, and preempts the newest response when the cache is
+//! full. A response that was preempted or moved is prefilled again, unless its KV cache was sent. The engine counts tokens instead of
+//! sampling them. The length of a response comes from a [`LengthModel`], time from a [`VirtualClock`], and the duration of each operation
+//! from [`Cost`].
 //!
 //! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
 
@@ -63,7 +64,7 @@ pub struct SimulatedEngine {
     unassigned: Vec<(f64, usize)>,
     /// Due times of the instances. An entry counts only if it equals the due time of the instance; others are outdated.
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// Responses that ended by themselves and are not reported, by the time of their end.
+    /// Responses that ended by themselves and are not reported yet, by the time of their end.
     ended: BinaryHeap<Reverse<(Nanos, SampleId, usize)>>,
     reports: VecDeque<RolloutEvent>,
     ends: Vec<End>,

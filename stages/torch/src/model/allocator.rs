@@ -3,9 +3,9 @@
 /// Returns free memory of libtorch to the system.
 ///
 /// The C library keeps freed memory for later allocations, and keeps more of it after large tensors are freed. After a model's weights are
-/// packed, it may keep as much memory as the unpacked weights used.
+/// packed, the C library may keep as much memory as the unpacked weights used.
 ///
-/// The call takes milliseconds, and the next tensors take page faults, so call it rarely. Does nothing with C libraries other than glibc.
+/// The call takes milliseconds, and later allocations cause page faults, so call it rarely. Does nothing with C libraries other than glibc.
 pub(crate) fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code, reason = "a function of the C library")]

@@ -23,8 +23,9 @@ pub(super) const PIECE_VALUES: usize = 1 << 16;
 
 /// The weights files of a folder, open and checked against the model's configuration. Values are read on demand.
 ///
-/// Reads are positioned, so that threads can share the checkpoint. The files are not mapped: pages of a mapped file are process memory that
-/// no memory budget counts, and access to a truncated mapping kills the process, whereas a positioned read returns an error.
+/// Reads are positioned, so that threads can share the checkpoint. The files are not mapped. Pages of a mapped file are memory of the
+/// process that no memory budget counts. Access to the mapping of a truncated file kills the process, whereas a positioned read returns an
+/// error.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     folder: PathBuf,

@@ -32,8 +32,8 @@ pub fn resolve_device(choice: DeviceChoice) -> Result<Device, TorchError> {
 /// OpenMP stores the number per calling thread, so every thread that calls torch operations sets its own. On small models, 1 is fastest:
 /// the threads of an operation lose more time waiting for one another than they save.
 pub fn set_threads_of_this_thread(threads: usize) {
-    // The first parallel operation of a thread sets the number that any thread set last. Reading the number does so, too, and only once,
-    // so that the operations keep the number that is set next.
+    // libtorch initializes the number of a thread once: at its first parallel operation, or when the number is read before. It then takes
+    // the number that any thread set last. Reading the number here prevents a later operation from replacing the number that is set below.
     let _initialized = tch::get_num_threads();
     tch::set_num_threads(i32::try_from(threads.max(1)).unwrap_or(i32::MAX));
 }

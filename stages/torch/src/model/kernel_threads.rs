@@ -150,7 +150,7 @@ pub(crate) fn split(
 
 /// Calls `compute` for each part, on the kernel threads of the calling thread.
 ///
-/// `compute` must not wait for other kernel threads, so it must call neither this function nor one of rayon.
+/// `compute` must not wait for other kernel threads, so it must call neither this function nor a function of rayon.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
     if parts.len() <= 1 || count() == 1 {
         return parts.into_iter().for_each(compute);

@@ -32,7 +32,8 @@ pub(crate) type PackedMatrices = Vec<Arc<PackedMatrix>>;
 
 /// The packed forms of the weights of a policy. Clones share them.
 ///
-/// Decoders keep the packed matrices in memory, not this list, so that they are freed with the last decoder that uses them.
+/// The list has weak references only. Decoders keep the packed matrices in memory, so that the matrices are freed with the last decoder
+/// that uses them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PackedForms(Arc<Mutex<Vec<PackedForm>>>);
 

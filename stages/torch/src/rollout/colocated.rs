@@ -206,7 +206,7 @@ mod tests {
     fn a_long_piece_waits_until_its_share_has_accumulated() {
         let (mut workload, _) = workload(&[10, 3, 3, 25], 10);
         let took: Vec<usize> = (0..8).map(|_| workload.step_with_actor()).collect();
-        // The unused tokens of the short pieces count towards the long one, as far as each piece needed them.
+        // The tokens that the short pieces do not use count towards the long piece, up to the share.
         assert_eq!(took, [10, 3, 3, 0, 25, 0, 0, 0]);
         assert!(workload.is_idle());
     }

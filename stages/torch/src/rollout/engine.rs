@@ -4,9 +4,9 @@
 //! and events come back over a shared one. On CPUs, two instances of one thread each decode faster than one instance of two threads,
 //! because the two threads wait for each other at every kernel.
 //!
-//! In an iteration, an instance executes the commands that have arrived, preempts responses if the KV budget is exceeded, admits waiting
-//! responses, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
-//! Responses that end leave at once, so that no time is spent on padding.
+//! Before an iteration, an instance executes the commands that have arrived. In the iteration, it preempts responses if the KV budget is
+//! exceeded, admits waiting responses, and prefills new prompts, once per prompt for any number of samples. It then samples one token for
+//! every running response. Responses that end leave the batch at once, so that no time is spent on padding.
 //!
 //! Requests made between two calls of `poll` or, in lockstep, `reached` are sent to an instance together, unless a load, an abort or a
 //! placement comes between them. If they fit, they start in the same iteration: their prompts are prefilled together, and which response
@@ -462,7 +462,7 @@ impl Lockstep for TorchEngine {
     fn reached(&mut self) -> Reached {
         self.send_requested();
         self.shared.reports.clear_progress_wake();
-        // This method must return a floor that no later end undercuts, while instances keep running. Three orderings ensure this:
+        // All ends up to the returned floor must have been gathered, although the instances keep running. Three orderings ensure this:
         // 1. `clear_progress_wake` precedes the reads, so that progress after them wakes the caller again.
         // 2. Floors are read before the reports are gathered. An instance sends the ends up to a floor before it publishes the floor, so
         //    `collect_events` receives all of them. In the other order an end could arrive between the two reads and be missed.

@@ -44,9 +44,10 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Returns the room that a network needs in addition to its weights, as counts of tokens and rows: for the KV cache, for the largest
-    /// prefill pass, and for the sequences that are sampled together. Cached tokens count twice: memory is allocated in whole chunks of
-    /// blocks, of which the last may be partly unused, and attention copies the keys and values of one layer at a time.
+    /// Returns the numbers of tokens and rows that a network must have memory for in addition to its weights: in the KV cache, in the
+    /// largest prefill pass, and when the running sequences are sampled together. Cached tokens count twice. The reasons are that memory is
+    /// allocated in whole chunks of blocks, of which the last may be partly unused, and that attention copies the keys and values of one
+    /// layer at a time.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = LARGE_PASS.max(token_limit).min(kv_cache_tokens);

@@ -82,7 +82,8 @@ impl KvCache {
         let used_by_chunk = self.pool.used_by_chunk();
         let used = used_by_chunk.iter().filter(|used| **used > 0).count();
         if used > self.chunks_at_return + self.chunks_at_return / 8 {
-            // The peak of the process would include the temporary tensors of earlier passes. Rare, because it slows down the next pass.
+            // Otherwise, the peak memory of the process would include the temporary tensors of earlier passes. This is done rarely, because
+            // it slows down the next pass.
             return_free_memory();
             self.chunks_at_return = used;
         }

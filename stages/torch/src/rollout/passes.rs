@@ -22,7 +22,7 @@ use crate::model::network::Network;
 /// The way to split rows into passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passes {
-    /// The number of rows of a pass is a multiple of this; rows of token 0 pad it.
+    /// The number of rows of a pass is a multiple of this unit; a pass is padded with rows of token 0.
     pub(super) unit: usize,
     /// Maximum number of rows of a pass; a multiple of the unit. It divides [`EXTENT`], except in the test of
     /// [`invariance`](super::invariance).

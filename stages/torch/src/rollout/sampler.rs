@@ -13,10 +13,10 @@ const MIN_TEMPERATURE: f64 = 1e-5;
 /// Rows with the same temperature, top-k and top-p are processed together, as a group.
 ///
 /// At temperature 0 and below [`MIN_TEMPERATURE`], the token is the most likely one. Otherwise top-k and top-p restrict the tokens, and
-/// each row is sampled by inversion at its own uniform number: the token is the first, in order of token ids, whose cumulative share of the
-/// remaining probability exceeds the uniform number. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their
-/// probability. End-of-sequence tokens are excluded if the response may not end yet, and the sampled token is replaced by an
-/// end-of-sequence token if the response must end.
+/// each row is sampled by inversion at its own uniform number. The sampled token is the first, in order of token ids, at which the
+/// cumulative share of the remaining probability exceeds the uniform number. Cumulative sums are in float64, so that rare tokens of large
+/// vocabularies keep their probability. End-of-sequence tokens are excluded if the response may not end yet, and the sampled token is
+/// replaced by an end-of-sequence token if the response must end.
 #[derive(Debug)]
 pub(super) struct Sampler {
     /// The token that ends a response of forced length: the model's first end-of-sequence token, or 0 if it has none.

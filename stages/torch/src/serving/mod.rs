@@ -69,7 +69,7 @@ struct Shared {
     is_dropped: AtomicBool,
 }
 
-/// A load that was called.
+/// A call of [`load`](ServingEngine::load) whose weights have not been read yet.
 struct PendingLoad {
     folder: PathBuf,
     /// Sends the result to the caller when all instances use the weights.
@@ -280,7 +280,7 @@ impl ServingEngine for TorchServing {
     }
 
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>> {
-        // Locked while the command is sent, so that the last label is the last one of all instances.
+        // Locked while the command is sent, so that `label` and all instances end with the same label if several callers set one.
         let mut last = self.shared.label.lock().unwrap_or_else(PoisonError::into_inner);
         let labelled = self.shared.on_all(|reply| Command::Label(Arc::clone(&label), reply));
         *last = label;

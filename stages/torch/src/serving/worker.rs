@@ -127,7 +127,7 @@ impl Worker {
         let open = std::mem::take(&mut self.open).into_values().map(|open| open.receiver);
         let held = self.held.drain(..).map(|generation| generation.receiver);
         open.chain(held).for_each(|mut receiver| receiver.fail(reason));
-        // The reply of another command is dropped, which its caller sees as a failure.
+        // The replies of other commands are dropped, which their callers see as a failure.
         self.draining.clear();
         while let Ok(command) = self.commands.recv() {
             if let Command::Generate(mut generation) = command {

@@ -80,10 +80,9 @@ impl Head {
     /// Computes the gradient without holding all logits at once, in four passes.
     ///
     /// The first pass computes the scores of all rows without a graph. The second computes the gradient of the objective with respect to
-    /// these scores. The third goes through the rows in chunks: it builds the graph from the hidden states to the scores of a chunk again
-    /// and backpropagates the gradient of the second pass through it, as the dot product of scores and gradient. This accumulates the
-    /// gradient of the head's parameters, and the gradient of the hidden states in `cut`. The last pass backpropagates the gradient of the
-    /// hidden states into the layers.
+    /// these scores. The third goes through the rows in chunks. For each chunk, it builds the graph from the hidden states to the scores
+    /// again, and backpropagates the dot product of the scores and their gradient. This accumulates the gradient of the head's parameters,
+    /// and in `cut` the gradient of the hidden states. The last pass backpropagates the gradient of the hidden states into the layers.
     fn backward_in_chunks<T>(
         &self,
         decoder: &Decoder,

@@ -77,7 +77,7 @@ fn costs<'a>(pairs: impl Iterator<Item = PromptResponse<'a>>) -> Vec<usize> {
         .collect()
 }
 
-/// Pairs packed for the model.
+/// Pairs of a prompt and a response, packed without padding into the input of a forward pass.
 #[derive(Debug)]
 pub(crate) struct MicroBatch {
     /// The input of the model, `[fed tokens]`. A prompt that adjacent pairs share appears once, before their responses.

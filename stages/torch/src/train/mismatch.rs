@@ -30,7 +30,7 @@ const MIN_VARIANCE: f64 = 1e-12;
 // Parts of the standard deviation of the absolute difference of probabilities.
 const DIFFERENCE: &str = "difference of probabilities";
 const DIFFERENCE_SQUARED: &str = "squared difference of probabilities";
-// Parts of the correlation of probabilities; the complements keep the digits of probabilities near 1.
+// Parts of the correlation of probabilities. They are sums over the complements, `1 - p`, which keep the digits of probabilities near 1.
 const ENGINE: &str = "complement of the engine";
 const ENGINE_SQUARED: &str = "squared complement of the engine";
 const TRAINER: &str = "complement of the trainer";
@@ -154,7 +154,7 @@ fn add_importance(sums: &mut StepSums, config: &TrainerConfig, weight: f32, impo
     sums.add_to(WEIGHT, TermReduction::Part, importance.iter().sum());
     sums.add_to(WEIGHT_SQUARED, TermReduction::Part, importance.iter().map(|one| one * one).sum());
     let Some(is) = config.rollout_is.filter(|is| is.batch_normalize) else { return };
-    // All tokens of a sequence have its weight.
+    // All tokens of a sequence have the same importance weight.
     let terms = if is.level == Level::Sequence { &importance[..1] } else { importance };
     let times = f64::from(weight);
     sums.add_to(IMPORTANCE, TermReduction::Part, times * terms.iter().sum::<f64>());

@@ -156,7 +156,7 @@ pub(crate) fn flat_gradient(parameters: &[(String, Tensor)]) -> Result<Tensor, T
 }
 
 fn clip(gradient: &mut Tensor, norm: f64, max_norm: f64) -> Result<(), TchError> {
-    // As in torch, so that runs are comparable. The constant matters only if the norm is about as small.
+    // The constant is that of torch, so that runs are comparable. It matters only for norms of about the same size.
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         let _same = gradient.f_mul_scalar_(factor)?;

@@ -249,8 +249,8 @@ impl Tallies {
         self.0.iter().flat_map(of_unit).collect()
     }
 
-    /// Adds those of `totals`, the totals of all replicas, that belong to `model`. If `once` is `true`, a repeated unit is an error;
-    /// otherwise its totals are added in the order given. Returns an error if the name of a total does not have the form that
+    /// Adds the entries of `totals` that belong to `model`. `totals` are the totals of all replicas. If `once` is `true`, a repeated unit
+    /// is an error; otherwise its totals are added in the order given. Returns an error if the name of a total does not have the form that
     /// [`totals`](Self::totals) returns.
     pub(crate) fn add_totals(
         &mut self,

@@ -77,9 +77,8 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// Returns an error if `config` names an unknown loss or estimator, has a wrong option of one, combines options that exclude each
-    /// other, or is deterministic on a device other than the CPU, or if the device runs out of memory for the optimizer, reference or
-    /// critic.
+    /// Returns an error if `config` names an unknown loss or estimator, or has a wrong option of one. Also returns the errors of
+    /// [`with_objective`](Self::with_objective).
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -92,8 +91,8 @@ impl TorchTrainer {
     /// Creates a trainer with a custom objective instead of the functions that `config` names.
     ///
     /// # Errors
-    /// Returns an error if `config` combines options that exclude each other, or is deterministic on a device other than the CPU, or if the
-    /// device runs out of memory for the optimizer, reference or critic.
+    /// Returns an error if `config` combines options that exclude each other, or is deterministic on a device other than the CPU. Also
+    /// returns an error if the device runs out of memory for the optimizer, reference or critic.
     pub fn with_objective(
         mut decoder: Decoder,
         config: TrainerConfig,

@@ -16,7 +16,7 @@ pub struct CorrelationEstimate {
     pub responses_per_prompt: f64,
     /// Minimum number of responses to a prompt; 1 if responses have no prompt.
     pub least_responses: usize,
-    /// The estimate; `None` if fewer than two prompts have several responses, or all scores of such prompts are equal.
+    /// The estimated correlation; `None` if fewer than two prompts have several responses, or all scores of such prompts are equal.
     pub estimate: Option<f64>,
     /// Lower end of the interval.
     pub low: f64,
@@ -40,10 +40,10 @@ impl CorrelationEstimate {
     /// Returns `None` if each prompt has at least [`MIN_RECORDED_RESPONSES`] responses to draw others from, so that no assumption is
     /// needed.
     ///
-    /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. An
-    /// estimate above 0.99 counts as 0.99. The interval extends two standard errors below the estimate, but not below 0. Its upper end is
-    /// the minimum of three numbers: the estimate plus two standard errors; the larger of 0.8 and the estimate plus one standard error;
-    /// 0.99. Without an estimate, the interval is from 0 to 0.8.
+    /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. For the
+    /// interval, an estimate above 0.99 counts as 0.99. The interval extends two standard errors below the estimate, but not below 0. Its
+    /// upper end is the minimum of three numbers: the estimate plus two standard errors; the larger of 0.8 and the estimate plus one
+    /// standard error; 0.99. Without an estimate, the interval is from 0 to 0.8.
     #[must_use]
     pub fn of(responses: &[(Option<u64>, u32)]) -> Option<Self> {
         let pool = Pool::new(responses.iter().map(|(_, length)| (*length).max(1)).collect());

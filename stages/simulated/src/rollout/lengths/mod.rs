@@ -104,7 +104,7 @@ pub enum LengthModelError {
         /// The value that was found.
         found: String,
     },
-    /// The distribution or trace is empty.
+    /// The list with this name is empty: `domains` or `trace`.
     #[error("lengths: `{0}` is empty")]
     Empty(&'static str),
 }

@@ -101,7 +101,7 @@ pub(super) enum Latent {
     Tie,
 }
 
-/// The prompts of a run.
+/// The source of the traits of a run's prompts: a seed, the configured distributions and the domains.
 #[derive(Clone, Debug)]
 pub(super) struct Population {
     draw: Draw,

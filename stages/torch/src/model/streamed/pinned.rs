@@ -10,8 +10,8 @@
 //! - *Copy before compute.* The reading thread waits for the copy stream before it hands over the buffer ([`Pinned::finish`]). Kernels that
 //!   are launched later, on any stream, therefore see the weights, and no tensor is freed while it is being copied into.
 //!
-//! tch exposes neither a handle of torch's stream nor a call to change it, so torch works on its default stream: the legacy default stream
-//! of the device's primary context, which is also cudarc's default stream of its context.
+//! tch exposes neither a handle of torch's stream nor a call to change it, so torch works on its default stream. This is the legacy default
+//! stream of the device's primary context, and also the default stream of cudarc's context.
 //!
 //! This module compiles without CUDA and loads the driver on first use. `tests/cuda.rs` runs it on a device.
 

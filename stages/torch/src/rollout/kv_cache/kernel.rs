@@ -2,9 +2,9 @@
 //!
 //! A row is summed in one order, which depends on its own length only, so its results are bit-identical in every batch.
 //!
-//! Keys are transposed within a block, `[head_dim, BLOCK]`: a vector holds one number for each of several positions, and their scores are
-//! sums of such vectors, without a reduction across a vector. Values are `[BLOCK, head_dim]`, so that their weighted sum is also a sum of
-//! vectors.
+//! Keys are transposed within a block, `[head_dim, BLOCK]`, so that a vector holds one number of each of several positions. The scores of
+//! these positions are sums of such vectors, without a reduction across a vector. Values are `[BLOCK, head_dim]`, so that their weighted
+//! sum is also a sum of vectors.
 
 use pulp::{Simd, WithSimd};
 
@@ -15,8 +15,8 @@ use crate::model::vectorized::{Instructions, exp};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionKernel(Instructions);
 
-/// Attention of the scaled queries `q [kv_heads, group, dim]` over the first `length` positions of `blocks`, which is written to `out` in
-/// the shape of `q`.
+/// The attention of the scaled queries `q [kv_heads, group, dim]` over the first `length` positions of `blocks`. The result is written to
+/// `out`, in the shape of `q`.
 pub(super) struct Attention<'a> {
     pub(super) shape: HeadShape,
     pub(super) q: &'a [f32],

@@ -33,8 +33,8 @@ pub(super) trait BlockMemory: Debug + Send {
     /// Copies a block, in all layers.
     fn copy(&mut self, copy: BlockCopy) -> Result<(), TchError>;
 
-    /// Prepares a pass over `rows`. `grouping` selects the rows that are padded and attended in one operation.
-    /// Implementations that attend row by row ignore it.
+    /// Prepares a pass over `rows`. `grouping` selects the rows that are padded and attend in one operation. Implementations that attend
+    /// row by row ignore it.
     fn pass<'a>(
         &'a mut self,
         rows: &'a [CacheRow],

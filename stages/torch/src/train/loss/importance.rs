@@ -5,9 +5,10 @@ use tch::{TchError, Tensor};
 
 use super::{LOG_RATIO_LIMIT, Segments};
 
-/// Returns the weight of each token in the policy loss, without gradient: the exponential of `old - rollout`, either of the token or summed
-/// over its sequence, after clamping to [-20, 20]. The weight is truncated (Yao et al. 2025, TIS) or set to 0 outside of a band (IcePop).
-/// `old` and `rollout` are log-probabilities of the trainer and of the engine. All tensors are `[tokens]`.
+/// Returns the importance weight of each token in the policy loss, without gradient. The weight is the exponential of a log-ratio, which is
+/// `old - rollout` of the token or its sum over the sequence, clamped to [-20, 20]. The weight is then truncated (Yao et al. 2025, TIS), or
+/// set to 0 outside of a band (IcePop). `old` and `rollout` are log-probabilities of the trainer and of the engine. All tensors are
+/// `[tokens]`.
 ///
 /// # Errors
 /// Returns an error if an operation fails, for example because the tensors are on different devices. Also returns an error if `options`

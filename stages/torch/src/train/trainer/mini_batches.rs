@@ -1,8 +1,8 @@
 //! Several updates per step.
 //!
-//! The second update needs the weights of the first, so gradients cannot be accumulated while the round still runs. The trainer then
-//! computes only the values that do not change between the updates: the log-probabilities under the policy at the start of the step,
-//! against which ratios are computed, and the log-probabilities under the reference.
+//! The second update needs the weights of the first, so gradients cannot be accumulated while the round still runs. Meanwhile, the trainer
+//! computes only the values that do not change between the updates. These are the log-probabilities under the reference, and under the
+//! policy at the start of the step. Ratios are computed against the latter.
 
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::train::config::MiniBatches;

@@ -78,7 +78,8 @@ impl TorchTrainer {
     /// current policy.
     ///
     /// The tensors that updates change are read one by one in place, so that memory holds them once. Everything else is read and checked
-    /// before, including their names, types and shapes. Only a file that becomes unreadable meanwhile leaves a part of the old state.
+    /// before, including the names, types and shapes of these tensors. The restored state is incomplete only if the file becomes unreadable
+    /// meanwhile.
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::state)?;
         let older = self.check_state(&file).map_err(TrainError::state)?;

@@ -14,15 +14,15 @@ use crate::train::Metrics;
 /// The maximum number of threads that compute micro-batches of their own. Each needs memory for a gradient.
 const MAX_GRADIENTS: usize = 8;
 
-/// The name of the metric with the largest number of threads that a call of the step had.
+/// The name of the metric that reports the largest number of threads that were available to a call of the step.
 const METRIC: &str = "trainer/threads";
 
 /// The threads of a trainer: the configured number, or the number of threads of the devices that train if that is larger.
 ///
 /// Micro-batches are independent, so each thread takes the next one and computes it alone. This is faster than tensor operations of several
 /// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, or more threads
-/// than [`MAX_GRADIENTS`], the tensor operations use the remaining threads, but not in deterministic mode: libtorch sums in another order
-/// with another number of threads.
+/// than [`MAX_GRADIENTS`], the tensor operations use the remaining threads. In deterministic mode they use one thread, because libtorch
+/// sums in another order with another number of threads.
 #[derive(Debug)]
 pub(super) struct TrainerThreads {
     /// The configured number of threads.
