@@ -23,10 +23,10 @@ use crate::error::DatasetError;
 ///
 /// # Randomness of the order
 ///
-/// The rows are cut into blocks, runs of at most `window_rows / 64` adjacent rows. An epoch takes the blocks in uniformly random order,
-/// fills a window with as many as fit, and returns the window's rows in uniformly random order. A dataset that fits into one window is
-/// therefore shuffled uniformly. In a larger one, adjacent rows of a block stay within one window; otherwise a row can appear anywhere. The
-/// order is a function of the files, `seed`, epoch, window and `max_samples`.
+/// The rows are cut into blocks, runs of at most `window_rows / 64` adjacent rows and about `window_bytes / 64` bytes. An epoch takes the
+/// blocks in uniformly random order, fills a window with as many as fit, and returns the window's rows in uniformly random order. A dataset
+/// that fits into one window is therefore shuffled uniformly. In a larger one, adjacent rows of a block stay within one window; otherwise a
+/// row can appear anywhere. The order is a function of the files, `seed`, epoch, window and `max_samples`.
 ///
 /// An alternative was rejected: a reservoir that emits a random row for every row read. It needs no blocks, but a row never appears much
 /// before its position in the file, and resuming must replay the epoch.
@@ -76,8 +76,7 @@ pub struct PromptColumns {
     pub ground_truth: Option<String>,
     /// Further information about the prompt: a struct, or a JSON object as text. Usual: `extra_info`.
     pub extra_info: Option<String>,
-    /// The kind of task; a row without one gets its `data_source`. Usual: `domain`, `ability`, `tag`, unless it is
-    /// a list or a struct.
+    /// The kind of task; a row without one gets its `data_source`. Usual: `domain`, `ability`, `tag`, unless it is a list or a struct.
     pub domain: Option<String>,
 }
 

@@ -22,10 +22,10 @@ fn widen(narrow: f32) -> f64 {
     narrow.to_string().parse().unwrap_or_else(|_| f64::from(narrow))
 }
 
-/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents;
-/// infinite floats and NaN, with which pandas marks missing values, count as null. Binary values become hexadecimal text.
-/// Dates, times, decimals and all other types become text as Arrow displays them; a value that Arrow cannot display, such as a date after the
-/// year 262142, counts as null.
+/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents.
+/// Infinite floats count as null, and so does NaN, with which pandas marks missing values. Binary values become hexadecimal text. Dates,
+/// times, decimals and all other types become text as Arrow displays them; a value that Arrow cannot display, such as a date after the year
+/// 262142, counts as null.
 #[derive(Clone, Debug)]
 pub(crate) enum JsonColumn {
     Null,

@@ -67,9 +67,9 @@ const PAGE_ROWS: usize = 2048;
 const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
-    /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Text`], the column is JSON text. With [`Shape::Null`] or a struct
-    /// without fields, the file has no column `extra_info`. Fields of rows that the shape does not contain are not written, and values that
-    /// do not fit the shape become null.
+    /// Creates a file. `extra` is the shape of `extra_info`. With [`Shape::Text`], the column is JSON text. With [`Shape::Null`] or a
+    /// struct without fields, the file has no column `extra_info`. Fields of rows that the shape does not contain are not written, and
+    /// values that do not fit the shape become null.
     ///
     /// # Errors
     ///

@@ -70,8 +70,8 @@ pub fn normal_quantile(below: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * below)
 }
 
-/// Returns a standard normal number whose correlation with `other` is `correlation`. `own` and `other` must be independent standard normal
-/// numbers.
+/// Returns a standard normal number whose correlation with `other` is `correlation`, in [-1, 1]. `own` and `other` must be independent
+/// standard normal numbers.
 #[must_use]
 pub fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
     correlation * other + (1.0 - correlation * correlation).sqrt() * own

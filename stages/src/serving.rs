@@ -196,8 +196,8 @@ pub trait ServingEngine: Send + Sync + 'static {
 
     /// Pauses the engine. The future is ready when the pause has begun on all instances.
     ///
-    /// During a pause with [`Pause::Keep`], a caller with [`Pause::Wait`] waits until the kept requests were aborted, also if it was called
-    /// first.
+    /// While a pause with [`Pause::Keep`] lasts, the future of a call with [`Pause::Wait`] is ready only after the kept requests have been
+    /// aborted, even if that call was made first.
     ///
     /// # Errors
     /// Returns an error if a [resume](Self::resume) arrives before the pause has begun, or the engine has stopped.

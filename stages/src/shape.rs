@@ -41,8 +41,7 @@ impl Shape {
 
     /// Returns the reason why the value `found` is wrong. `of_serde` is the [`reason`](crate::wrong_value::reason) of serde. This reason
     /// lacks the expected names for an enum, the found value for a type that accepts several types of values, and the expected length for a
-    /// list with too many values. This method adds them.
-    /// `is_text` is `true` if the value is a string.
+    /// list with too many values. This method adds them. `is_text` is `true` if the value is a string.
     #[must_use]
     pub fn reason(&self, of_serde: String, found: &dyn Display, is_text: bool) -> String {
         match self {

@@ -27,9 +27,9 @@ use plan::{LengthSource, TraceColumns};
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// One row per response, in the order of files and rows. Rows are the same response if they have the same prompt and sample number, and
-    /// the later row continues the earlier one. A paused response that continues in a later row has only the later row. A response that a
-    /// later row repeats without a further token has only the earlier row.
+    /// One row per response, in the order of files and rows. Several recorded rows with the same prompt and sample number become one row in
+    /// two cases. If the earlier row is that of a paused response, the later row continues it, and only the later row is kept. If the later
+    /// row repeats a response whose tokens were all sampled in earlier steps, only the earlier row is kept.
     pub rows: Vec<TraceRow>,
     /// The source of the rows.
     pub source: TraceSource,
@@ -320,8 +320,8 @@ impl TraceReader<'_> {
         None
     }
 
-    /// Removes paused responses that continue in a later row, which has all of their tokens, and rows that return a response of an earlier
-    /// row again.
+    /// Removes paused responses that continue in a later row, which has all of their tokens, and rows that repeat the whole response of an
+    /// earlier row.
     fn drop_repeated(&mut self) {
         let mut last = BTreeMap::new();
         let mut repeated = BTreeSet::new();

@@ -6,7 +6,8 @@ use failsafe::StateMachine;
 use failsafe::backoff::{self, EqualJittered};
 use failsafe::failure_policy::{self, ConsecutiveFailures};
 
-/// The number of failures in a row after which the circuit breaker opens. The first delay of `failsafe` rounds to 0 s.
+/// The number of failures in a row after which the circuit breaker opens. The delay after the third failure is 0 s, because `failsafe`
+/// rounds half of the first second down to whole seconds.
 const MAX_FAILURES: u32 = 3;
 
 /// Decides how soon a failing server is called or started again. There is no delay after the first three failures in a row. From the

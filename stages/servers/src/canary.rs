@@ -104,7 +104,8 @@ impl CanaryFigures {
     /// Returns `true` if the mean difference exceeds `factor` times `before`, the mean difference that correct weights had, by more than
     /// `ALLOWED_GROWTH`.
     ///
-    /// A server that loads all tensors but one follows each update, and its scores deviate a little more each time.
+    /// Such a growth indicates that the server loads only a part of the tensors. The scores of such a server follow each update, so
+    /// `is_stale` remains `false`, but they deviate a little more each time.
     #[must_use]
     pub(crate) fn has_grown(&self, factor: f64, before: f64) -> bool {
         self.mean > factor * before + ALLOWED_GROWTH

@@ -34,8 +34,8 @@ struct World {
     calls: Calls,
     /// Notified by an abort call; ends the response to the prompt 9.
     aborted: Arc<Notify>,
-    /// The number of further calls that score the canary and are answered with status 504. They are recorded, as if a proxy had given up
-    /// while the server went on with them.
+    /// The number of the next calls that score the canary to answer with status 504. These calls are recorded, as if a proxy had given up
+    /// while the server still worked on them.
     lost: Arc<AtomicUsize>,
     /// The number of further responses without a token.
     empty: Arc<AtomicUsize>,

@@ -66,9 +66,9 @@ pub struct Call {
 /// Adapts a [`BatchReward`] to [`Reward`]: the first call of a batch waits up to `max_wait`, and the calls that arrive until then, up to
 /// `max_size`, are combined into one call of the batch reward.
 ///
-/// No task runs in the background. The calls of a batch share one future, which completes the batch when the wait is over or the batch is
-/// full, and whichever call is polled drives it. A call that is dropped leaves a batch that has not started. A batch that has started is
-/// cancelled when its last call is dropped.
+/// No task runs in the background. The calls of a batch share one future, which scores the batch when the wait is over or the batch is
+/// full. Each poll of a call polls this future. A call that is dropped before its batch starts is removed from the batch. A batch that has
+/// started is cancelled when its last call is dropped.
 pub struct Batched<R> {
     reward: Arc<R>,
     max_size: usize,

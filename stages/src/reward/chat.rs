@@ -175,7 +175,8 @@ pub trait ChatEngine: Send + Sync + 'static {
     /// Returns the names of the source's options.
     fn options(&self) -> &'static [&'static str];
 
-    /// Returns the model that the options select. An answer has at most `max_tokens` tokens.
+    /// Returns the model that the options select. `max_tokens` is the maximum length, in tokens, of the answers that the caller will
+    /// request.
     ///
     /// # Errors
     /// Returns an error if an option is invalid, or the model cannot be loaded.

@@ -63,7 +63,7 @@ impl<R: Reward> Limited<R> {
 impl<R: Reward> Reward for Limited<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let queued = Instant::now();
-        // The place is acquired before the budget, so that budget is used as soon as it is granted.
+        // The slot is acquired before the budget, so that the call starts as soon as the budget is granted.
         let _permit = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         self.buckets.take(self.reward.cost(sample)).await;
         context.metric("queue_s", queued.elapsed().as_secs_f64());

@@ -383,8 +383,8 @@ pub trait RolloutEngine {
     /// Aborts a response. Its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
 
-    /// Changes the placement. Responses on released instances continue on other instances, or wait if there are none. Unless the engine
-    /// sends KV caches, it computes them again: those of moved responses, or all if `tensor_parallel` changes.
+    /// Changes the placement. Responses on released instances continue on other instances, or wait if there are none. An engine that cannot
+    /// send KV caches computes the caches of moved responses again, or the caches of all responses if `tensor_parallel` changes.
     ///
     /// The default implementation, for engines of a fixed size, does nothing.
     fn place(&mut self, placement: Placement) {

@@ -333,8 +333,8 @@ pub trait Trainer: Send {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or belongs to another model or algorithm; the error names the file and the tensor. Also
-    /// returns an error if the trainer does not support loading a state, which is the default. The file of another model or algorithm
-    /// overwrites nothing. After an error while the file is read, the trainer may hold a part of it and must not be used.
+    /// returns an error if the trainer does not support loading a state, which is the default. A file of another model or algorithm leaves
+    /// the trainer unchanged. If the file cannot be read, the trainer may hold a part of the state and must not be used.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

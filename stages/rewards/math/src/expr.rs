@@ -222,8 +222,8 @@ impl Expr {
         Self::Apply(function, arguments)
     }
 
-    /// Returns the name and the arguments of a value that is only compared by its arguments, as that of an unknown function: the value of a
-    /// [named](Function::Named) function, numbers side by side, and a ratio of several values.
+    /// Returns the name and the arguments of an expression that is compared only by these: the value of a [named](Function::Named)
+    /// function, numbers side by side, or a ratio of several values. Returns `None` for any other expression.
     pub(super) fn unknown_function(&self) -> Option<(&str, &[Expr])> {
         match self {
             Self::Apply(Function::Named(name), arguments) => Some((name, arguments)),

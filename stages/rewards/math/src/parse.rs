@@ -76,8 +76,8 @@ struct Parser {
     depth: usize,
     /// The number of values that were put one level deeper.
     wraps: usize,
-    /// The number of open absolute values within the innermost bracket, or 1 in `\{...\}`, where a bar means "such
-    /// that". If it is not 0, a bar after a value does not begin a factor.
+    /// The number of open absolute values within the innermost bracket, or 1 in `\{...\}`, where a bar means "such that". If it is not 0, a
+    /// bar after a value does not begin a factor.
     bars: usize,
     /// `true` within the argument of a trigonometric function, where a degree sign means a factor of π / 180. Elsewhere degrees are a unit.
     angle: bool,
@@ -180,9 +180,8 @@ impl Parser {
         Some(items)
     }
 
-    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped. The set
-    /// of a variable in parentheses needs no comma.
-    /// Inequalities with `and`, or with `or`, become one item.
+    /// Parses relations separated by commas, `and` or `or`. Repeated commas, ellipses and periods between the relations are skipped. The
+    /// set of a variable in parentheses needs no comma. Inequalities with `and`, or with `or`, become one item.
     fn items(&mut self) -> Option<Vec<Expr>> {
         let (mut and, mut or) = (false, false);
         while self.accept(',') || self.accept(AND) || self.accept(OR) {}

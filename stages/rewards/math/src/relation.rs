@@ -182,8 +182,8 @@ fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison
 }
 
 /// Returns the possible meanings of inequalities as sets. One inequality means its solutions, and inequalities with `and` or `or` mean the
-/// intersection or the union of their solutions. A list of up to 16 inequalities has two
-/// meanings: the union of their solutions, and the intersection. Returns an empty list for any other expression.
+/// intersection or the union of their solutions. A list of up to 16 inequalities has two meanings: the union of their solutions, and the
+/// intersection. Returns an empty list for any other expression.
 pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
     let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !is_equation(expr) && !relation.rest.is_empty());
     let solutions = |expr: &Expr| Expr::Solutions(Box::new(expr.clone()));

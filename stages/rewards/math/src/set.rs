@@ -17,8 +17,8 @@ pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }
 
-/// Returns `true` if two answers are the same set of real numbers, or the same of integers, for example. Returns `false` if they differ or
-/// if that cannot be decided.
+/// Returns `true` if two answers are the same set of real numbers, or the same subset of another domain, such as the integers. Returns
+/// `false` if they differ or if that cannot be decided.
 pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     let ((truth_domain, truth), (answer_domain, answer)) = (restricted(truth), restricted(answer));
     if truth_domain != answer_domain {
@@ -31,7 +31,8 @@ pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     })
 }
 
-/// Splits `D \cap S`, where D is a set of numbers such as the integers, into the letter of D and S. Returns `None` with any other set.
+/// Splits `D \cap S`, where D is a set of numbers such as the integers, into the letter of D and S. The letter is `None` if D is the real
+/// numbers. Returns `None` and the whole set for any other set.
 fn restricted(set: &Expr) -> (Option<char>, &Expr) {
     match set {
         Expr::Join(SetOperation::Intersection, parts) => match parts.as_slice() {

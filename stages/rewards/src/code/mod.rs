@@ -53,7 +53,7 @@ pub enum CodeScore {
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total charged time of the cases. Labels: `outcome`,
 /// which is `passed`, the outcome of the first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason
 /// why that case did not pass. If an earlier case failed or the job ended early, the cases that were not run count as not passed, as far as
-/// their number is known; of texts that were not run, each counts as one case. Tests that skip themselves do not count.
+/// their number is known; a text of tests that was not run counts as one case. Tests that skip themselves do not count.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,

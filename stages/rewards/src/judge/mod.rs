@@ -181,9 +181,9 @@ impl Judge {
 
     /// Asks for one verdict and returns it. `seed` distinguishes the verdicts of a response; it is less than `votes`.
     ///
-    /// If the first answer has no verdict or is cut off, the question is sent once more with the seed `seed + votes`, which no other verdict
-    /// of this response uses, and at least [`MIN_RETRY_TEMPERATURE`]. Its cost is spent first: [`Reward::cost`] covers one question per
-    /// verdict.
+    /// If the first answer has no verdict or is cut off, the question is sent once more, with the seed `seed + votes`, which no other
+    /// verdict of this response uses, and a temperature of at least [`MIN_RETRY_TEMPERATURE`]. Its cost is spent first, because
+    /// [`Reward::cost`] covers only one question per verdict.
     async fn vote(
         &self,
         messages: &[Message],

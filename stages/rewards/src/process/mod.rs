@@ -16,9 +16,9 @@ pub(crate) use pool::Pool;
 /// The program reads a line of JSON from its standard input, `{"id": 0, "response": ...}` with the configured fields, and writes a line of
 /// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts are labels, or `{"id": 0,
 /// "error": "...", "kind": "retryable"}`. The kind is `retryable`, `timeout` or `not_applicable`; without it, the error is fatal. An answer
-/// must have the id of its request and at most 1 MiB. The program should exit at the end of its standard input, which it also reaches if
-/// this process is killed. If the program ends early or breaks the protocol, the error is retryable and quotes the end of its standard
-/// error.
+/// must have the id of its request and be at most 1 MiB long. The program should exit at the end of its standard input, which it also
+/// reaches if this process is killed. If the program ends early or breaks the protocol, the error is retryable and quotes the end of its
+/// standard error.
 ///
 /// Each process scores one sample at a time. If the call is dropped or takes longer than 600 seconds, or if the process breaks the
 /// protocol, the process is killed together with all processes of its group. A process that was killed or has ended is replaced by the next

@@ -12,8 +12,7 @@ documented! {
     ///
     /// Several accepted answers are written as a JSON list of texts, or as a JSON object whose field `target` is such a list or a single
     /// text. Runs of blanks count as one. The options select further differences to ignore, except in an answer of which nothing would
-    /// remain. Labels: `outcome`, which is `right`, `wrong` or
-    /// `no_answer`, and `answer`.
+    /// remain. Labels: `outcome`, which is `right`, `wrong` or `no_answer`, and `answer`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Exact {

@@ -14,17 +14,17 @@ documented! {
     /// 1 if a response chooses the right choice, otherwise 0. Labels of choices are letters, numbers or Roman numerals. Without a list of
     /// choices, the form of the ground truth decides: the labels are A to J, 0 to 10, or i to x.
     ///
-    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. In boxes and after `answer`, the
-    /// text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that is
-    /// the whole answer or its last line, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers
+    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. In boxes and after `answer`,
+    /// the text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that
+    /// is the whole answer or its last line, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers
     /// in a sentence do not count.
     ///
     /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A number counts as an index only if there is a
     /// list of choices without this label: without a list, `2` is the label 2, not C. A label may be wrapped in brackets, quotes, emphasis,
-    /// dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
-    /// `extra_info`: a list of texts with the labels A, B, ..., an object of texts by label, or ARC's `{"text": [...], "label": [...]}`.
-    /// Choices with numbers or Roman numerals may also be chosen by the letters A, B, ... in their order. Labels: `outcome`, which is
-    /// `right`, `wrong` or `no_answer`, and `answer`, the chosen label.
+    /// dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of `extra_info`: a list
+    /// of texts with the labels A, B, ..., an object of texts by label, or ARC's `{"text": [...], "label": [...]}`. Choices with numbers or
+    /// Roman numerals may also be chosen by the letters A, B, ... in their order. Labels: `outcome`, which is `right`, `wrong` or
+    /// `no_answer`, and `answer`, the chosen label.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MultipleChoice {

@@ -243,9 +243,9 @@ impl Coordinator {
     }
 }
 
-/// Returns the delay after the `times`-th refusal of a response by a busy server: the time that the server has `stated`, but at least 0.1 s.
-/// If the server has stated none, the delay is random from `d` to `2 * d`, where `d` is 0.1 s at the first refusal and doubles with each
-/// further refusal, up to 10 s.
+/// Returns the delay after the `times`-th refusal of a response by a busy server: the time that the server has `stated`, but at least
+/// 0.1 s. If the server has stated none, the delay is random from `d` to `2 * d`, where `d` is 0.1 s at the first refusal and doubles with
+/// each further refusal, up to 10 s.
 fn busy_delay(times: u32, stated: Option<Duration>) -> Duration {
     const MIN_DELAY: Duration = Duration::from_millis(100);
     const MAX_DELAY: Duration = Duration::from_secs(10);

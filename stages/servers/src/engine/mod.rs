@@ -74,9 +74,8 @@ pub struct ServersEngine {
 
 impl ServersEngine {
     /// Connects to the servers and checks that each server that answers has the model, the calls and the room that training needs. Blocks
-    /// the thread until every server has answered, its check has failed, or the server timeout has expired. Repeats the checks until at
-    /// least one server answers, and gives up after a failed attempt if the server timeout has expired. Servers that do not answer may join
-    /// later.
+    /// the thread until the check of every server has succeeded or failed, or the server timeout has expired. If no server answers, repeats
+    /// the checks until one answers or the server timeout has expired. Servers that do not answer may join later.
     ///
     /// `source` finds the weights of each policy to load. `detokenize` makes the text of each response. `clock` gives the times of
     /// responses and loads.

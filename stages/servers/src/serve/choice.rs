@@ -80,7 +80,7 @@ impl ChoiceText {
 
     /// Returns the position, in bytes, of the first occurrence of a stop text that ends after the exempt text.
     fn find(&self, stop: &str) -> Option<usize> {
-        // The search itself takes a time that grows with the length of the stop text.
+        // `str::find` prepares the whole stop text, which would take long even if the held text is short.
         if stop.len() > self.held.len() {
             return None;
         }

@@ -103,8 +103,8 @@ impl StallDetector {
         response.unwrap_or_else(|silent| Err(endpoint.stall_error(path, silent)))
     }
 
-    /// Waits for `part`, whose arrival is progress. Gives up when `is_lost` returns `true` for the time without pauses that the part has
-    /// taken, which is checked once per stall limit, and returns this time as the error.
+    /// Waits for `part` and records its arrival as progress. Once per stall limit, passes the time that the part has taken so far, without
+    /// pauses, to `is_lost`. If `is_lost` returns `true`, gives up and returns this time as the error.
     async fn wait<T>(
         &self,
         part: impl Future<Output = T>,
@@ -124,7 +124,7 @@ impl StallDetector {
         }
     }
 
-    /// Returns `true` if a response of which nothing arrived for the time `silent` is lost.
+    /// Returns `true` if a response is lost of which nothing has arrived for the time `silent`.
     fn is_lost(&self, silent: Duration) -> bool {
         let clock = self.lock();
         let moves = clock.now().saturating_sub(clock.last_progress) < self.stall;

@@ -158,7 +158,7 @@ fn a_request_that_every_server_refuses_ends_the_run() {
 fn a_response_that_always_fails_ends_the_run() {
     let server = Server::start(PACE);
     let mut caller = Caller::start(&[&server], |_| {});
-    // The breaker opens for seconds after three failures, so the servers share them.
+    // A server with three failures in a row is not called for seconds. The ten failures are therefore spread over four servers.
     let others: Vec<_> = (0..4).map(|_| Server::start(PACE)).collect();
     let all: Vec<_> = others.iter().collect();
     let mut over = Caller::start(&all, |config| config.server_timeout = Duration::from_secs(15));

@@ -206,7 +206,7 @@ fn a_server_that_hangs_at_the_start_is_not_waited_for_longer_than_the_server_tim
     servers[1].state().hangs = true;
     let (sender, started) = std::sync::mpsc::channel();
     let hanging = servers[1].url();
-    // Not joined: the start would never end.
+    // The thread is not joined: if the test fails, the start may take an hour.
     let _thread = std::thread::spawn(move || {
         let folder = tempfile::tempdir().unwrap();
         let engine = start(config(&[&servers[0], &servers[1]], &folder)).unwrap();

@@ -99,7 +99,7 @@ fn a_server_that_keeps_old_weights_is_detected_in_its_step() {
     let reading = caller.measurements.take();
     assert!(reading.canary_max.unwrap() > 0.5, "{reading:?}");
     assert_eq!((reading.canary_reloads, reading.servers_lost), (1, 1));
-    // The next weights are another chance.
+    // The server returns to the rotation when it uses the next weights.
     servers[0].state().keeps_old_weights = false;
     caller.engine.load(&toy::policy(2));
     caller.wait_loaded(2);

@@ -75,8 +75,8 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
 /// The number of bytes before a box in which its name is searched.
 const NAME_BYTES: usize = 60;
 
-/// Returns the name before the equality sign that ends a text, after the byte offset at which the name begins. Returns `None` if there is
-/// no name or an operator precedes it.
+/// Returns the byte offset and the text of the name before the equality sign that ends a text. Returns `None` if there is no name or an
+/// operator precedes it.
 fn name_at_end(text: &str) -> Option<(usize, String)> {
     let mut from = text.len().saturating_sub(NAME_BYTES);
     while !text.is_char_boundary(from) {
@@ -99,7 +99,7 @@ pub(crate) fn begin(text: &str) -> Option<usize> {
 /// The maximum number of boxes that [`contents`] examines. The bound limits the work, since each box may extend to the end of the text.
 const MAX_BOXES: usize = 100;
 
-/// Returns the contents of the last boxes of a text, each after its byte offset, from the last box to the first.
+/// Returns the contents of the last boxes of a text, from the last box to the first. Before each of them is its byte offset.
 ///
 /// A box is `\boxed{...}` or `\fbox{...}`. Only the last 100 boxes are examined. Boxes that have no braces, lack the closing brace or
 /// contain another box are left out.

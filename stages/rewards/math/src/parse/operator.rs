@@ -111,7 +111,7 @@ fn named(name: &str, parts: Vec<Expr>) -> Expr {
     Expr::apply(Function::Named(name.to_owned()), parts)
 }
 
-/// Replaces infinities in a bound by a function, which has a value.
+/// Replaces infinities in a bound by a named function, because an infinity has no value at the points of a comparison.
 fn finite(bound: &Expr) -> Expr {
     match bound {
         Expr::Constant(Constant::Infinity) => named("infinity", vec![Expr::Constant(Constant::E)]),

@@ -67,8 +67,8 @@ impl<'a> Names<'a> {
 
 struct TokenContext {
     depth: usize,
-    /// While within the parameters of a function: the bracket depth of the colon that ends them, and the bracket depth of their names.
-    /// Names in annotations and default values are deeper, or follow another sign.
+    /// The bracket depth of the colon that ends the parameters of a function, and the bracket depth of the names of the parameters. `None`
+    /// outside of parameters. Names in annotations and default values are deeper, or follow another sign.
     parameters: Option<(usize, usize)>,
     /// `true` between `for` and `in`.
     loops: bool,

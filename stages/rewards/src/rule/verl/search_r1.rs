@@ -9,7 +9,8 @@ use serde::de::IgnoredAny;
 use crate::rule::answer_in::tagged;
 use crate::rule::normal_form::SQUAD;
 
-/// 1 if the last `<answer>...</answer>` equals one of the golden answers, ignoring case, punctuation and articles; otherwise 0.
+/// 1 if the last `<answer>...</answer>` equals one of the golden answers or, with `substring`, contains one; otherwise 0. Case, ASCII
+/// punctuation and articles are ignored.
 ///
 /// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer. A bare JSON list is rejected, as in verl. If
 /// whole answers are compared, a right response with more than ten `<answer>` tags or more than ten `</answer>` tags only scores 0.25.
