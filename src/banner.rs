@@ -141,8 +141,8 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
     format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }
 
-/// Returns the last line of a run: the run folder, the folder of the trained model, and the command that shows the run. For a run that
-/// ended early, the last part is how to resume it instead.
+/// Returns the last line of a run: the run folder, the folder of the trained model, and the command that shows the run. If the run ended
+/// early, the line says how to resume it instead of the command.
 pub(crate) fn end_line(run: &Path, model: &Path, ended: EndReason) -> String {
     let next = next_command(run, ended);
     format!("run folder: {}, model: {}, next: {next}", displayed_path(run), displayed_path(model))

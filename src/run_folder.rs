@@ -226,7 +226,7 @@ impl RunFolder {
         let written = unsaved.iter().map(File::open).filter(|file| !is_gone(file));
         let files = written.chain([self.metrics.get_ref().try_clone()]);
         let files = files.collect::<io::Result<_>>()?;
-        // After an error, the next snapshot synchronizes these files.
+        // Clear the list only after the files were opened, so that the next snapshot synchronizes them if this call fails.
         unsaved.clear();
         Ok((RunFolderExtent { steps, metrics: self.metrics_bytes }, files))
     }

@@ -143,7 +143,7 @@ impl RunSnapshots {
         let store = store.claim()?;
         let now = SnapshotStore::steps_in(&folder)?;
         let (restored, mut notes) = match (resume, found) {
-            // A run that wrote into the folder until it was claimed has taken no other snapshot.
+            // The snapshots are the same as before the claim, so no run that wrote into the folder until then has taken another one.
             (_, Some(found)) if now == known => found,
             (Some(from), _) => search(recipe, &identity, &store, from, &now)?,
             (None, _) => (None, Vec::new()),
@@ -349,7 +349,7 @@ fn differing_keys(ours: &Identity, theirs: &Identity) -> Vec<String> {
         if ours == theirs {
             return None;
         }
-        // Recording a value again takes time, so only values that differ are.
+        // Recording a value again takes time, so only values that differ are recorded again.
         let theirs = theirs.map(|value| Recipe::recorded_setting(key, value));
         let default = defaults.get(key).map_or("nothing", String::as_str);
         let (found, expected) = (ours.unwrap_or(default), theirs.as_deref().unwrap_or(default));

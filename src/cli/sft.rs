@@ -290,7 +290,7 @@ fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Resu
     Ok(())
 }
 
-/// Sums over the steps since the last printed line, for its mean loss and throughput.
+/// Sums over the steps since the last printed line. The next line prints their mean loss and their throughput.
 struct SftProgress {
     every: u64,
     steps: u64,

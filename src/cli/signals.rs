@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::terminal;
 
-/// Exit status after a second signal: 128 and the number of SIGINT, as shells report it.
+/// Exit status after a second signal: 128 plus the number of SIGINT, which is 2, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
 
 /// Calls `stop` and prints `notice` at the first signal. A second signal ends the process at once, with exit status [`INTERRUPTED`].

@@ -41,7 +41,8 @@ pub(super) fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, TchEr
     values(&logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?)
 }
 
-/// Returns the log-probabilities of all tokens after each of `tokens`: `[tokens, vocabulary]`.
+/// Returns the log-probabilities of the token that follows each of `tokens`, in nats, for all tokens of the vocabulary: `[tokens,
+/// vocabulary]`.
 fn logprobs(decoder: &Decoder, tokens: &[i32]) -> Result<Tensor, TchError> {
     let hidden = decoder.forward_packed(&ids(decoder, tokens)?, &[tokens.len() as i64])?;
     decoder.logits(&hidden)?.f_log_softmax(-1, Kind::Float)

@@ -178,7 +178,7 @@ fn start(
     if context.purpose == EnginePurpose::Validation {
         return torch::start(context);
     }
-    // Each of several processes may have one worker.
+    // `check_recipe` knows only the workers of one process. With several processes, each may have one worker.
     if context.worker > 0 {
         Err(too_many_workers(context.worker + 1))?;
     }
@@ -244,8 +244,8 @@ fn config(
 /// Returns the tokens of the canary, at most `max` but at least 2: tokens of training prompts, or tokens of a fixed text if the training
 /// prompts have too few tokens.
 ///
-/// Scores of text that differs much from the training data change much with rounding and with each update: 48 unknown tokens differed by
-/// 0.13 nats in half precision, the prompts of the built-in task by 0.03.
+/// Scores of text that differs much from the training data change much with rounding and with each update. In half precision, the scores of
+/// 48 tokens of unfamiliar text differed by 0.13 nats, and those of prompts of the built-in task by 0.03 nats.
 fn example_tokens(context: &EngineContext, max: usize) -> Vec<i32> {
     if context.example.len() < max.min(MIN_CANARY_TOKENS) {
         return canary_tokens(&context.tokenizer, max);

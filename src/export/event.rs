@@ -42,7 +42,7 @@ pub(super) struct Summary {
 pub(super) struct ScalarValue {
     #[prost(string, tag = "1")]
     pub(super) tag: String,
-    /// Optional, because a 0 would not be written otherwise, and TensorBoard leaves out values that are absent.
+    /// The value. It is optional, because a plain field with value 0 is not written, and TensorBoard leaves out scalars without a value.
     #[prost(float, optional, tag = "2")]
     pub(super) simple_value: Option<f32>,
     /// The description of the tag. TensorBoard needs it only in the first event of the tag.

@@ -83,7 +83,7 @@ pub(super) struct Recent<'a> {
 
 impl Recent<'_> {
     fn values(steps: &[&dyn MetricLookup], metric: &str) -> impl Iterator<Item = f64> {
-        // Files of metrics have no NaN, so `show` must find the same without it.
+        // `metrics.jsonl` has no NaN. Skip NaN values here as well, so that a run in progress has the same findings as `rollpacker show`.
         let numbers = steps.iter().filter_map(move |step| step.metric(metric));
         numbers.filter(|number| !number.is_nan())
     }

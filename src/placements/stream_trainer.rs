@@ -93,7 +93,7 @@ impl BuiltIn for StreamTrainer {
     fn check(self, recipe: &PlacementInputs<'_>) -> Result<Arc<dyn LivePlacement>, RecipeError> {
         let planner = recipe.planner(self.rule, self.tensor_parallel)?;
         let (options, devices) = (self.options()?, recipe.context.devices);
-        // Other rules may choose smaller instances.
+        // Rules other than `fixed` may choose instances of a single device.
         let width = if self.rule == PlannerRule::Fixed { self.tensor_parallel } else { 1 };
         let instances = f64::from(devices / width);
         if (instances * options.keep).ceil() >= instances {

@@ -100,9 +100,9 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
     catalog.make(&written.all()).map_err(|error| written.error(error))
 }
 
-/// Returns an error for each option of a wrong type, or for the first missing option. The keyed options that are not in the entry's list of
-/// options are ignored; if the entry lists its options, so are all other options that the list lacks. If no entry has the name, returns
-/// only the error about the name.
+/// Returns an error for each option of a wrong type, or for the first missing option. Ignores the options in `keyed` that the entry does
+/// not list. If the entry lists any options, ignores all other options that it does not list, too. If no entry has the name, returns only
+/// the error about the name.
 pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec<RecipeError> {
     let known = catalog.options(&written.choice.name).unwrap_or_default();
     let mut readable = written.all();

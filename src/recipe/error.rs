@@ -229,8 +229,9 @@ pub(crate) fn one_of(
     Err(out_of_bounds(key, wrong_value::one_of(allowed, value), format!("`{value}`")))
 }
 
-/// Returns the reason for an integer of more than 64 bits in the place of a number, from the `reason` why a text is wrong there. TOML has no
-/// such integers, so an override with one is read as a text. `range` is the range of the key in words. Returns `None` for other reasons.
+/// Returns a more precise reason if `reason` rejects an integer that does not fit into 64 bits, and `None` for other reasons. TOML has no
+/// such integers, so an override with one is read as a text, and `reason` only says that a number was expected and a text was found.
+/// `range` is the range of the key in words.
 pub(super) fn long_integer(reason: &str, range: Option<String>) -> Option<String> {
     let (expected, found) = reason.split_once(", found \"")?;
     let found = found.strip_suffix('"')?;

@@ -58,8 +58,8 @@ impl Reward {
     }
 }
 
-/// Adds the file or the files of the folder that a string in an option names, at any nesting depth, such as a model, a program or one of
-/// its arguments. A string that is no such path adds nothing.
+/// Adds the files that strings in `option` name, at any nesting depth, such as a program or one of its arguments. If a string names a
+/// folder, such as a model, adds the files in the folder. Strings that are not paths of files or folders add nothing.
 fn add_paths(option: &Value, inputs: &mut Inputs) {
     match option {
         Value::String(text) => inputs.add(Path::new(text)),

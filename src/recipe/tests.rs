@@ -39,7 +39,7 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
     let Recipe { rollout, sampling, train_data, .. } = &recipe;
     assert_eq!((rollout.n, sampling.top_p, sampling.temperature), (6, 0.9, 1.0));
     assert_eq!(train_data.files, ["a.parquet"]);
-    // Whichever name of a key the file and the overrides use.
+    // The last override applies, whichever names of a key the file and the overrides use.
     let n = |file: &str, overrides: &[&str]| read(file, overrides).expect("valid").rollout.n;
     for file in ["[rollout]\nn = 4", "[rollout]\nnum_generations = 4"] {
         assert_eq!(n(file, &["rollout.num_generations=6"]), 6, "{file}");

@@ -93,7 +93,7 @@ fn the_table_of_verl_keys_matches_their_meaning() {
                 ) => {
                     assert_eq!(ours, key.name, "{verl}");
                 }
-                // Its value decides; see `docs/verl.md`.
+                // The value of the key determines the translation; see `docs/verl.md`.
                 Some(KeyMapping::Engine | KeyMapping::Ignored | KeyMapping::Refused(_)) => {}
                 found => assert!(find(verl, false).is_some(), "{verl}: {found:?}"),
             }
@@ -108,7 +108,7 @@ fn ranges_and_choices_belong_to_keys() {
         assert!(choices.is_empty() || key(choices).range.expect("choices").contains("`fixed`"));
     }
     let numbers = |key: &&Key| ["integer", "number"].contains(&key.kind.as_str());
-    // These have a meaning of their own for every value.
+    // Every value of these keys is valid, so they have no range.
     let free = [
         "data.seed",
         "rollout.seed",
@@ -117,7 +117,7 @@ fn ranges_and_choices_belong_to_keys() {
         "sim.seed",
         "reward.options.math.boxed_priority",
     ];
-    // The selected loss checks these.
+    // The selected policy loss checks the ranges of these options.
     let of_loss =
         ["clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg"];
     let of_loss = of_loss.map(|key| format!("actor.{key}"));

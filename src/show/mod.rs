@@ -1,6 +1,6 @@
 //! The report of a run from its folder: curves, findings on why it does not learn, and responses.
 //!
-//! Only files are read, so runs that are being written, that were killed and that ended can be shown.
+//! Only files are read, so the run may be in progress, killed or finished.
 
 mod curve;
 mod record;

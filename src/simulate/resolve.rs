@@ -193,7 +193,8 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     Ok(calibration)
 }
 
-/// Returns the error for an unknown name, with the nearest known name as a hint. `alternative` is what the key accepts instead of a name.
+/// Returns the error for an unknown name, with the nearest known name as a hint. `alternative` precedes the names in the message and says
+/// what else the key accepts; it is empty if the key accepts only names.
 fn unknown(
     key: &'static str,
     name: &str,

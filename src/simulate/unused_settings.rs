@@ -108,10 +108,10 @@ impl RawJob {
 
     /// Drops settings of the job that a sweep has made useless.
     ///
-    /// A sweep lays `settings` over the job. If a swept value, such as another schedule or placement, gives a setting of the job no effect,
-    /// the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the job
-    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. The order of the checks matters, because a
-    /// dropped setting affects the checks after it.
+    /// A sweep applies `settings` to the job. If a swept value, such as another schedule or placement, gives a setting of the job no
+    /// effect, the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the
+    /// job itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. The order of the checks matters, because
+    /// a dropped setting affects the checks after it.
     ///
     /// # Errors
     /// If the job names a schedule or a placement that does not exist, or if the placement rejects its options.
@@ -292,7 +292,7 @@ mod tests {
         from_table(table).expect("valid")
     }
 
-    /// Returns the job `written` with the settings of a sweep laid over it, without the settings that these make useless.
+    /// Returns the job `written` after a sweep has set `swept_keys`, without the settings that then have no effect.
     fn swept(written: &[&str], swept_keys: &[&str]) -> RawJob {
         let mut raw = raw(&[written, swept_keys].concat());
         let swept_keys: Vec<String> =

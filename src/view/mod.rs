@@ -1,8 +1,8 @@
 //! A web page over run folders.
 //!
-//! The server only reads files of the run folders, so it cannot disturb a run. It shows runs that are being written, that were killed and
-//! that ended in the same way. `metrics.jsonl` is read from where the previous reading ended; the rollouts of a step are read when a page
-//! asks for that step. A request names a run by its name and a step by its number, never a path.
+//! The server only reads files of the run folders, so it cannot disturb a run. It shows runs in progress, killed runs and finished runs in
+//! the same way. `metrics.jsonl` is read from where the previous reading ended; the rollouts of a step are read when a page asks for that
+//! step. A request names a run by its name and a step by its number, never a path.
 
 mod assets;
 mod columns;

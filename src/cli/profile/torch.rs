@@ -79,7 +79,8 @@ fn grids(recipe: &Recipe) -> Vec<Grid> {
     }
 }
 
-/// Returns the grid of points, up to the largest batches and lengths that the recipe allows an instance of this many devices.
+/// Returns the grid for instances of `tensor_parallel` devices. It ends at the largest batch and the longest sequences that the recipe
+/// allows.
 fn grid(recipe: &Recipe, tensor_parallel: u32) -> Grid {
     let (data, rollout) = (&recipe.data, &recipe.rollout);
     let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);

@@ -65,7 +65,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl PaperArgs {
-    /// Runs the jobs, which are `runs` runs, and returns the numbers as text or as JSON.
+    /// Runs the jobs and returns the numbers as text or as JSON. `runs` is the total number of runs, for the progress bar.
     fn cells(&self, reproduction: &Reproduction, runs: usize) -> anyhow::Result<String> {
         let bar = progress(runs as u64);
         let cells = reproduction.run(threads(self.threads), &|| bar.inc(1));

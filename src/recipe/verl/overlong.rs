@@ -3,7 +3,7 @@
 use super::entries::OverlongPart;
 use super::override_text::Override;
 
-/// The name of the reward that is this penalty.
+/// The name of the reward that computes the penalty.
 pub(super) const PENALTY: &str = "soft_overlong";
 
 /// The settings of the penalty among the overrides.

@@ -161,7 +161,7 @@ pub(super) fn interpolate(written: &mut [Override], known: impl Fn(&str) -> Opti
         .filter(|key| !is_written(key))
         .filter_map(|key| Some((format!("${{{key}}}"), known(&key)?)))
         .collect();
-    // A value may refer to one that refers to another. More levels than overrides would be a cycle.
+    // References may be nested. A chain that is longer than the number of overrides is a cycle.
     for _ in 0..written.len() {
         if !written.iter().any(Override::has_reference) {
             return;

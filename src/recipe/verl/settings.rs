@@ -1,4 +1,4 @@
-//! The settings of a recipe with the overrides applied, by which conditions on keys of verl are decided.
+//! The settings of a recipe with the overrides applied. The conditions of verl's keys are evaluated on these settings.
 
 use std::collections::BTreeMap;
 

@@ -120,7 +120,7 @@ fn the_sampling_of_validations_counts_if_they_sample() {
     let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
     let sampled = [&theirs[..], &["actor_rollout_ref.rollout.val_kwargs.do_sample=True"]].concat();
     assert_eq!(overrides("", &sampled), KEYS.map(|key| format!("rollout.val_kwargs.{key}")));
-    // verl does not use them without `do_sample`.
+    // Without `do_sample`, verl ignores the sampling settings of validations.
     let greedy = translated("", &theirs).expect("accepted");
     assert_eq!((greedy.overrides.len(), greedy.unused.len()), (0, 3), "{greedy:?}");
     assert!(greedy.remarks[0].contains("greedy responses to a prompt"), "{greedy:?}");

@@ -47,7 +47,8 @@ const PAPER: [(&str, Base, &[&str], [f64; 8]); 4] = [
     ("32k", QWEN_32B, MATH, [673.0, 658.0, 655.0, 265.0, 636.0, 259.0, 279.0, 170.0]),
 ];
 
-/// Bars whose numbers were known when a choice was made: the share of endless responses to a hard prompt, and the hardware of the script.
+/// Bars whose numbers were known when settings were chosen. The settings are the share of endless responses to a hard prompt, and the
+/// hardware of the script.
 const USED_FOR_FIT: [(&str, &str); 4] =
     [("32k", "R 1.25"), ("32k", "R 1.5"), ("8k", "1"), ("8k, repository", "1")];
 

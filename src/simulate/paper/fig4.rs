@@ -7,7 +7,8 @@ use super::jobs::{CODE, QWEN_14B, TAIL_BATCHING, VERL};
 use super::plan::Plan;
 use super::table1::STAGES;
 
-/// Share of veRL's responses, and the tokens that this share does not exceed; mean over five steps.
+/// Fig. 4a: the name of a quartile, its share of veRL's responses, and the number of tokens that this share does not exceed; mean over five
+/// steps.
 const QUARTILES: [(&str, f64, f64); 3] =
     [("first quartile", 0.25, 353.4), ("median", 0.5, 613.6), ("third quartile", 0.75, 1206.8)];
 /// Longest trained response of a short round, in tokens; mean over four rounds.

@@ -110,7 +110,7 @@ fn ratio(job: JobId, without: JobId) -> SimulatedValue {
     Box::new(move |runs| runs.of(job).long().step_s() / runs.of(without).long().step_s())
 }
 
-/// Adds the agreement of the effects: their directions and their order.
+/// Adds the share of effects whose direction agrees with the paper, and the rank correlation of the effects.
 fn agreement(item: &mut Item, jobs: &[(f64, JobId)], without: JobId) {
     let pairs =
         || jobs.iter().map(|&(paper, job)| (paper / WITHOUT, ratio(job, without))).collect();

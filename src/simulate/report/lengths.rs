@@ -59,8 +59,8 @@ pub(super) fn chart(
     .map(Some)
 }
 
-/// Returns the lengths of the baseline. The lengths of the configuration itself would be biased: dropped responses are censored, and their
-/// lengths decide which responses are dropped.
+/// Returns the lengths of the baseline. The lengths of the configuration itself would be biased, because the length of a response decides
+/// whether the response is dropped, and dropped responses are censored.
 fn policy(outcomes: &[RunOutcome]) -> Survival {
     let mut policy = Survival::default();
     outcomes.iter().for_each(|outcome| policy.merge(&outcome.launched));

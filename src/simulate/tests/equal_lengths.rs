@@ -66,7 +66,7 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
         vec!["schedule.name=partial", "schedule.oversubscription=1", "schedule.max_versions=2"],
         vec!["schedule.name=frontier_group", "schedule.order=group_major"],
         vec!["schedule.name=longest_first"],
-        // Of 16 responses that are right with chance 1/2, no group lacks variance of reward.
+        // If each of 16 responses is right with probability 1/2, practically every group has variance of reward.
         vec![
             "schedule.name=dynamic",
             "schedule.max_generated_batches=2",

@@ -381,7 +381,7 @@ fn preemptions(batch: &rollpacker_dataflow::batch::Batch) -> u32 {
     batch.values::<UInt32Type>(column::PREEMPTIONS).values().iter().sum()
 }
 
-/// The number of rounds at the end of a run that may launch less, to leave nothing in the queue.
+/// The number of rounds at the end of a run that are not compared. They may launch fewer prompts, so that the queue is empty at the end.
 const LAST: usize = 4;
 
 #[test]

@@ -58,7 +58,7 @@ fn placements() -> Placements {
     let greedy = |_: NoOptions, context: PlacementContext| {
         Ok(Separate::new(instances(context.devices, context), context.training_replica))
     };
-    // Fewer GPUs than a copy of the model.
+    // The trainer gets fewer GPUs than a copy of the model needs.
     let narrow = |_: NoOptions, context: PlacementContext| {
         Ok(Separate::new(instances(context.devices - 2, context), context.training_replica - 1))
     };
