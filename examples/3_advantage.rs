@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use rollpacker::prelude::*;
 
-/// The rank of a response in its group, minus the mean rank. The rank is the share of the group's responses that have a lower score, so the
-/// advantage is from -1 to 1 for any scale of the reward.
+/// An estimator whose advantage is the rank of a response in its group, minus the mean rank. The rank is the share of the group's responses
+/// that have a lower score, so the advantage is from -1 to 1 for any scale of the reward.
 struct Ranked;
 
 impl Advantage for Ranked {

@@ -401,7 +401,7 @@ fn the_mismatch_is_reported_and_corrected_with_any_keys() {
     }
 }
 
-/// Every token is rejected by a rule that no rounding passes, so the loss has no token.
+/// The ratios of engine and trainer are 1 up to rounding, so a band from 1.5 to 2 rejects every token, and the loss has no token.
 #[test]
 fn a_step_that_rejects_every_token_trains_nothing() {
     let workspace = TestWorkspace::warm(RECIPE, SFT, 16, 2);

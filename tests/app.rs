@@ -178,7 +178,7 @@ fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
         assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
         assert!(end.err.contains(expected), "{settings:?}: {end:?}");
     }
-    // Known only once the engine runs.
+    // The program detects these errors only when the engine starts.
     for (setting, expected) in [
         (
             "rollout.engine_options.tokens=99",
@@ -280,7 +280,7 @@ fn settings_of_a_custom_trainer_are_refused_by_name() {
             "key `actor.strategy_options.momentum`: expected a number",
         ),
         (2, &["actor.strategy=torch", "--dry-run"], "`actor.strategy_options"),
-        // Known only once the trainer runs.
+        // The program detects these errors only when the trainer starts or trains.
         (
             2,
             &["actor.strategy_options.momentum=2"],
@@ -415,7 +415,7 @@ fn an_own_placement_is_simulated() {
         let named = |one: &&Value| one["setup"]["placement"] == name && one["asked"] != false;
         configurations.iter().rfind(named).unwrap_or_else(|| panic!("{name}: {text}"))
     };
-    // It trains on the groups that are complete while others are sampled.
+    // The placement `early` trains on complete groups while other groups are sampled.
     let seconds = |name: &str| of(name)["step_s"]["mean"].as_f64().expect("seconds");
     assert!(seconds("early") < seconds("colocated"), "{text}");
     let table = ok(&workspace, &simulate(&[early, groups]));

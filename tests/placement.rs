@@ -226,7 +226,7 @@ fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
     assert_eq!(resumed.responses, whole.responses);
     assert!(resumed.weights == whole.weights, "the weights differ");
 
-    // Another kind may continue, because the placement does not define what is trained.
+    // A run may continue with another placement, because the placement does not define what is trained.
     let other = [&keys[1..], &["placement.kind=time_sharing", "--resume", "3"]].concat();
     let other: Vec<_> = other.into_iter().filter(|key| *key != "placement.rounds=all").collect();
     let other = workspace.train("cut", &[&other[..], &["actor.threads=1"]].concat());

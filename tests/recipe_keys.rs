@@ -361,7 +361,7 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "key `reward.options.math.cache`: expected ",
     ];
     assert_beginnings(&lines, &beginnings);
-    // So are the values of a nested table, and what does not depend on a wrong `kind` or `on_error`.
+    // The values of a nested table are read, too, as is everything that does not depend on a wrong `kind` or `on_error`.
     let lines = refused(&[
         "reward.routes.gsm8k=code",
         "reward.options.code.on_error=skipp",

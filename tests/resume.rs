@@ -163,8 +163,8 @@ fn from_every_step(
     }
 }
 
-/// Without races the runs differ only in the order in which gradients are added: one instance, and one call of the trainer per step.
-/// Samples must be identical, and numbers equal up to rounding.
+/// With one instance and one call of the trainer per step, runs differ only in the order in which gradients are added. Samples must be
+/// identical, and numbers equal up to rounding.
 #[test]
 fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
     let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
@@ -213,7 +213,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
         && pairs.all(|(one, other)| (one - other).abs() <= 1e-4)
 }
 
-/// If races are decided by tokens and sums are exact, everything must be identical.
+/// In deterministic mode, numbers of tokens decide which responses end first, and sums have a fixed order, so everything must be identical.
 #[test]
 fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
     let workspace = TestWorkspace::warm(RECIPE, SFT, 64, 4);
@@ -287,7 +287,7 @@ fn an_invalid_resume_is_refused_by_name() {
         workspace.train("run", &[&["--dry-run"], &settings[..]].concat());
     }
     assert_eq!(snapshots(), before);
-    // Without a folder of snapshots, only the newest can be asked for.
+    // Without a folder of snapshots, `--resume latest` is accepted, and the number of a step is refused.
     workspace.train("new", &["--dry-run", "--resume", "latest"]);
     let error = workspace.train_refused("new", &["--dry-run", "--resume", "2"]);
     assert!(error.contains("expected a snapshot after step 2, found none"), "{error}");

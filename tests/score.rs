@@ -164,7 +164,7 @@ fn rows_of_one_prompt_are_scored_together_at_any_position() {
     fs::write(workspace.path().join("recipe.toml"), GROUPED).expect("written");
     let alone = json!({"data_source": "s", "response": "yes", "ground_truth": "yes"});
     let mut rows = vec![of_group(1, true, 10), of_group(2, true, 8), of_group(1, false, 30), alone];
-    // The rows of a group are further apart than the number of rows scored at once and of rows that wait for an earlier one.
+    // The rows of a group are further apart than the number of rows that are scored at once or wait for an earlier row.
     rows.extend(
         (0..100).map(|_| json!({"data_source": "s", "response": "no", "ground_truth": "yes"})),
     );

@@ -133,7 +133,7 @@ fn seeds_repeat_and_stop_tokens_wait_for_the_shortest_length() {
     let stopped = body(json!({"stop_token_ids": all, "min_tokens": 0, "ignore_eos": true}));
     let choice = server.ok(GENERATE, &stopped)["choices"][0].take();
     assert_eq!((ids(&choice["token_ids"]).len(), &choice["finish_reason"]), (1, &json!("stop")));
-    // Tokens 4 to the end of the vocabulary end the response, but not one of the first three.
+    // The tokens from 4 on end the response, so none of them may be among its first three tokens.
     let all: Vec<i64> = (4..vocabulary).collect();
     let params =
         json!({"stop_token_ids": all, "min_tokens": 3, "ignore_eos": true, "max_tokens": 900});

@@ -261,7 +261,7 @@ fn no_secret_is_printed_or_written() {
         assert!(!secrets.iter().any(|secret| all.contains(secret)), "{all}");
         all
     };
-    // User information in the URL replaces the key. One of the URLs sends each of them.
+    // User information in the URL replaces the key, so the first URL sends the password and the second URL sends the key.
     for url in [&url, &url.replace("user:pass-word@", "")] {
         let options = [&format!("url={url}"), "api_key_env=SCORER_KEY"];
         let options = options.iter().flat_map(|option| ["--option", option]);

@@ -14,7 +14,8 @@ struct Saved {
     waiting: BTreeMap<PromptId, Option<Step>>,
 }
 
-/// Launches `launched` prompts per step and trains on the first `prompts` complete groups of `responses` responses. For data of one epoch.
+/// Launches `launched` prompts per step and trains on the first `prompts` complete groups of `responses` responses. The data must have a
+/// single epoch.
 pub(crate) struct Oversampling {
     prompts: usize,
     launched: usize,

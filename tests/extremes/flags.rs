@@ -110,8 +110,8 @@ fn every_numeric_flag_is_accepted_or_named() {
     assert!(found.len() > 15, "{found:?}");
     let mut cases = Vec::new();
     for (subcommand, id, long) in found {
-        // With a valid process index the program waits for the other processes, more steps of the papers take too long, and a server does
-        // not end; `tests/serve.rs` has the flags of `serve`, and `view` has only a port.
+        // These cases do not end soon: a valid process index waits for the other processes, more steps of the papers take too long, and a
+        // server does not end. `tests/serve.rs` tests the flags of `serve`; `view` has only a port.
         let skipped = |value: &str| {
             subcommand == "serve"
                 || (subcommand == "view" && (value == "0" || value == "1"))

@@ -14,7 +14,7 @@ fn the_older_of_two_processes_on_one_run_ends() {
         .train_command(&[&args[..], &["--resume", "latest"]].concat())
         .spawn()
         .expect("the program starts");
-    // It detects the newer one by a snapshot or by the file of metrics, whichever it writes first.
+    // The older process detects the newer one by a snapshot or by the file of metrics, whichever the newer one writes first.
     let end = ProcessEnd::of(older);
     end.assert_failed(&[]);
     let reasons =

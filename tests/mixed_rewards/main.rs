@@ -75,7 +75,7 @@ fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> 
     })
 }
 
-/// A criterion that a response must meet to pass. Any rule serves the test.
+/// Returns `true` for a response that passes the tests of the code rows. The criterion is arbitrary.
 fn is_even(response: &str) -> bool {
     response.len().is_multiple_of(2)
 }

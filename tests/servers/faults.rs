@@ -68,7 +68,7 @@ fn streamed_tokens_survive_a_connection_that_is_reset() {
     };
     let (outcome, servers) = with_each(&Fault::Events(reset));
     assert_two_failed(&outcome, |discarded| discarded == 0);
-    // The response goes on with the room that its first three tokens leave.
+    // The call that continues a response asks for the 21 tokens that the first three leave of the maximum length.
     let bodies = servers.proxies.iter().flat_map(|proxy| proxy.bodies(TOKENS));
     let rooms = bodies.map(|body| body["sampling_params"]["max_tokens"].as_u64().unwrap());
     assert_eq!(rooms.filter(|room| *room == 21).count(), 2);
@@ -86,7 +86,7 @@ fn tokens_before_garbage_are_discarded() {
 
 #[test]
 fn log_probabilities_that_are_not_numbers_are_discarded() {
-    // vLLM's answers have the one or the other.
+    // vLLM returns either of these values for an invalid log-probability.
     let nan = |at: usize, data: &str| with_logprob(at, data, "NaN");
     let lowest = |at: usize, data: &str| with_logprob(at, data, "-9999.0");
     let servers = ServerPair::new();

@@ -17,9 +17,9 @@ fn a_server_with_wrong_weights_is_detected_before_training() {
     let servers = ServerPair::new();
     let [faulty, correct] = &servers.proxies;
     let gate = Gate::default();
-    // The first load is of the weights that the server already has.
+    // The first load has no fault, because it is of the weights that the server already has.
     faulty.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD);
-    // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
+    // The second step continues only after the faulty server had both of its attempts, so that its figures are in the metrics of this step.
     correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
     let mut run = servers.spawn(&[]);
     run.wait_until(|| gate.holds(1));

@@ -77,7 +77,7 @@ fn a_group_and_a_response_have_their_texts_and_values_per_token() {
     assert_eq!((&responses[2]["score"], &responses[2]["trained"]), (&Value::Null, &false.into()));
     assert_eq!(responses[0]["labels"], json!({"outcome": "right"}));
     let view = server.get("/api/runs/run/steps/1/prompts/10/0");
-    // Two characters and an end, and three tokens.
+    // The response has two characters and three tokens, the last of which is the end-of-sequence token.
     assert_eq!(view["pieces"], json!(["<", "2", ""]));
     assert_eq!((&view["ids"], &view["logprobs"]), (&json!([7, 8, 9]), &json!([-0.5, -0.5, -0.5])));
     assert_eq!((&view["versions"], &view["ref_logprobs"]), (&json!([0, 0, 0]), &json!([])));

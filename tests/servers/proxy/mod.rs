@@ -180,7 +180,7 @@ impl State {
         let Ok(mut request) = Request::read(&mut connection) else { return };
         let fault = self.fault(&request.kind);
         if self.answer(&mut connection, &request, fault).is_ok() {
-            // Until here, closing the connection resets it.
+            // Before the rest is read, closing the connection resets it.
             request.read_rest(&mut connection);
             self.calls.lock().unwrap().push((request.kind, request.body));
         }

@@ -10,7 +10,7 @@ fn main() {
     if let Err(error) = Endpoint::new("https://127.0.0.1:9", None) {
         println!("no client with TLS on this machine: {error}");
     }
-    // Fails if a dependency sets what belongs to the program.
+    // Fails if a dependency has set the default crypto provider of the process.
     assert!(
         CryptoProvider::get_default().is_none(),
         "the process has a crypto provider that it did not select"
