@@ -1,8 +1,8 @@
 //! Reinforcement learning of language models on verifiable rewards, as a streaming dataflow graph.
 //!
 //! One RL step is one timestamp of a graph of operators on [timely](https://docs.rs/timely) streams of Arrow batches. The same operators
-//! and schedules run live and in virtual time. The book (`docs/` of the repository) describes the command line, recipes and
-//! metrics. These pages are for programs that extend them:
+//! and schedules run live and in virtual time. The book (`docs/` of the repository) describes the command line, recipes and metrics. These
+//! pages are for programs that extend the command line or use parts of it:
 //!
 //! | purpose | entry point |
 //! |---|---|

@@ -158,7 +158,7 @@ export function binCounts(bins, values) {
   return counts;
 }
 
-/** Returns `count` bins of equal width that cover 0 and all values. */
+/** Returns `count` bins of equal width that cover all values, and also 0 unless all values are negative. */
 export function binsOf(values, count = 30) {
   const low = Math.min(0, ...values);
   const high = Math.max(low, ...values);

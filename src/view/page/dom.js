@@ -73,7 +73,8 @@ export function updateAddress(changes) {
 
 /**
  * Formats a number: integers below 1e7 in full, other numbers from 1000 to 1e6 as an integer, and below 1000 with four significant digits.
- * Numbers below 0.001, and other numbers from 1e6, have three digits and an exponent. No number is a dash.
+ * Numbers below 0.001, and other numbers from 1e6, have three digits and an exponent. Null, undefined and NaN
+ * are shown as a dash.
  */
 export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
