@@ -154,8 +154,8 @@ fn step_decisions(report: &StepReport) -> StepDecisions {
     all
 }
 
-/// Asserts that the run has rounds of both kinds, deferred prompts, and groups that do not consist of the first samples: everything that
-/// depends on lengths.
+/// Asserts that the lengths affect the run: it has rounds of both kinds, deferred prompts, and groups that do not consist of the first
+/// samples.
 fn check_that_lengths_decide(live: &[StepDecisions]) {
     let all = |holds: fn(&StepDecisions) -> bool| live.iter().filter(|step| holds(step)).count();
     assert_eq!(live.len(), 9);

@@ -66,7 +66,7 @@ fn steps(workspace: &TestWorkspace) -> Vec<Value> {
     lines.map(|line| serde_json::from_str::<Value>(line).expect("JSON")["data"].clone()).collect()
 }
 
-/// Waits until `is_done` returns `true`, for at most as long as the run goes on.
+/// Waits until `is_done` returns `true`. Fails if the run ends before.
 fn wait(run: &mut Child, is_done: impl Fn() -> bool) {
     wait_until("the run got there", || {
         assert_eq!(run.try_wait().expect("a process"), None, "the run ended too early");

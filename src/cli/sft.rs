@@ -158,7 +158,8 @@ struct SftRun {
 }
 
 impl SftRun {
-    /// Reads the demonstrations, and creates the folder of the model. Rejects a run that does not fit into memory before it allocates.
+    /// Reads the demonstrations, and creates the folder of the model. Rejects a run that does not fit into memory, before any weights are
+    /// allocated.
     ///
     /// # Errors
     ///

@@ -178,7 +178,7 @@ fn start(
     if context.purpose == EnginePurpose::Validation {
         return torch::start(context);
     }
-    // `check_recipe` knows only the workers of one process. With several processes, each may have one worker.
+    // `check_recipe` sees only the workers of one process. With several processes, each may have one worker.
     if context.worker > 0 {
         Err(too_many_workers(context.worker + 1))?;
     }

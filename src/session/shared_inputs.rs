@@ -245,8 +245,8 @@ impl SharedInputs {
     }
 }
 
-/// Removes the critic that an earlier run has written into `folder`. Keeps files that the recipe names as `inputs`, files in a folder that
-/// is a link, and everything that is not a regular file.
+/// Removes the critic that an earlier run has written into `folder`. Keeps files that are among `inputs`, everything that is not a regular
+/// file, and all files if `folder` is a link.
 fn remove_critic(folder: &Path, inputs: &Inputs) -> anyhow::Result<()> {
     if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
         return Ok(());

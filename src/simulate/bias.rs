@@ -49,10 +49,10 @@ impl LengthBias {
     /// There are two sources for the lengths of the policy. The run's own ledger estimates them from all launched responses, including
     /// censored responses. The baseline samples them independently of the schedule.
     ///
-    /// The ratios of lengths choose the source for each seed: the ledger if it is exact (see [`is_exact`]), because it has the responses of
-    /// this run; otherwise the baseline; and the ledger's estimate if the baseline has no value. The inclusion has one source for all
-    /// seeds: the ledgers if all are exact or the first seed cannot be compared with its baseline, otherwise the baseline. The effective
-    /// sample size and the discarded tokens are those of `runs` alone.
+    /// The ratios of lengths choose the source for each seed. If the ledger is exact (see [`is_exact`]), it is the source, because it has
+    /// the responses of this run. Otherwise the source is the baseline or, if the baseline has no value, the ledger's estimate. The
+    /// inclusion has one source for all seeds: the ledgers if all are exact or the first seed cannot be compared with its baseline,
+    /// otherwise the baseline. The effective sample size and the discarded tokens are those of `runs` alone.
     pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
         let ratio = |name: &str, statistic: &dyn Fn(&TrainedLengths) -> Option<f64>| {
             let seeds = runs.iter().zip(baseline);

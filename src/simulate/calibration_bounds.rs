@@ -91,7 +91,7 @@ pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
     between(key, hardware.devices_per_server, 1, max)
 }
 
-/// Rejects models whose number of parameters or one of whose dimensions is below 1 or implausibly large.
+/// Rejects models with a number of parameters or a dimension that is below 1 or implausibly large.
 pub(super) fn check_model(model: &ModelShape) -> Result<(), RecipeError> {
     let fits = |parameters: f64| (1.0..=1e15).contains(&parameters);
     within("model.shape.parameters", model.parameters, fits, "from 1 to 1e15")?;

@@ -12,8 +12,8 @@ pub(super) struct StageSpan {
     to: f64,
 }
 
-/// Returns the stages of a step, whose last response ended at `generated` and whose last score arrived at `scored`, in seconds from the
-/// origin of the round. `scored` is `None` if no response was scored.
+/// Returns the stages of a step. `generated` is the time at which its last response ended, and `scored` the time at which its last score
+/// arrived, both in seconds from the origin of the round. `scored` is `None` if no response was scored.
 ///
 /// A run records the durations of the stages, but not their start times. Each stage follows the previous stage, and the rollout ends with
 /// the last response, whose time is recorded. Stages without a duration are left out. Returns `None` if the recorded duration of the

@@ -1,8 +1,8 @@
 //! Tests of training through two servers under each kind of schedule, compared with the same recipe with the torch engine in process.
 //!
-//! Responses differ, because servers sample with other random numbers. So does the order in which responses end, by which all schedules but
-//! `sync` choose the prompts of a step. The prompts of the epoch and the sizes of all steps are the same, except that `dynamic` rejects
-//! some prompts.
+//! Responses differ, because servers sample with other random numbers. The order in which responses end differs, too, and all schedules but
+//! `sync` choose the prompts of a step by this order. The prompts of the epoch and the sizes of all steps are the same, except that
+//! `dynamic` rejects some prompts.
 
 use super::outcome::Outcome;
 use super::server_pair::{PROMPTS, RECIPE, ROWS, SAMPLES, STEPS};

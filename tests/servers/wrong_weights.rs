@@ -23,7 +23,7 @@ fn a_server_with_wrong_weights_is_detected_before_training() {
     correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
     let mut run = servers.spawn(&[]);
     run.wait_until(|| gate.holds(1));
-    // The call that asks whether the server can generate counts as a score, too.
+    // The check at the start whether the server can generate counts as a score, too.
     run.wait_until(|| faulty.count(LOAD) >= 3 && faulty.count(SCORE) >= 4);
     gate.open();
     let outcome = servers.finish(run);

@@ -43,9 +43,10 @@ pub(crate) struct Translation {
 
 /// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that the recipe may select.
 ///
-/// Keys that are not verl's stay as they are. If at least one override has a key that only verl has, the keys that both programs have
-/// follow verl, and keys that verl would not use are left out. Otherwise the keys of both programs stay as they are, too. `${key}` in a
-/// value is replaced by the value of `key` in the overrides, by its value in the file, or by its default, in this order.
+/// Keys that are not verl's stay as they are. If at least one override has a key that only verl has, keys that both programs have are read
+/// with verl's meaning, and keys that verl would not use with the other settings are left out. Otherwise the keys of both programs stay as
+/// they are, too. `${key}` in a value is replaced by the value of `key` in the overrides, by its value in the file, or by its default, in
+/// this order.
 ///
 /// The [errors](Translation::errors) of the translation are the errors of overrides that cannot be read, are refused, or refer to a key
 /// without a value.

@@ -67,8 +67,8 @@ impl<'a> Candidate<'a> {
         intervals.reduce(SpeedupInterval::hull).unwrap_or(nothing)
     }
 
-    /// Returns `true` if the candidate is on-policy and has low bias at both ends: the mean trained length differs from the mean length of
-    /// the policy by at most the share `tolerance`, and the effective sample size is at least `MIN_ESS` or not known.
+    /// Returns `true` if the candidate is on-policy and has low bias at both ends. The bias is low if the mean trained length differs from
+    /// the mean length of the policy by at most the share `tolerance`, and the effective sample size is at least `MIN_ESS` or not known.
     pub(super) fn is_low(&self, tolerance: f64) -> bool {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }

@@ -17,10 +17,10 @@ use super::summary::Summary;
 pub struct Advice {
     /// The job: the values of the swept keys that do not belong to the schedule; empty if no such key is swept.
     pub job: String,
-    /// The recommended configuration: of the on-policy configurations with low bias that are not significantly slower than the fastest of
-    /// them, the one with the least error of the mean length, then the fewest discarded tokens, then the fewest settings. `None` if none is
-    /// on-policy with low bias. If a trace only bounds the within-prompt correlation of lengths, both conditions must hold at the lower and
-    /// at the upper bound.
+    /// The recommended configuration; `None` if no configuration is on-policy with low bias. Of the on-policy configurations with low bias
+    /// that are not significantly slower than the fastest of them, it is the one with the smallest error of the mean length. Ties are
+    /// broken by the number of discarded tokens, and then by the number of settings. If a trace only bounds the within-prompt correlation
+    /// of lengths, a configuration must be on-policy with low bias at both bounds.
     pub choice: Option<String>,
     /// Other on-policy configurations with low bias whose speed-up does not differ significantly from the speed-up of the fastest of them.
     pub not_separated: Vec<String>,
