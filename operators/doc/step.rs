@@ -1,5 +1,5 @@
-// Stages for the documentation examples of this crate, which include this file as a module: an engine, a trainer and a reward without a
-// model, and functions that build and run a graph over them. A step has two prompts with two responses each.
+// Stages for the documentation examples of this crate, which include this file as a module. The stages are an engine, a trainer and a
+// reward without a model. The functions build and run a graph over them. A step has two prompts with two responses each.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -215,8 +215,8 @@ impl IncompleteGroups {
         }
     }
 
-    /// Processes the groups that have become complete since the last call. Returns one batch of the groups that can be trained on, which is
-    /// empty if there are none, and the number of groups that were dropped because of an error.
+    /// Processes the groups that have become complete since the last call. Returns one batch of the groups that can be trained on, and the
+    /// number of groups that were dropped because of an error. The batch may be empty.
     fn complete(&mut self) -> (Batch, u64) {
         let touched = std::mem::take(&mut self.touched);
         let complete: Vec<_> = touched.into_iter().filter_map(|prompt| self.take(prompt)).collect();

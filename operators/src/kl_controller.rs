@@ -12,8 +12,8 @@ pub(crate) const PART: &str = "advantage";
 /// The maximum absolute value of the relative error of the divergence; larger errors are clipped, as in verl.
 const MAX_ERROR: f64 = 0.2;
 
-/// The minimum factor of a step. With a horizon below a fifth of the responses of a step, the formula gives negative factors, and a
-/// negative coefficient would reward divergence.
+/// The minimum factor by which a step multiplies the coefficient. If the horizon is less than a fifth of the responses of a step, the
+/// formula can give a negative factor. A negative coefficient would reward divergence.
 const MIN_FACTOR: f64 = 0.1;
 
 /// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)
@@ -23,8 +23,8 @@ pub enum KlControl {
     /// The coefficient is constant.
     Fixed,
     /// The coefficient rises while the divergence is above a target, and falls while the divergence is below the target (Ziegler et al.
-    /// 2019, section 2.2). A step multiplies the coefficient by `1 + error * responses / horizon`, with the relative error
-    /// `kl / target_kl - 1` clipped to [-0.2, 0.2], but by at least 0.1, so that the coefficient stays positive.
+    /// 2019, section 2.2). Each step multiplies the coefficient by `max(1 + error * responses / horizon, 0.1)`. Here `error` is the
+    /// relative error `kl / target_kl - 1`, clipped to [-0.2, 0.2]. The minimum of 0.1 keeps the coefficient positive.
     Adaptive {
         /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,

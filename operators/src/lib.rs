@@ -7,9 +7,9 @@
 //! prompts.schedule(policy).rollout(engine, &policies).reward(router).group().advantage(Grpo::default()).gradient(trainer).update()
 //! ```
 //!
-//! The examples of the operators share the stages in `doc/step.rs`: an engine whose responses have 1 and 2 tokens, a trainer that counts
-//! responses, and a step of two prompts with two responses each. In them, `run` runs a graph and returns the batches of one stream,
-//! `numbers` and `lists` return a column of these batches, and `metric` returns the values of a metric.
+//! The examples of the operators share the code in `doc/step.rs`. Its engine returns responses of 1 and 2 tokens, its trainer counts
+//! responses, and its steps have two prompts with two responses each. Its function `run` runs a graph and returns the batches of one
+//! stream. `numbers` and `lists` return a column of these batches, and `metric` returns the values of a metric.
 //!
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 

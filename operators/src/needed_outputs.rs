@@ -12,8 +12,8 @@ pub(crate) struct NeededOutputs {
 }
 
 impl NeededOutputs {
-    /// Returns an error if the number of `inferred` is not the number of sequences, if a needed output is empty although the sequence has
-    /// tokens, or if an output has entries but not one per token. Without the check, a trainer that infers nothing would silently train
+    /// Returns an error if `inferred` does not have one item per sequence, or if a needed output is empty although the sequence has tokens.
+    /// An output that is not empty must have one entry per token. Without the check, a trainer that infers nothing would silently train
     /// without the KL penalty of the recipe.
     pub(crate) fn check(
         self,
@@ -35,7 +35,7 @@ impl NeededOutputs {
     }
 }
 
-/// The number of entries that an output of a sequence has if it is present.
+/// A sequence of a call, with the number of entries in each output that is present.
 struct OutputLength {
     /// The index of the sequence in the call.
     at: usize,

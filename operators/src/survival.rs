@@ -22,9 +22,9 @@ use serde::{Deserialize, Serialize};
 
 /// Observed lengths, whole and right-censored, with the product-limit estimate over them.
 ///
-/// Counts are kept per exact length. An observation costs O(log d) and a query one pass of O(d) over the `d` distinct lengths, independent
-/// of the number of responses: 600,000 responses under a cap of 16,384 tokens are at most 16,384 counts. For frequent queries, use a
-/// [`Curve`], which answers in O(log d).
+/// Counts are kept per exact length. With `d` distinct lengths, an observation costs O(log d), and a query costs one pass of O(d). The
+/// number of responses does not matter: 600,000 responses under a cap of 16,384 tokens are at most 16,384 counts. For frequent queries, use
+/// a [`Curve`], which answers in O(log d).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survival {
     tallies: BTreeMap<u32, LengthCounts>,

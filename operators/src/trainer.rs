@@ -71,7 +71,7 @@ struct TimedTrainer {
     inferring: Nanos,
     /// The busy time of the accumulation since the last update.
     accumulating: Nanos,
-    /// The policy that was published, restored or produced by an update last; `None` if there is none yet.
+    /// The last policy that was published, restored or produced by an update; `None` if there is none yet.
     published: Option<Policy>,
     /// The step whose update comes next.
     next: Step,
@@ -148,7 +148,7 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.publish(version))
     }
 
-    /// Returns the policy that was published, restored or produced by an update last; publishes version 0 if there is none. Blocks until
+    /// Returns the last policy that was published, restored or produced by an update; publishes version 0 if there is none. Blocks until
     /// done.
     ///
     /// # Errors
@@ -215,8 +215,8 @@ impl TrainerThread {
     }
 
     /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step. The reply is an error if the
-    /// update fails, if held groups cannot be accumulated, or if the version of the new policy is not the number of the next step. Calls
-    /// `wake` when the reply is ready.
+    /// update fails, if groups that were stored earlier cannot be accumulated, or if the version of the new policy is not the number of the
+    /// next step. Calls `wake` when the reply is ready.
     pub(crate) fn update(
         &self,
         step: Step,
@@ -229,7 +229,7 @@ impl TrainerThread {
     }
 
     /// Removes and returns the gradient that was accumulated for `step` since the last call. The gradient is empty if the update of an
-    /// earlier step is still to come. The reply is an error if the trainer fails, or if groups that were held for the step could not be
+    /// earlier step is still to come. The reply is an error if the trainer fails, or if groups that were stored for the step could not be
     /// accumulated. Calls `wake` when the reply is ready.
     pub fn take_partial(
         &self,
@@ -286,7 +286,7 @@ impl TimedTrainer {
         Ok(policies)
     }
 
-    /// Accumulates the held groups of step `next`, and keeps those of later steps. Keeps the first error for the next call.
+    /// Accumulates the stored groups of step `next`, and keeps those of later steps. Keeps the first error for the next call.
     fn catch_up(&mut self) {
         for (step, groups) in std::mem::take(&mut self.early) {
             let outcome = self.accumulate(step, &groups);
@@ -332,7 +332,7 @@ impl TimedTrainer {
 
     /// Updates the weights. Adds the busy time of the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
-        // Set `next` first: otherwise `catch_up` would hold the groups of this step back again.
+        // Set `next` first: otherwise `catch_up` would store the groups of this step again.
         self.next = step;
         self.catch_up();
         self.failed.take().map_or(Ok(()), Err)?;

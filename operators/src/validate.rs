@@ -161,8 +161,8 @@ impl Validator {
     /// Validates a policy. Blocks until all responses are generated and scored.
     ///
     /// # Errors
-    /// If the engine fails or violates its [contract](RolloutEngine); if a reward whose errors end the run fails; or if a reward whose errors
-    /// are tolerated scores no response of a data source and fails [`MAX_TOLERATED`] times or more.
+    /// If the engine fails or violates its [contract](RolloutEngine), or if a reward whose errors end the run fails. Also if a reward whose
+    /// errors are tolerated scores no response of a data source and fails [`MAX_TOLERATED`] times or more.
     ///
     /// # Panics
     /// If called from an asynchronous task, or if a reward panics.

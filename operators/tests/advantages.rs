@@ -1,5 +1,5 @@
-//! Compares the advantage estimators with the results of verl and TRL on the same inputs, for every entry of `advantages` in the fixture of
-//! losses.
+//! Compares the advantage estimators with the results of verl and TRL on the same inputs. The inputs and results are the entries of
+//! `advantages` in the fixture of losses.
 #![allow(clippy::unwrap_used, reason = "the fixture is part of the test")]
 
 use rollpacker_operators::advantage::{Estimator, Grpo, Trajectory, advantages};

@@ -231,8 +231,8 @@ impl PipelineBuilder {
     }
 
     /// Sets the watchdog, which reports a stall to the observer or ends the run; `None` disables it. Default: the default of
-    /// [`WatchdogSettings`]. It is not used in virtual time. Once the end of the run was requested through [`stop`](Self::stop), the
-    /// watchdog ends the run at every stall.
+    /// [`WatchdogSettings`]. It is not used in virtual time. Once the end of the run was requested through [`stop`](Self::stop), any stall
+    /// ends the run.
     pub fn watchdog(mut self, watchdog: impl Into<Option<WatchdogSettings>>) -> Self {
         self.settings.watchdog = watchdog.into();
         self

@@ -228,8 +228,7 @@ impl Pipeline {
     }
 
     /// Returns the policies that the first steps sample with, and the budget of the prompt source. If the run resumes, restores the
-    /// schedule, the placement and the trainer from the snapshot, and rejects a snapshot with the state of a curriculum if the run has
-    /// none.
+    /// schedule, the placement and the trainer from the snapshot. Rejects a snapshot with the state of a curriculum if the run has none.
     fn restore(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
         let budget = Budget::new(self.settings.prompts_ahead);
         let restored = match &self.start {

@@ -2,8 +2,8 @@
 
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// `(score - mean) * n / max(m, 1)`, where `mean` is the mean score of the group, `n` the number of responses in the step, and `m` the
-/// number of those with a nonzero score (Chu et al. 2025, GPG; verl's `gpg`). The mean of a group of one is taken as 0.
+/// `(score - mean) * n / max(m, 1)` (Chu et al. 2025, GPG; verl's `gpg`). Here `mean` is the mean score of the group, or 0 for a group of
+/// one. `n` is the number of responses in the step, and `m` is the number of those with a nonzero score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpg;
 

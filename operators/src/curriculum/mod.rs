@@ -13,8 +13,8 @@
 //! - Any other row is skipped for this epoch as too hard or too easy, unless it is explored. The share `exploration` of these rows is drawn
 //!   at random; seed, epoch and row determine the draw.
 //!
-//! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. If an epoch skips every prompt, `exploration` is 0
-//! and no new result was used since the epoch began, the run ends with an error, because later epochs would skip all prompts as well. With
+//! Each prompt of an epoch is therefore either drawn or skipped, and both are counted. The run ends with an error if an epoch skips every
+//! prompt, `exploration` is 0 and no new result was used since the epoch began. Later epochs would skip all prompts as well. With
 //! exploration, the run ends with an error after 1,000 consecutive epochs without a drawn prompt and without a new result.
 //!
 //! # Pass rates

@@ -143,9 +143,9 @@ pub struct LengthComparison {
 }
 
 impl LengthComparison {
-    /// Returns the metrics `bias/...` about lengths, except `bias/step_mean_ratio`. Returns none until a response was trained on and the
-    /// policy's mean length is known and above 0, and leaves out ratios without a value, such as those of weights that are all 0. `cap` is the
-    /// maximum response length in tokens.
+    /// Returns the metrics `bias/...` about lengths, except `bias/step_mean_ratio`. Returns no metrics until a response was trained on and
+    /// the policy's mean length is known and above 0. Leaves out ratios without a value, such as those of weights that are all 0. `cap` is
+    /// the maximum response length in tokens.
     #[must_use]
     pub fn bias(&self, cap: u32) -> Metrics {
         let (Some(mean), Some(low)) = (self.policy.mean(), self.policy_low.mean()) else {

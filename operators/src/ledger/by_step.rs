@@ -15,8 +15,9 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 /// The changes of facts in a step, with the capability for the output of the step.
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
-/// Emits a batch for each step after `resumed` in which facts changed, once the step is complete. `batch` receives the facts that became
-/// true in the step (+1) and the facts that no longer hold (-1). Empty batches are not emitted.
+/// Emits a batch for each step in which facts changed, once the step is complete. Steps up to `resumed` are left out; if `resumed` is
+/// `None`, no step is left out. `batch` receives the facts that became true in the step (+1) and the facts that no longer hold (-1). Empty
+/// batches are not emitted.
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
     name: &str,

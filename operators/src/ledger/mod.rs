@@ -7,9 +7,9 @@
 //! not of its responses.
 //!
 //! # The reference distribution
-//! The reference is the length distribution of the policy over the prompts as they are read: each prompt has the same weight, however many
-//! responses a schedule launches for it. A plain product-limit estimate over all launched responses is biased for two reasons, by 10 to
-//! 40 % of the mean on the workloads below:
+//! The reference is the length distribution of the policy over the prompts as they are read. Each prompt has the same weight, however many
+//! responses a schedule launches for it. A plain product-limit estimate over all launched responses is biased for two reasons. On the
+//! workloads below, it exceeds the mean by up to 41 %:
 //!
 //! - *Long prompts are launched twice.* Responses that were cut when a round was full are launched again later, so the prompts with long
 //!   responses have twice the weight. The new draws of a prompt therefore enter late (left truncation): they are at risk only beyond the
@@ -31,18 +31,18 @@
 //! | 0.7, 0.7 | 1.18 | 1.01 | 1.28 | 1.14 |
 //! | 0.95, 0.3 | 1.29 | 1.02 | 1.41 | 1.19 |
 //!
-//! Without surplus responses, the estimate is within 2 %. With them, it is an upper bound for the mean, and the ledger also reports a lower
+//! Without surplus responses, the estimate is within 2 %. With them, it is an upper bound for the mean. The ledger also reports a lower
 //! bound: the mean if each response that was cut by its own group had ended with the next token. The true mean lies between the two. A
 //! gamma frailty model (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried instead. The errors of the
 //! first were larger, and neither gave a bound, because both over- and underestimated the mean.
 //!
 //! # The gradient
 //! A group-relative gradient is a sum over pairs of responses to a prompt, and the longer response of a pair determines if the pair is
-//! whole or cut. The effect of a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Relative to
-//! the true ratio, without surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 on workloads like those above, and 1.15 for a score
-//! that depends only on the longest fiftieth of the responses. With surplus responses, the true ratio lies between `bias/gradient_ratio`
-//! and `bias/gradient_ratio_high`. A ratio is left out if the policy's mean product of advantage and length, its denominator, is at most
-//! three times its standard error. `docs/bias.md` has the figures.
+//! whole or cut. The effect of a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Without
+//! surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 times the true ratio on workloads like those above. It is 1.15 times the true
+//! ratio for a score that depends only on the longest fiftieth of the responses. With surplus responses, the true ratio lies between
+//! `bias/gradient_ratio` and `bias/gradient_ratio_high`. A ratio is left out if the policy's mean product of advantage and length, its
+//! denominator, is at most three times its standard error. `docs/bias.md` has the figures.
 //!
 //! # Metrics
 //! The table of [`metrics`](rollpacker_stages::metrics) has the metrics `bias/...` and `ledger/...`. The length advantage is the covariance

@@ -246,10 +246,10 @@ impl Pairs {
 
     /// Returns the mean product of the pairs of a policy; `None` if no pair was observed.
     ///
-    /// The mean is an integral over the longer length, in half-octave buckets: the probability of each bucket under the estimated
-    /// distribution times the mean product of the trained pairs in the bucket. Schedules cut long pairs, so a bucket may have probability
-    /// but no trained pair. Such a bucket takes the mean product of the nearest shorter bucket with a trained pair, or 0 if there is none.
-    /// The last bucket takes all remaining probability.
+    /// The mean is an integral over the longer length of a pair, in half-octave buckets. Each bucket contributes its probability under the
+    /// estimated distribution, times the mean product of the trained pairs in the bucket. Schedules cut long pairs, so a bucket may have
+    /// probability but no trained pair. Such a bucket takes the mean product of the nearest shorter bucket with a trained pair, or 0 if
+    /// there is none. The last bucket takes all remaining probability.
     fn product(&self, policy: &Survival) -> Option<f64> {
         let (curve, last) = (policy.curve(), bucket(policy.longest()?));
         let (mut sum, mut mean) = (0.0, 0.0);

@@ -130,8 +130,8 @@ impl Forecast {
         rollout + cost.training(all, (total - trained).max(0.0))
     }
 
-    /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, the seconds from the end of the
-    /// rung before to its end, and the share of responses that had ended before the rung.
+    /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, the seconds since the end of the
+    /// previous rung, and the share of responses that had ended before the rung.
     pub(super) fn simulate_rollout<C: StepCost>(
         &self,
         cost: &C,

@@ -174,7 +174,7 @@ impl fmt::Display for Reason {
 /// - From the opening of a round until the round has been trained on, at least one device generates or trains, so that the step ends.
 /// - The generating and the training devices together never exceed the devices of the job, unless generation and training may share
 ///   devices.
-/// - Decisions depend only on the events.
+/// - Decisions depend only on the events and their times.
 ///
 /// # Example
 /// ```

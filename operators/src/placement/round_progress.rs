@@ -28,9 +28,9 @@ pub(super) struct RoundProgress {
     /// The lengths of the responses that have ended. Running responses are missing, so the distribution represents the round only when the
     /// round is over.
     pub(super) lengths: Survival,
-    /// The response with the highest sampling rate: the number of tokens sampled in this round, and the age. `None` until a response has
-    /// ended. Running responses are assumed to be as fast. Responses that wait in the queue of an engine are slower, so the number of
-    /// tokens cached now is overestimated.
+    /// The ended response with the highest sampling rate: the number of tokens that it sampled in this round, and the time from the launch
+    /// of its group to its end. `None` until a response has ended. Running responses are assumed to be as fast. Responses that wait in the
+    /// queue of an engine are slower, so the number of tokens cached now is overestimated.
     fastest: Option<(u32, Nanos)>,
     is_closed: bool,
 }

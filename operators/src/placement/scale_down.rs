@@ -1,10 +1,10 @@
 //! The stream trainer: devices that become idle in the tail of a rollout train on the groups that are complete.
 //!
-//! RollPacker, section 5 and Algorithm 1: at milestones of a round, when the responses that still run are projected to fit into the caches
-//! of fewer instances, the other instances are freed. Their responses continue on the kept instances, with recomputed caches. Complete
-//! groups stream to the trainer on the freed devices, and the update waits for the end of the round. Beyond the paper, the trigger may
-//! weigh the predicted slow-down of the rollout against the training time that it hides, and the last stragglers may be merged onto fewer,
-//! wider instances.
+//! The policy follows RollPacker, section 5 and Algorithm 1. At milestones of a round, it projects the tokens of the responses that still
+//! run. If the caches of fewer instances can hold them, the other instances are freed. Their responses continue on the kept instances, with
+//! recomputed caches. Complete groups stream to the trainer on the freed devices, and the update waits for the end of the round. Beyond the
+//! paper, the trigger may weigh the predicted slow-down of the rollout against the training time that it hides, and the last stragglers may
+//! be merged onto fewer, wider instances.
 
 use std::collections::{BTreeMap, VecDeque};
 

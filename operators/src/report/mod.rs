@@ -221,7 +221,7 @@ impl<O: Observer + ?Sized> Observer for Rc<RefCell<O>> {
 type TakeBatch = fn(&mut StepReport, Batch);
 
 /// Reports the progress and the completion of each step to `observer`, and saves the state of `observer` in snapshots. `clock` gives the
-/// times in the reports. Warnings, faults and snapshots are not reported.
+/// times in the reports. This function does not report warnings, faults and snapshots; [`observe_snapshots`] reports snapshots.
 ///
 /// With several workers, the streams must be routed to the first worker
 /// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first), [`merge_metrics`](crate::merge::merge_metrics)). The observers

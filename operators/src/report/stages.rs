@@ -17,8 +17,9 @@ pub struct StageInstants {
     pub before: Nanos,
     /// The time at which the round opened.
     pub opened: Nanos,
-    /// The time at which the engine had the new weights; the start of the first response if that was earlier, or if the engine does not
-    /// report when it has the weights. Not before `opened`, and equal to `opened` if no response ran in the step.
+    /// The time at which the engine had the new weights, or the start of the first response if that was earlier. Also the start of the
+    /// first response if the engine does not report when it has the weights. Not before `opened`, and equal to `opened` if no response ran
+    /// in the step.
     pub synced: Nanos,
     /// The time at which the last response ended, but not before `opened`. Equal to `opened` if no response ran in the step.
     pub generated: Nanos,
@@ -71,8 +72,8 @@ impl StageInstants {
         }
     }
 
-    /// Returns the seconds of the step without the part that overlaps with the previous step: from the end of the previous step, or from
-    /// the opening of the round if that was later, until the step closed.
+    /// Returns the seconds of the step without the part that overlaps with the previous step. They are counted from the end of the previous
+    /// step, or from the opening of the round if that was later, until the step closed.
     #[must_use]
     pub fn non_overlapping_seconds(&self) -> f64 {
         self.closed.since(self.opened.max(self.before)).as_secs_f64()
@@ -115,8 +116,8 @@ impl StageTimes {
 mod tests {
     use super::*;
 
-    /// Returns the rounded seconds of each stage of a step that opened at 10 s, had its weights at 14 s, its last response at 75 s and its
-    /// last score at 78 s, and closed at 98 s. The step before closed at `before` seconds.
+    /// Returns the rounded seconds of each stage of a step. The step before closed at `before` seconds. The step opened at 10 s and had its
+    /// weights at 14 s. Its last response ended at 75 s and its last score came at 78 s. It closed at 98 s.
     fn stages(before: u64) -> [u64; 4] {
         let [before, opened, synced, generated, scored, closed] =
             [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));

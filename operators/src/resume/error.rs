@@ -23,8 +23,9 @@ pub enum ResumeError {
         /// The layout of the part in words, or the error of reading it.
         found: String,
     },
-    /// The schedule, the placement policy or the trainer rejected the state in the snapshot, the state of the trainer is missing, or the
-    /// snapshot has the state of a curriculum and the run has none.
+    /// The snapshot does not fit the run. The schedule, the placement policy or the trainer rejected its state, the trainer restored an
+    /// unexpected policy, or the state of the trainer is missing. Another case is a snapshot with the state of a curriculum for a run
+    /// without one.
     #[error("snapshot after step {}, part `{part}`: {reason}", step.ordinal())]
     Refused {
         /// The step of the snapshot.

@@ -5,8 +5,8 @@
 //! group without the response, or closes the round without admitting the response. A scoring in flight is then cancelled, and a response
 //! that arrives later is not scored. A step therefore waits only for the scores of the responses that are trained on.
 //!
-//! There are two exceptions. If the schedule decides by scores, all of these scores are needed until the round closes. In a rollout
-//! [without cancellation](crate::rollout::Rollouts::without_cancellation), all of them are needed.
+//! There are two exceptions. If the schedule decides by scores, the score of every response is needed until the round closes. In a rollout
+//! [without cancellation](crate::rollout::Rollouts::without_cancellation), every score is always needed.
 
 mod load;
 mod needed_scores;

@@ -20,9 +20,9 @@
 //!
 //! # Determinism
 //! An anchor is a maximum, so the state does not depend on the order of executions, nor on duplicates. The limits of a response follow from
-//! the anchors known when its scoring begins: in each activation, the reward operator requests the limits of all responses whose scoring
-//! begins before it reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run, the order of
-//! executions depends on the machine, and so do the limits.
+//! the anchors that are known when its scoring begins. In each activation, the reward operator first requests the limits of all responses
+//! whose scoring begins. It then reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run,
+//! the order of executions depends on the machine, and so do the limits.
 
 use rollpacker_stages::documented;
 use std::collections::BTreeMap;

@@ -189,8 +189,8 @@ impl RolloutDriver {
 
     /// Applies a batch of requests of a step, in order. `capabilities` is called only if the step is not open yet.
     ///
-    /// The engine loads the policy of a step at the first request of the step, not when the policy arrives: with staleness, the engine may
-    /// still sample an earlier round with an earlier policy until then.
+    /// The engine loads the policy of a step at the first request of the step, not when the policy arrives. With staleness, the engine may
+    /// still sample an earlier round with an earlier policy when the policy arrives.
     pub(crate) fn request(
         &mut self,
         step: Step,

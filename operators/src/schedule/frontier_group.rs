@@ -1,17 +1,18 @@
 //! Frontier groups first (RolloutPipe): the groups that the trainer needs next are generated first.
 //!
 //! # The paper
-//! Rollout and trainer have separate devices. Complete groups go to the trainer's queue at once (CGP). Most schedules of this crate do
-//! this: a group is admitted with the last of its responses, and its gradient is accumulated while other groups are generated. When there
-//! are more requests than the engine can run at a time, the requests of the *frontier* are admitted to the engine first (FGD). The frontier
-//! is the set of groups that form the next training batch. The trainer's first groups are then not delayed by requests of its last groups.
+//! Rollout and trainer have separate devices. Complete groups go to the trainer's queue at once (the paper's CGP). Most schedules of this
+//! crate do this: a group is admitted with the last of its responses, and its gradient is accumulated while other groups are generated.
+//! When there are more requests than the engine can run at a time, the requests of the *frontier* are admitted to the engine first (the
+//! paper's FGD). The frontier is the set of groups that form the next training batch. The trainer's first groups are then not delayed by
+//! requests of its last groups.
 //!
 //! # This implementation
 //! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does. It is one training
 //! step, and its gradient is accumulated group by group. At most `slots` responses run; the others wait in the schedule, not in the engine,
 //! and one is launched whenever another ends. `order = "group_major"` is FGD: the next request belongs to the group with the fewest
-//! responses left to end; ties go to the prompt that was read first. `order = "sample_major"` launches the first response of each prompt,
-//! then the second of each, like a server that is sent the batch `responses` times. It is CGP without FGD.
+//! responses left to end. Ties go to the prompt that was read first. `order = "sample_major"` launches the first response of each prompt,
+//! then the second of each, like a server that is sent the batch `responses` times. This order is CGP without FGD.
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;

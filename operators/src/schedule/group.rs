@@ -222,7 +222,7 @@ impl Group {
     }
 
     /// Records that a paused response has ended; its tokens are kept if `is_kept`. Returns `false`, and records nothing, if the response
-    /// does not wait for the answer to a pause.
+    /// was not being paused.
     pub(super) fn on_paused(&mut self, sample: u32, is_kept: bool) -> bool {
         let answers = self.pausing.remove(&sample);
         if answers && is_kept {

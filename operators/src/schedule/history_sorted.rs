@@ -3,17 +3,17 @@
 //! Every round launches its prompts with `responses` responses each, waits for all, and trains on all; nothing is aborted or deferred. The
 //! only difference from [`sync`](super::sync) is which prompts share a round. In the first epoch the prompts are taken in the order in
 //! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by length and cut into rounds.
-//! The length of a prompt is the mean length of the responses to its dataset row in the last epoch in which a response to the row ended by
-//! itself; rows without a length come first. The tail of an epoch then falls into few rounds, and the other rounds end early. The rounds of
-//! a window run in the order of the earliest read of their prompts, which is independent of length.
+//! The length of a prompt is the mean length of the responses to its dataset row that ended by themselves. Only the last epoch with such a
+//! response counts. Prompts without a length come first. The tail of an epoch then falls into few rounds, and the other rounds end early.
+//! The rounds of a window run in the order of the earliest read of their prompts, which is independent of length.
 //!
 //! # Why it is unbiased
 //! The rounds of a window are fixed when the first of them opens, from responses of closed steps. The prompts of a step are therefore
 //! chosen before any of their responses is sampled. Every sampled response is trained on with weight 1, and the number of responses to a
 //! prompt does not depend on their lengths. Hence, given the past, each trained response has the distribution of the policy of its step,
 //! and each prompt counts once per epoch. Selection by *realized* length, the source of the bias of speculation, does not occur. Sorting
-//! does change the composition of single steps: the prompts of one step are alike, so the gradient of a step estimates the gradient of its
-//! stratum, and the mean over the epoch equals the mean of `sync`. A narrower window mixes more prompts and saves less time.
+//! does change the composition of single steps. The prompts of one step are alike, so the gradient of a step estimates the gradient of its
+//! stratum. The mean over the epoch equals the mean of `sync`. A narrower window mixes more prompts and saves less time.
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;

@@ -422,8 +422,8 @@ pub trait Schedule {
     }
 
     /// Returns `true` if no step of the run is left, so that the schedule opens no further round. The default is `false`, for schedules
-    /// without a number of steps. A resumed run that finishes before its first round keeps its deferred prompts in the snapshot if the
-    /// result is `true`, and otherwise ends with an error, because the schedule has lost them.
+    /// without a number of steps. The result matters if a resumed run finishes before its first round. With `true`, the run keeps its
+    /// deferred prompts in the snapshot. With `false`, it ends with an error, because the schedule has lost them.
     fn is_out_of_steps(&self) -> bool {
         false
     }

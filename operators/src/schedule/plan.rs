@@ -64,8 +64,9 @@ pub struct RoundRules {
     /// is admitted when it is complete. A number requires that exactly one lane admits groups, and must lie between the
     /// [places](Plan::places) and the prompts of this lane.
     pub harvest: Option<usize>,
-    /// `true` to pause instead of abort the responses in flight when a lane admits no further group, and to keep the ended responses of the
-    /// same groups. Requires that [`RoundPolicy::pauses`](super::round_policy::RoundPolicy::pauses) returns `true`. Default: `false`.
+    /// `true` to pause the responses in flight, instead of aborting them, when a lane admits no further group. The ended responses of the
+    /// same groups are then kept. Requires that [`RoundPolicy::pauses`](super::round_policy::RoundPolicy::pauses) returns `true`. Default:
+    /// `false`.
     pub pauses: bool,
     /// `true` to reject groups without reward variance, and groups with a response that could not be scored. Requires a
     /// [`RoundPolicy::filter`](super::round_policy::RoundPolicy::filter). Default: `false`.

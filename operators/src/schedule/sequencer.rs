@@ -10,8 +10,8 @@
 //! - **Scores**, if the schedule wants them. The scores of all whole responses of a tick are released once all of them have arrived, and
 //!   before any response that ends later. After a round has closed, only the scores of its admitted responses are released.
 //! - **Prompts** are released one by one. While the schedule wants a prompt, the prompt comes before all other events. Otherwise prompts
-//!   are released only while a policy waits and no other event precedes the policy, so that a schedule holds the same number of prompts in
-//!   every run: as many as the reader may read ahead, or all that exist.
+//!   are released only while a policy waits and no other event precedes the policy. A schedule therefore holds the same number of prompts
+//!   in every run: as many as the reader may read ahead, or all that exist.
 //!
 //! A policy is delivered once no round is open, no response is in flight and no event is pending; see [`Sequencer::can_deliver_policy`].
 //!
@@ -273,8 +273,8 @@ impl Sequencer {
     /// Returns the next ends, all of one tick, if no response can end before or at that tick any more.
     ///
     /// A worker's `floor` is valid only for the requests that it had processed when it sent the notice. The tick is therefore final only if
-    /// each worker has processed every row sent to it and its floor is at or past the tick, and if no stop is unanswered: the answer counts
-    /// as an end at the current tick.
+    /// each worker has processed every row sent to it and its floor is at or past the tick. In addition, every stop must be answered,
+    /// because the answer counts as an end at the current tick.
     fn next_ends(&mut self) -> Vec<Event> {
         let Some(&(tick, _)) = self.due.first() else { return Vec::new() };
         let is_past =

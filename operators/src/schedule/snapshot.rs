@@ -191,8 +191,8 @@ pub fn last_prompt(restored: &RestoredSnapshot) -> Result<Option<LastPrompt>, Re
     fact(restored, LAST)
 }
 
-/// Adds to `budget` the units by which the run of the snapshot widened its budget, and then acquires a unit for each prompt that the
-/// schedule holds and has not launched. If fewer units are free, acquires all of them.
+/// Adds to `budget` the units by which the run of the snapshot widened its budget. Then acquires a unit for each prompt that the schedule
+/// holds and has not launched. If fewer units are free, acquires all of them.
 ///
 /// # Errors
 /// If the snapshot cannot be read, or has a different layout.

@@ -8,8 +8,8 @@
 //! and resumed (*partial*).
 //!
 //! # This implementation
-//! The paper harvests single responses. Here the unit of training is the group of R0 responses to a prompt, which the advantage requires;
-//! statements of the paper about a response therefore apply to a prompt with all of its responses. To avoid confusion, the paper's group is
+//! The paper harvests single responses. Here the unit of training is the group of R0 responses to a prompt, which the advantage requires.
+//! Statements of the paper about a response therefore apply to a prompt with all of its responses. To avoid confusion, the paper's group is
 //! called a *load* here: `group_size * prompts` prompts.
 //!
 //! A round launches the prompts of the load, at most `slots` responses at a time, until `harvest` groups are complete. The `prompts`

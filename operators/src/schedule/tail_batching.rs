@@ -214,8 +214,8 @@ impl TailBatching {
     /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count or quota is 0, a factor or `max_weight` is not from 1 to 1000, the quotas do not sum to `prompts`, the filter does not
-    /// fit the other settings, or `weighted` is combined with surplus responses or with `keep_partial`.
+    /// If a count or quota is 0, a factor or `max_weight` is not from 1 to 1000, or the quotas do not sum to `prompts`. Also if the filter
+    /// does not fit the other settings, or `weighted` is combined with surplus responses or with `keep_partial`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
         let inclusion = match config.selection {

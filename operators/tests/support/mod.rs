@@ -1,5 +1,5 @@
-//! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer that
-//! records how much it trains on, and the whole step over them.
+//! Stages without work, for tests and benches of the graph. The responses of the engine end in the order of their lengths, and the trainer
+//! records how much it trains on. The module also builds the whole step over these stages.
 
 #![allow(
     dead_code,

@@ -105,8 +105,9 @@ fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
     );
 }
 
-/// No lengths are known, so each response may reach 100 tokens in addition to 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 =
-/// 1311 tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
+/// No lengths are known, so each running response may need 110 tokens: 10 of its prompt and 100 of its own. Two instances hold 2 x 690 x
+/// 0.95 = 1311 tokens, enough for the 11 responses that run when 9 of 20 (45 %) have ended. Three instances hold 1966 tokens, enough for
+/// the 16 responses that run when 4 of 20 (20 %) have ended.
 #[test]
 fn fewer_instances_are_freed_if_half_cannot_hold_the_rest() {
     let small = Cost { capacity: 690, ..cost() };
@@ -269,9 +270,9 @@ fn options_out_of_range_are_refused_by_name() {
     );
 }
 
-/// One round with 100 tokens per response, then rounds with 10. While the lengths of the first are kept, 16 responses with 11 tokens each
-/// are expected to sample 20.25 more, 500 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more,
-/// 320 in all.
+/// The first round has 100 tokens per response, and later rounds have 10. While the lengths of the first round are kept, 16 responses with
+/// 11 tokens each are expected to sample 20.25 more. Two instances of 200 tokens cannot hold these 500 tokens. Afterwards the responses are
+/// expected to sample 9 more, 320 tokens in all.
 #[test]
 fn old_lengths_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };

@@ -7,7 +7,7 @@
 //! - `stop @0 3:0..2 tokens 40 [preempted 1 | resumed 30]`: samples 0 and 1 of p3 end after 40 tokens; `length`, `abort`, `pause` likewise;
 //! - `admit @0 3..5 x 2`: p3 and p4 are admitted with two responses each.
 //!
-//! The result repeats each line, followed by the decisions drained after each of its events.
+//! The result repeats each line, followed by the decisions that the policy made after each of its events.
 
 use std::ops::Range;
 

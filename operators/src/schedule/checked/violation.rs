@@ -77,8 +77,8 @@ pub enum Violation {
         /// The id of the response.
         id: SampleId,
     },
-    /// A response is aborted or paused although it is not in flight or was stopped before. Only a pause of a response that has ended by
-    /// itself is allowed.
+    /// A response is aborted or paused although it is not in flight or was stopped before. As an exception, a response that has ended by
+    /// itself may be paused.
     #[error("it stops {id}, which is not in flight")]
     NotRunning {
         /// The id of the response.

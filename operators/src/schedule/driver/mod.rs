@@ -231,8 +231,9 @@ impl ScheduleDriver {
         }
     }
 
-    /// Returns the next event of the sequencer. Returns `None` if there is no sequencer, if the sequencer has no event to release, if the
-    /// run has failed, or if the schedule has finished and no response is in flight.
+    /// Returns the next event of the sequencer. Returns `None` if there is no sequencer, if the sequencer has no event to release, or if
+    /// the run has failed. Also returns `None` if the schedule has finished, every response has ended, and every event of the current tick
+    /// was released.
     fn next_sequenced(&mut self) -> Option<SequencedEvent> {
         let wants_prompts = self.wants_prompts();
         let sequencer = self.sequencer.as_mut()?;

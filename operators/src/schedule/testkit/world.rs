@@ -22,8 +22,8 @@ pub enum Entry {
 
 /// A simulated environment of a schedule, in virtual time: prompts, an engine, rewards and a trainer.
 ///
-/// The seed and the decisions of the schedule determine all events: one response in seven takes about nine times as long as the others,
-/// half of the aborts and pauses come too late, policies are published with random delays, and rewards arrive after their responses.
+/// The seed and the decisions of the schedule determine all events. One response in seven takes about nine times as long as the others.
+/// Half of the aborts and pauses come too late. Policies are published with random delays, and rewards arrive after their responses.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The prompts of the run in the order of their ids.

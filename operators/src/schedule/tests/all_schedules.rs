@@ -361,9 +361,9 @@ mod law {
             }
         }
 
-        /// One-off and bounded asynchrony: with staleness `k` at most `k` rounds before a step are not closed when its policy is published.
-        /// One round is open at a time, so a trained token is at most `k` updates older than the weights that it trains. In `partial`
-        /// rollouts it is at most `max_versions - 1` updates older still.
+        /// One-step off-policy training and bounded asynchrony: with staleness `k`, at most `k` rounds before a step are not closed when
+        /// its policy is published. One round is open at a time, so a trained token is at most `k` updates older than the weights that it
+        /// trains. In `partial` rollouts it is at most `max_versions - 1` updates older still.
         #[test]
         fn bounded_asynchrony_keeps_the_contract(mut case in cases(&[2, 4, 5, 6]), staleness in 1..3_u64) {
             case.world.staleness = staleness;

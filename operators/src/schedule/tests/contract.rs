@@ -226,7 +226,7 @@ impl Contract {
         );
     }
 
-    /// Checks that between events no possible decision is pending.
+    /// Checks that no possible decision is pending between two events.
     fn check_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() || decided(past, is_last) {
             return;

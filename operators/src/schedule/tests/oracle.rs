@@ -277,7 +277,7 @@ impl Oracle {
         assert!(steps_are_over || self.epoch(past).is_none(), "prompts are left");
     }
 
-    /// Checks that between events no possible decision is pending.
+    /// Checks that no possible decision is pending between two events.
     fn check_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() {
             return;
