@@ -1,9 +1,9 @@
 //! The feedback edge: carries the weights that a step produces to the step that samples with them.
 //!
 //! The path summary of the edge is `staleness + 1`, so the policy that step `t` produces arrives at step `t + staleness + 1`. A round opens
-//! only with the policy of its step. The edge therefore provides flow control, the staleness bound and termination in one: staleness 0 is
-//! synchronous on-policy training, 1 is the one-off pipeline, and `k` bounds asynchrony. When no round opens, nothing circulates, every
-//! frontier becomes empty, and the graph ends.
+//! only with the policy of its step. The edge therefore bounds both the rounds in flight and the staleness. Staleness 0 is synchronous
+//! on-policy training, 1 is one-step off-policy training, and a larger value is bounded asynchrony. The edge also ends the run: when no
+//! round opens, nothing circulates, every frontier becomes empty, and the graph ends.
 
 use timely::dataflow::Scope;
 use timely::dataflow::operators::core::feedback::Handle;

@@ -49,8 +49,8 @@ pub mod column {
     /// `UInt32`, tokens: the length of the response. The token lists of the response are empty if the engine counts tokens without sampling
     /// them.
     pub const RESPONSE_LENGTH: &str = "response_length";
-    /// `UInt32`, tokens: the number of tokens of the response that earlier steps sampled: 0 if this step launched the response, and all
-    /// tokens if the response ended in an earlier step and was kept for this step.
+    /// `UInt32`, tokens: the number of tokens of the response that earlier steps sampled. It is 0 if this step launched the response. It is
+    /// the whole length if the response ended in an earlier step and was kept for this step.
     pub const RESUMED_LENGTH: &str = "resumed_length";
     /// Shared `Int32`: the sampled tokens, including the end-of-sequence token if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
@@ -157,9 +157,9 @@ pub mod column {
     pub const KIND: &str = "kind";
     /// `Boolean`: `true` if an error occurred in the step of its row, `false` if it belongs to no step.
     pub const IN_STEP: &str = "in_step";
-    /// `UInt32`: a worker of the graph: the sender of a notice or a part of a snapshot, the receiver of a request, a text or a decision, or
-    /// the owner of a chunk of a gradient. Nullable in decisions: a decision about a prompt goes to the worker that holds the prompt, other
-    /// decisions go to all workers.
+    /// `UInt32`: a worker of the graph. It is the sender of a notice or of a part of a snapshot, the receiver of a request, a text or a
+    /// decision, or the owner of a chunk of a gradient. Nullable in decisions: a decision about a prompt goes to the worker that holds the
+    /// prompt, and other decisions have null and go to all workers.
     pub const WORKER: &str = "worker";
     /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots; null if the worker has no file or could not
     /// write it. The columns about the file are then 0 or empty.

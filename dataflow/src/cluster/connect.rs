@@ -281,8 +281,8 @@ impl ConnectionPhase<'_> {
     }
 }
 
-/// Tries all addresses of a host, in order, while time remains. An address that does not answer takes at most [`CONNECT_TIMEOUT`] and an
-/// equal share of the remaining time.
+/// Tries all addresses of a host, in order, while time remains. An address that does not answer takes at most [`CONNECT_TIMEOUT`], and at
+/// most an equal share of the remaining time.
 fn try_addresses<S>(
     addresses: &[SocketAddr],
     remaining_time: impl Fn() -> Option<Duration>,

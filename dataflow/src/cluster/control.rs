@@ -159,7 +159,7 @@ pub(super) fn mark_joining_thread() {
 ///
 /// When a connection breaks, timely's network thread panics, and the workers that read from it would panic in turn. The panic hook
 /// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to
-/// [`DRAIN_TIMEOUT`] for the reason: the control connection usually reports a fault of the other process at about the same time, and that
+/// [`DRAIN_TIMEOUT`] for the reason. The control connection usually reports a fault of the other process at about the same time, and that
 /// message is better than "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that
 /// join network threads are silenced, and all other panics go to the previous hook.
 pub(super) fn network_hooks(run_state: &Arc<RunState>) -> Hooks {

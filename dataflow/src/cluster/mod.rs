@@ -3,8 +3,8 @@
 //! Every worker builds the same graph and holds a share of the data. Timely moves rows between workers and tracks the progress of steps.
 //! This module adds two things that timely does not provide. Before the run, processes find each other and check that they run the same job
 //! (`connect`). During the run, a failure anywhere ends the run everywhere. For that, each pair of processes keeps a control connection in
-//! addition to timely's data connection: a process that fails reports its fault there, the others detect there that a process was killed,
-//! and every process ends with the same message.
+//! addition to timely's data connection. A process that fails reports its fault on it, and the other processes detect on it that a process
+//! was killed. Every process ends with the same message.
 //!
 //! Processes cannot join or rejoin a run. After a loss the run is restarted and resumes from its last snapshot, with a different number of
 //! workers if wanted.
@@ -132,8 +132,8 @@ impl Cluster {
     /// that [run](WorkerHandle::run) a graph abandon it.
     ///
     /// # Errors
-    /// If this process cannot listen at its address; if the processes cannot connect in time, have different `facts`, or cannot start their
-    /// threads; if a worker of any process fails or panics; or if a process is lost.
+    /// If this process cannot listen at its address, or if the processes cannot connect in time, have different `facts`, or cannot start
+    /// their threads. Also if a worker of any process fails or panics, or if a process is lost.
     pub fn run<R: Send + 'static>(
         &self,
         facts: &RunFacts,

@@ -14,8 +14,8 @@ use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 /// The maximum interval between the heartbeats that processes send to each other.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
-/// from the control connection. Also the write timeout of the control connections.
+/// The maximum time for sent data to arrive after the run has failed. It also limits the wait for the reason of a broken data connection,
+/// and is the write timeout of the control connections.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of a run: running, failed or closed.
@@ -169,9 +169,9 @@ impl RunState {
         }
     }
 
-    /// Waits for the next message to the other processes: `Some(Some(fault))` once the run has failed and the fault is not yet reported,
-    /// `Some(None)` when a heartbeat is due, and `None` once the run is closed in this process. A fault that is returned counts as reported
-    /// and is not returned again.
+    /// Waits for the next message to the other processes. Returns `Some(Some(fault))` once the run has failed and the fault is not yet
+    /// reported, and `Some(None)` when a heartbeat is due. Returns `None` once the run is closed in this process. A fault that is returned
+    /// counts as reported and is not returned again.
     pub(super) fn wait_for_heartbeat(&self) -> Option<Option<Fault>> {
         let at_most = self.state().heartbeat_interval;
         self.wait(at_most)

@@ -61,8 +61,8 @@ pub(crate) fn items<T: ArrowPrimitiveType>(lists: &BinaryViewArray, row: usize) 
         let words = views.inner().typed_data::<T::Native>();
         return &words[row * (VIEW / ITEM) + 1..][..items];
     }
-    // A buffer starts at a multiple of four bytes: it is a vector of items, one that `gc` allocated, which allocators align to eight bytes,
-    // or part of a received message, whose buffers Arrow aligns to eight bytes.
+    // A buffer starts at a multiple of four bytes in all cases. It may be a vector of items, or a buffer that `gc` allocated, which
+    // allocators align to eight bytes. It may also be part of a received message, whose buffers Arrow aligns to eight bytes.
     let words = lists.data_buffers()[buffer].typed_data::<T::Native>();
     &words[offset / ITEM..][..items]
 }

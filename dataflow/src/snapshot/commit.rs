@@ -150,8 +150,9 @@ impl Committer {
     /// snapshot of the end, or of a step without rounds, has parts that include no new step. It can duplicate the snapshot that is being
     /// committed, so it waits for that commit. Second, an operator whose inputs have ended reports its next part at [`Step::END`] and no
     /// parts for earlier steps. The snapshot of such an earlier step is incomplete without a bug, and the snapshot of the end replaces it.
-    /// Until the frontier shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports a
-    /// part of a later snapshot, or if too many snapshots wait, the incomplete snapshot is started anyway and fails in `check`.
+    /// Until the frontier shows that the run is ending, an incomplete snapshot therefore waits. The incomplete snapshot is started anyway,
+    /// and fails in `check`, in two cases: an operator without a part in it has reported a part of a later snapshot, or too many snapshots
+    /// wait.
     fn start_complete(&mut self, frontier: &MutableAntichain<Step>) {
         while self.failed.is_none()
             && let Some(first) = self.open.first_entry()
@@ -173,8 +174,8 @@ impl Committer {
         }
     }
 
-    /// Returns `true` if the first snapshot is incomplete for a reason other than the end of the run: an operator without a part in it has
-    /// reported a part of a later snapshot, or too many snapshots wait.
+    /// Returns `true` if the first snapshot is incomplete for a reason other than the end of the run. Either an operator without a part in
+    /// it has reported a part of a later snapshot, or too many snapshots wait.
     fn has_missing_part(&self) -> bool {
         let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);
         let Some((_, first)) = later.next() else { return false };

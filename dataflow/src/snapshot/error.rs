@@ -90,8 +90,8 @@ impl HasOrigin for SnapshotError {
     }
 }
 
-/// The reason why a snapshot cannot be used: a missing, changed or unreadable file, a manifest that is invalid or belongs to another run,
-/// step or generation, parts without a manifest, or no snapshot of the requested step.
+/// The reason why a snapshot cannot be used. A file is missing, changed or unreadable, or a manifest is invalid or belongs to another run,
+/// step or generation. Otherwise parts have no manifest, or no snapshot of the requested step exists.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
     /// The file or folder.

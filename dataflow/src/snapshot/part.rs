@@ -51,9 +51,9 @@ impl Part {
 
     /// Creates a part with rows, as an Arrow IPC file.
     ///
-    /// The format is not Parquet, because the program that wrote the state reads it back as a whole: compression and column selection gain
-    /// nothing, and reading an IPC file only copies buffers. [Shared](crate::shared_list) lists and texts are written as `List` and `Utf8`
-    /// columns.
+    /// The format is not Parquet, because the program that wrote the state reads it back as a whole. Compression and column selection would
+    /// gain nothing, and reading an IPC file only copies buffers. [Shared](crate::shared_list) lists and texts are written as `List` and
+    /// `Utf8` columns.
     #[must_use]
     pub fn rows(rows: RecordBatch) -> Self {
         Self::from_writer("arrow", move |file| {

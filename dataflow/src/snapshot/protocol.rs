@@ -97,8 +97,8 @@ impl<'scope> Snapshots<'scope> {
     /// An operator that writes several files registers once for each, such as `weights` and `optimizer`.
     ///
     /// # Panics
-    /// If the name is taken, is empty, or contains characters other than lower-case letters, digits and `_`, because it becomes a file
-    /// name; or if [`commit`](Self::commit) was already called.
+    /// If the name is taken or empty, or if [`commit`](Self::commit) was already called. Also if the name contains characters other than
+    /// lower-case ASCII letters, digits and `_`, because it becomes a file name.
     pub fn parts(&self, name: &'static str, operator: &mut Operator<'scope>) -> Parts {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(

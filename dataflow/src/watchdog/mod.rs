@@ -210,9 +210,9 @@ impl Watchdog {
 
     /// Returns `true` if there was progress since the last check, on this worker or on another.
     ///
-    /// The worker adds its own progress to the shared counter and compares the total with the total at its last check. Progress of other
-    /// processes is compared, too, but is not added to the counter: the counter is what this process reports to them, and two idle
-    /// processes would otherwise echo each other's progress forever and hide a stall.
+    /// The worker adds its own progress to the shared counter and compares the total with the total at its last check. The total includes
+    /// the progress of other processes, but the counter does not, because this process reports the counter to them. Two idle processes
+    /// would otherwise echo each other's progress forever and hide a stall.
     fn has_progressed(&mut self) -> bool {
         let current = total_progress();
         let own = current.wrapping_sub(std::mem::replace(&mut self.last_own, current));
