@@ -1,7 +1,7 @@
 //! The schemas of the streams: the columns of each batch, with their units.
 //!
 //! Token ids travel end to end as `i32`. The text of a response travels with the token ids, for rewards and for human readers, and is never
-//! tokenized again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and policy versions travel with the tokens.
+//! tokenized again. The text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and policy versions travel with the tokens.
 //! Every list column that holds a quantity per token of the response is empty or aligned with `response_ids`: one entry per token. Policy
 //! versions are runs of tokens instead. "Shared" columns are [shared lists](crate::shared_list), which
 //! [`Batch::lists`](crate::batch::Batch::lists) reads like `List` columns.
@@ -237,8 +237,8 @@ pub static TEXTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// Progress reports of a rollout in lockstep mode. All rows of a report are in one batch. The first row holds the progress of its `worker`.
-/// The other rows are the responses that ended on this worker, were aborted or paused, or were returned again after a pause since its
-/// previous report, one row each, in any order.
+/// The other rows are responses of this worker, one row each, in any order. Since the previous report, they ended, were aborted or paused,
+/// or were returned again after a pause.
 pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),

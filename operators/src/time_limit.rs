@@ -10,7 +10,7 @@ use rollpacker_stages::reward::{Execution, Limits};
 /// [`limits`](Self::limits) is called once per response, when its scoring starts. [`executed`](Self::executed) is called once per response
 /// whose score arrives with executions, but not for scores that are cancelled or fail. Calls for other responses may come in between,
 /// because several responses are scored at once. [`set_anchor`](Self::set_anchor) is called with the ledger's anchors when a step is
-/// complete, in the order of the steps; when a run is resumed, it is first called for all known test cases. A snapshot holds only these
+/// complete, in the order of the steps. When a run is resumed, it is first called for all known test cases. A snapshot holds only these
 /// anchors: anything else that an implementation learns is lost on resume.
 ///
 /// # Example

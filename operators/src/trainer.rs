@@ -215,8 +215,8 @@ impl TrainerThread {
     }
 
     /// Updates the weights at the end of `step`. The reply has the new policy and the metrics of the step. The reply is an error if the
-    /// update fails, if groups that were stored earlier cannot be accumulated, or if the version of the new policy is not the number of the
-    /// next step. Calls `wake` when the reply is ready.
+    /// update fails, or if groups that were stored earlier cannot be accumulated. It is also an error if the version of the new policy is
+    /// not the number of the next step. Calls `wake` when the reply is ready.
     pub(crate) fn update(
         &self,
         step: Step,

@@ -7,8 +7,8 @@ use rollpacker_stages::catalog::Choice;
 use serde_json::Value;
 
 const RELATIVE: f64 = 1e-5;
-/// The minimum scale of a comparison, as a share of the largest value: smaller values are compared with the tolerance for this scale. verl
-/// sums in float32, and a sum that cancels keeps the rounding errors of its terms.
+/// The minimum scale of a comparison, as a share of the largest value. Smaller values are compared with the tolerance for this scale,
+/// because verl sums in float32, and a sum that cancels keeps the rounding errors of its terms.
 const FLOOR: f64 = 0.05;
 
 fn fixture() -> Value {

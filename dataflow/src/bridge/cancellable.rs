@@ -17,7 +17,7 @@ pub(super) type Canceller = Arc<dyn Cancel>;
 pub(super) trait Cancel: Send + Sync {
     /// Drops the future immediately. If a thread is polling the future at this moment, that thread drops it as soon as the poll returns.
     ///
-    /// Aborting a task of a tokio runtime is not enough: the runtime drops the task later, on one of its own threads, so the resources of
+    /// Aborting a task of a tokio runtime is not enough. The runtime drops the task later, on one of its own threads, so the resources of
     /// the task could outlive the call.
     fn cancel(&self);
 }

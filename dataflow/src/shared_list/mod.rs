@@ -1,9 +1,9 @@
 //! Columns of lists whose items are shared, not copied, when rows move from one batch to another.
 //!
-//! Token ids, log-probabilities and advantages are most of the data of a step, and operators gather rows of many batches into new ones
-//! several times between the engine and the trainer. An Arrow `List` column holds the items of all its rows in one buffer, so gathering
-//! rows copies their items. A `BinaryView` column has a view of 16 bytes per row, which refers to one of any number of buffers, so
-//! gathering rows copies only the views.
+//! Token ids, log-probabilities and advantages are most of the data of a step. Between the engine and the trainer, operators gather rows of
+//! many batches into new batches several times. An Arrow `List` column holds the items of all its rows in one buffer, so gathering rows
+//! copies their items. A `BinaryView` column has a view of 16 bytes per row, which refers to one of any number of buffers, so gathering
+//! rows copies only the views.
 //!
 //! A shared list is a row of a `BinaryView` column: the bytes of its items, in the byte order of the machine. The metadata of the field
 //! names the type of the items. Items have four bytes: Arrow stores rows of up to twelve bytes in the view itself, at an offset of four
@@ -11,7 +11,7 @@
 //!
 //! [`Batch::lists`](crate::batch::Batch::lists) reads shared lists as it reads `List` columns. [`unshared`] copies them into `List`
 //! columns, the format of files, and [`shared`] copies them back. Small lists are copied into common buffers, so that a batch refers to few
-//! buffers; a small list that is kept therefore keeps the memory of its neighbors alive.
+//! buffers. A small list that is kept therefore keeps the memory of its neighbors alive.
 
 mod builder;
 

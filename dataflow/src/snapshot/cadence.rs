@@ -72,7 +72,7 @@ impl Cadence {
         Self { every: steps, holds_states: false, state: Arc::default() }
     }
 
-    /// Lets every operator hold its state at the end of the last step in memory, so that [`Parts::save_held`](super::Parts::save_held) can
+    /// Lets every operator hold its state at the end of the last step in memory. [`Parts::save_held`](super::Parts::save_held) can then
     /// take a snapshot of that step after the next step has begun. Use it for runs whose steps may fail for a temporary reason.
     #[must_use]
     pub fn with_held_states(self) -> Self {

@@ -1,8 +1,8 @@
 //! The watchdog: reports what a stalled graph waits for.
 //!
-//! A graph that waits for something that never comes, such as a reward that hangs or a response that an engine lost, looks like a working
-//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). If there is no progress for a set time, the
-//! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
+//! A graph may wait for something that never comes, such as a reward that hangs or a response that an engine lost. Its workers are then
+//! parked, as in a working graph. Operators therefore report what they wait for ([`WaitHandle`]). If there is no progress for a set time,
+//! the watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
 //! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
 //! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::count_progress) at every check,

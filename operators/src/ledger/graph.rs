@@ -23,7 +23,7 @@ use crate::policy::metrics_batch;
 use crate::resume::{OperatorParts, Resumable};
 
 /// The input streams and the settings of the ledger. With several workers, the streams must be routed to the first worker
-/// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first)): the facts about a prompt are combined there, and snapshots
+/// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first)). The facts about a prompt are combined there, and snapshots
 /// contain only the facts of that worker.
 pub struct LedgerInputs<'scope> {
     /// Batches of [`schema::RESPONSES`]: all responses, including aborted ones.

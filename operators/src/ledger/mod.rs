@@ -3,8 +3,8 @@
 //! A schedule that keeps the responses that end first trains on shorter responses than the policy samples. The ledger holds both length
 //! distributions and compares them at every step. Facts are counts by key, maintained by differential dataflow at the times of the steps:
 //! observed and trained lengths, the history of each dataset row, the deferred prompts. Tokens and texts never enter the ledger. The facts
-//! of a step are summed before they enter the collections, so the cost of a step depends on the number of its distinct lengths and rows,
-//! not of its responses.
+//! of a step are summed before they enter the collections. The cost of a step therefore depends on its number of distinct lengths and rows,
+//! not on its number of responses.
 //!
 //! # The reference distribution
 //! The reference is the length distribution of the policy over the prompts as they are read. Each prompt has the same weight, however many
@@ -37,10 +37,10 @@
 //! first were larger, and neither gave a bound, because both over- and underestimated the mean.
 //!
 //! # The gradient
-//! A group-relative gradient is a sum over pairs of responses to a prompt, and the longer response of a pair determines if the pair is
-//! whole or cut. The effect of a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Without
-//! surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 times the true ratio on workloads like those above. It is 1.15 times the true
-//! ratio for a score that depends only on the longest fiftieth of the responses. With surplus responses, the true ratio lies between
+//! A group-relative gradient is a sum over pairs of responses to a prompt. The longer response of a pair determines if the pair is whole or
+//! cut. The effect of a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Without surplus
+//! responses, `bias/gradient_ratio` is 0.92 to 1.10 times the true ratio on workloads like those above. It is 1.15 times the true ratio for
+//! a score that depends only on the longest fiftieth of the responses. With surplus responses, the true ratio lies between
 //! `bias/gradient_ratio` and `bias/gradient_ratio_high`. A ratio is left out if the policy's mean product of advantage and length, its
 //! denominator, is at most three times its standard error. `docs/bias.md` has the figures.
 //!

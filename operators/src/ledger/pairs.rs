@@ -7,8 +7,8 @@
 //! 1/(n-1) sum_i (s_i - mean s) l_i  =  mean over pairs i < j of (s_i - s_j) (l_i - l_j) / 2
 //! ```
 //!
-//! The left side is the mean product of advantage and length, which determines how the policy's length changes: its expectation is the
-//! covariance of score and length within a prompt. The right side is a mean over pairs, and the longer response of a pair determines if the
+//! The left side is the mean product of advantage and length, which determines how the policy's length changes. Its expectation is the
+//! covariance of score and length within a prompt. The right side is a mean over pairs. The longer response of a pair determines if the
 //! pair is whole or cut. The distribution of the longer length of a pair is therefore estimated like the distribution of lengths (product
 //! limit, new draws enter late). For each longer length, the trained pairs have a mean product. The policy's mean product is the mean of
 //! these products under the estimated distribution.

@@ -157,8 +157,8 @@ impl Forecast {
         clock
     }
 
-    /// Returns the number of tokens that can be trained on when a share `ended` of the running responses has ended, assuming that each
-    /// response is equally likely to have ended.
+    /// Returns the number of tokens that can be trained on when a share `ended` of the running responses has ended. Each response is
+    /// assumed to be equally likely to have ended.
     fn ready(&self, ended: f64) -> f64 {
         self.lacking
             .iter()

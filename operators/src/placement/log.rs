@@ -42,8 +42,8 @@ pub struct StepPlacement {
     /// The time at which all responses of the step had ended; `None` if the rollout did not drain.
     #[serde(rename = "drained_ns")]
     pub drained: Option<Nanos>,
-    /// The time of the first decision of a later step, or the time at which the step was complete if that was earlier or no later step has
-    /// a decision.
+    /// The time of the first decision of a later step. It is the time at which the step was complete if that was earlier, or if no later
+    /// step has a decision.
     #[serde(rename = "until_ns")]
     pub until: Nanos,
 }

@@ -2,9 +2,9 @@
 //!
 //! The policy follows RollPacker, section 5 and Algorithm 1. At milestones of a round, it projects the tokens of the responses that still
 //! run. If the caches of fewer instances can hold them, the other instances are freed. Their responses continue on the kept instances, with
-//! recomputed caches. Complete groups stream to the trainer on the freed devices, and the update waits for the end of the round. Beyond the
-//! paper, the trigger may weigh the predicted slow-down of the rollout against the training time that it hides, and the last stragglers may
-//! be merged onto fewer, wider instances.
+//! recomputed caches. Complete groups stream to the trainer on the freed devices, and the update waits for the end of the round. There are
+//! two extensions of the paper. The trigger may weigh the predicted slow-down of the rollout against the training time that it hides, and
+//! the last stragglers may be merged onto fewer, wider instances.
 
 use std::collections::{BTreeMap, VecDeque};
 

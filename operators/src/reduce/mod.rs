@@ -2,13 +2,13 @@
 //!
 //! A worker splits its gradient of a step into chunks and sends each to the worker that owns it. Owners add the chunks of all workers and
 //! send the sums to every worker (reduce-scatter, then all-gather). For `n` numbers and `w` workers, each worker sends `2 n (w - 1) / w`
-//! numbers of 8 bytes. Floating-point numbers are added in the order of the workers; sums of fixed-point numbers do not depend on the
+//! numbers of 8 bytes. Floating-point numbers are added in the order of the workers. Sums of fixed-point numbers do not depend on the
 //! order.
 //!
 //! A worker may send its gradient of a step in several parts, but each part costs as much as the whole gradient. A worker therefore sends a
 //! part before the end of the step only when it has no known work left in the step (module `share`). Its part of the reduction then
-//! overlaps with the tail of the other workers' rollouts. Groups that were gathered on one worker for their advantages, and distributed
-//! again, are not known in advance; each worker then sends its gradient at the end of the step.
+//! overlaps with the tail of the other workers' rollouts. If groups are gathered on one worker for their advantages and distributed again,
+//! a worker does not know its work in advance. Each worker then sends its gradient at the end of the step.
 //!
 //! On a single worker, nothing is reduced.
 

@@ -17,8 +17,8 @@
 //! | `report` | report | the state of the observer: totals, and the positions in its output files |
 //!
 //! An operator whose state depends on the order of steps writes the state just before it starts the next step. When snapshots are taken,
-//! the schedule opens a round only after it has received all responses of the previous round, so a snapshot holds the state between the two
-//! rounds.
+//! the schedule opens a round only after it has received all responses of the previous round. A snapshot therefore holds the state between
+//! the two rounds.
 //!
 //! Architecture invariant: the module that writes a part also reads it.
 

@@ -56,8 +56,8 @@ pub struct Scored<'scope> {
     pub samples: BatchStream<'scope>,
     /// Batches of [`schema::EXECUTIONS`], emitted with the scores that they led to.
     pub executions: BatchStream<'scope>,
-    /// The streams that the next operators pass on. Metrics include those of executions and time limits; warnings are the first error of
-    /// each reward and kind per step.
+    /// The streams that the next operators pass on. Metrics include the metrics of executions and time limits. Warnings are the first error
+    /// of each reward and kind per step.
     pub streams: StepStreams<'scope>,
     pub(crate) scoring: GroupScoring,
 }

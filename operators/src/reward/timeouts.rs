@@ -13,10 +13,10 @@
 //! # Audits
 //! A limit that kills an execution hides its result. A share of the responses is therefore executed up to `T_max`. If such an execution
 //! turns out to be correct, it is a wrong kill. It still counts as killed at its limit, but raises the anchor. The choice of audited
-//! responses depends on seed and response alone, live and simulated, so the share of wrong kills among the audited responses estimates the
-//! share among all responses. An audited execution delays its score until it ends, up to `T_max`, and so delays the step. In the simulated
-//! 7B job of the paper, where 5 % of the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s; one in a
-//! hundred costs 3 s.
+//! responses depends only on seed and response, in live and simulated runs. The share of wrong kills among the audited responses therefore
+//! estimates the share among all responses. An audited execution delays its score until it ends, up to `T_max`, and so delays the step. In
+//! the simulated 7B job of the paper, where 5 % of the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s.
+//! One audit in a hundred costs 3 s.
 //!
 //! # Determinism
 //! An anchor is a maximum, so the state does not depend on the order of executions, nor on duplicates. The limits of a response follow from

@@ -210,7 +210,7 @@ impl<'scope> InnerLoop<'scope> {
     /// Opens the loop and returns its streams, as the schedule receives them. `wants_scores` is `true` if the schedule or a curriculum
     /// decides by scores.
     ///
-    /// The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or scores,
+    /// The path summaries may be 0. Schedule and placement declare that none of their outputs is derived from responses, notices or scores,
     /// so the loop contains no cycle of timestamps.
     fn begin(scope: Scope<'scope, Step>, wants_scores: bool) -> (Self, FeedbackStreams<'scope>) {
         let (responses, reports) = scope.feedback(Steps(0));

@@ -2,14 +2,14 @@
 //!
 //! # The paper
 //! Seer (arXiv 2511.14617) is synchronous and on-policy. Responses to one prompt have similar lengths. One response of each group, the
-//! *probe*, is therefore generated before the others. The length of the probe is the estimate for the group; a longer response of the group
+//! *probe*, is therefore generated before the others. The length of the probe is the estimate for the group. A longer response of the group
 //! that ends later replaces the estimate. Waiting requests of the group with the longest estimate are launched first. A group whose probe
 //! still runs may be long, so it comes before all groups with an estimate.
 //!
 //! # This implementation
 //! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does. At most `slots`
-//! responses run; the others wait in the schedule, and one is launched whenever another ends. The order is: the probes in the order in
-//! which their prompts were read, then the groups without an estimate, then the groups with an estimate, in descending order of the
+//! responses run; the others wait in the schedule, and one is launched whenever another ends. The probes come first, in the order in which
+//! their prompts were read. Next come the groups without an estimate, and then the groups with an estimate, in descending order of the
 //! estimate. Ties go to the prompt that was read first. Without waiting requests the order has no effect, so `slots` has to be less than
 //! the responses of a round. A good value is the number of responses that fit into the KV caches of the engine without preemptions.
 //!

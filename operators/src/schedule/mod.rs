@@ -305,9 +305,9 @@ pub struct Queue {
 ///   or rejected in the round. The round admits only whole responses that it launched. Before the round closes, the end of each paused
 ///   response is reported: as paused, or as whole if the response ended before it could be stopped. In both cases, the tokens of the
 ///   response are kept. They are lost if the response is reported as aborted, because the engine dropped it.
-/// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores, all
-///   whole responses are scored, unless it still wants prompts. While prompts remain, a published policy opens a round. A schedule that
-///   cannot complete its open round as configured [fails](Decision::Fail).
+/// - **Progress.** An open round closes at the latest when all its launched responses have ended. If the schedule wants scores, all whole
+///   responses must also be scored. A round may stay open while the schedule still wants prompts. While prompts remain, a published policy
+///   opens a round. A schedule that cannot complete its open round as configured [fails](Decision::Fail).
 /// - **Determinism.** Decisions depend only on the events: no clock, no hash order, and no randomness except a seeded generator in the
 ///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
 ///

@@ -1,5 +1,5 @@
-//! The parts of a snapshot that the schedule saves: its own state, the prompts that it holds with the decisions that are not sent yet, and
-//! the state of the curriculum.
+//! The parts of a snapshot that the schedule saves: its own state, the prompts that it holds, the decisions that are not sent yet, and the
+//! state of the curriculum.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};

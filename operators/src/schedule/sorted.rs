@@ -1,7 +1,7 @@
 //! Sorted batches (SortedRL): many prompts are loaded at once, and the shortest responses are trained on first.
 //!
 //! # The paper
-//! A *group* of prompts, several training batches large, is loaded; no prompt of the next group is loaded before all prompts of this group
+//! A *group* of prompts, several training batches large, is loaded. No prompt of the next group is loaded before all prompts of this group
 //! are trained on. At most as many responses run as the engine has slots; the others wait. As soon as a batch of responses is complete, the
 //! policy is updated with this batch. Short responses come first, so each update trains on responses of similar length, and no slot waits
 //! for a long response. Responses that are running at a harvest are dropped and generated again by the new policy (*on-policy*), or stopped

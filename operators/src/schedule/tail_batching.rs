@@ -11,10 +11,10 @@
 //!
 //! # Beyond the paper
 //! - **Domains.** Each domain has a quota, and the rules above hold within each domain. A short round launches `ceil(eta_prompts * quota)`
-//!   prompts of a domain and admits the first `quota` to finish; a long round waits until the queue holds the quota of every domain. A
+//!   prompts of a domain and admits the first `quota` to finish. A long round waits until the queue holds the quota of every domain. A
 //!   domain with less than a quota of fresh prompts left in the epoch takes part in long rounds only, first with its queued prompts and
 //!   then with its fresh ones. Its places in short rounds stay empty, and so do the places in long rounds that it cannot fill. Rounding up
-//!   lets the queues of domains with small quotas grow faster while they wait for other domains; the age limit bounds these queues. If a
+//!   lets the queues of domains with small quotas grow faster while they wait for other domains. The age limit bounds these queues. If a
 //!   domain is rarer in the data than its quota requires, the schedule reads ahead.
 //! - **Age.** No prompt stays in the queue for more than `max_queue_age` rounds after the round that deferred it. A long round runs early
 //!   when a prompt would exceed this limit after another short round. Fresh prompts then fill the long round, without speculation. A short
@@ -23,11 +23,11 @@
 //! - **End of an epoch.** When less than a quota of fresh prompts remains in every domain, long rounds drain the queue and then the fresh
 //!   prompts. With one quota, only the last round of an epoch is smaller. The next epoch begins when no prompt of the current epoch is
 //!   left, so each epoch trains on each of its prompts once. Prompts of the next epoch may be offered earlier; they wait.
-//! - **End of the run.** With `r` rounds left, including the current one, a short round launches only as many prompts as leave at most `r -
-//!   1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round,
-//!   except in a run that is resumed with fewer steps: its last round rejects the prompts that are left in the queue.
+//! - **End of the run.** With `r` rounds left, including the current one, a short round launches only as many prompts as leave at most
+//!   `r - 1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round,
+//!   except in a run that is resumed with fewer steps. The last round of such a run rejects the prompts that are left in the queue.
 //! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without reward variance, or with a response that could not be
-//!   scored, is rejected instead of admitted, and is never queued. Another prompt is launched in its place; in a long round, this is the
+//!   scored, is rejected instead of admitted, and is never queued. Another prompt is launched in its place. In a long round, this is the
 //!   next prompt of the queue, if there is one. If the epoch has no prompt left, or the bound allows none, the round admits fewer groups or
 //!   the run fails.
 //! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a deferred prompt are paused, including those that have

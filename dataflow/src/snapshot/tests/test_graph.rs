@@ -353,7 +353,7 @@ fn save(name: &str, state: &BTreeMap<u64, u64>) -> Part {
     }
 }
 
-/// Returns the entries of this worker's keys from the parts of all former workers.
+/// Returns the entries of this worker's keys from the parts of all workers of the earlier run.
 fn load(from: &RestoredSnapshot, name: &str, index: u64, peers: u64) -> BTreeMap<u64, u64> {
     let all: Vec<(u64, u64)> = if name == "first" {
         let parts = from.rows(name).expect("verified");

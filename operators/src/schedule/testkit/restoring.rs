@@ -6,7 +6,7 @@ use rollpacker_stages::testkit::Nonconformance;
 use super::SAVES;
 use crate::schedule::{Decision, Event, Schedule};
 
-/// A schedule that is replaced by a new one with its saved state whenever a run may take a snapshot. A run may do so while no round is
+/// A schedule that is replaced by a new one with its saved state whenever a run may take a snapshot. This is the case while no round is
 /// open, no response is in flight, and no policy waits for its round.
 pub(super) struct Restoring<'a, S> {
     schedule: S,
