@@ -69,7 +69,8 @@ fn nothing_overlaps_in_a_synchronous_step() {
     assert_eq!(stages.map(|name| metrics[name]), [32.0, 5.0, 19.0]);
 }
 
-// Three prompts are scored when the rollout ends. They are trained on for 12 s while the last is scored; it then takes 4 s.
+// Three of the four prompts are scored when the rollout ends, and are trained on for 12 s. The last prompt is scored meanwhile, and is then
+// trained on for 4 s.
 #[test]
 fn streamed_rewards_expose_only_the_last_score() {
     let reports = run(Colocated::new(ALL), Scoring::Streamed, STREAMED, 0);

@@ -56,8 +56,8 @@ impl ControlConnections {
         Ok(connections)
     }
 
-    /// Reports to the other processes that the workers of this process have run to the end. Waits until each of them has reported the same
-    /// or a fault, or is lost.
+    /// Reports to the other processes that the workers of this process have run to the end. Waits until each other process has also
+    /// reported its end, has reported a fault, or is lost.
     pub(super) fn end_together(&mut self) {
         broadcast(&self.streams, &ControlMessage::Done);
         self.join_receivers();

@@ -50,7 +50,7 @@ pub(super) fn now() -> Option<Nanos> {
     CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
 }
 
-/// Returns the progress on this worker plus the reported work outside.
+/// Returns the progress on this worker plus the reported work outside of the graph.
 pub(super) fn total_progress() -> u64 {
     let outside =
         |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);

@@ -41,8 +41,8 @@ pub(super) fn slot_uses(responses: &[Batch]) -> impl Iterator<Item = SlotUse> {
 pub(super) struct Occupancy {
     /// Seconds from the start of the first response to the end of the last response.
     pub(super) seconds: f64,
-    /// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout,
-    /// `dt_k` is the duration of the interval, `Q` is the maximum of `r_k`, and `T` is `seconds`.
+    /// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`. Here `r_k` responses run in interval `k` of the rollout, and
+    /// `dt_k` is the duration of the interval. `Q` is the maximum of `r_k`, and `T` is `seconds`.
     pub(super) bubble_ratio: f64,
     /// The share of the rollout in which an instance ran no response: the mean over the instances that ran a response.
     pub(super) idle_ratio: f64,

@@ -219,8 +219,8 @@ pub(crate) struct FeedbackStreams<'scope> {
 /// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the next
 /// policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until all
 /// responses (and scores, if used) of the previous step have arrived. The snapshot of a step is taken between its last response and the
-/// next round. It is also held back while too many snapshots are being written. With a curriculum, it is held back until the scores by
-/// which the curriculum judges prompts have arrived.
+/// next round. A policy is also held back while too many snapshots are being written. With a curriculum, it is held back until the scores
+/// by which the curriculum judges prompts have arrived.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     kept: BTreeSet<PromptId>,

@@ -316,7 +316,7 @@ impl PendingPrompts {
     }
 
     /// Returns the end of the prompts if it may be released: the reader was allowed another prompt and had none. It is not released while
-    /// the reader's allowance is used up: the time at which the end becomes known then differs between runs.
+    /// the reader's allowance is used up, because the time at which the end becomes known then differs between runs.
     fn pending_end(&self) -> Option<Event> {
         let is_known = self.ended && self.allowance > 0 && self.arrived.is_empty();
         (is_known && !self.end_delivered).then_some(Event::EndOfPrompts)

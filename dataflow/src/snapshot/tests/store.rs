@@ -200,7 +200,7 @@ fn a_folder_that_a_fenced_process_writes_into_is_removed_later() {
     assert!(!of_zombie(), "{:?}", files.paths());
 }
 
-/// The later snapshots of a zombie process are not preferred to the descendants of the snapshot that its successor restored.
+/// A process that was replaced may still write snapshots of later steps. The snapshots of the process that replaced it are preferred.
 #[test]
 fn a_newer_generation_is_preferred_to_a_later_step() {
     let files = two_snapshots();
