@@ -126,8 +126,8 @@ impl Cluster {
     /// Runs `body` on each worker of this process, each on a thread of its own. Waits for all and returns their results in the order of
     /// workers.
     ///
-    /// Processes start together, once all have connected and agree on `facts`, and end together: each waits until `body` has returned on all
-    /// workers of all processes. Process 0 sends its `note`, a text of any content, to the others; every worker reads it with
+    /// Processes start together, once all have connected and agree on `facts`, and end together: each waits until `body` has returned on
+    /// all workers of all processes. Process 0 sends its `note`, a text of any content, to the others; every worker reads it with
     /// [`WorkerHandle::note`]. The notes of other processes are ignored. If a worker of any process fails, panics or is lost, all workers
     /// that [run](WorkerHandle::run) a graph abandon it.
     ///

@@ -286,8 +286,8 @@ impl AdvantageStep {
     }
 }
 
-/// Returns the metrics of a step, under verl's names, and the weighted mean of the responses' divergences. Without responses, the mean is 0,
-/// and the coefficient is the only metric.
+/// Returns the metrics of a step, under verl's names, and the weighted mean of the responses' divergences. Without responses, the mean is
+/// 0, and the coefficient is the only metric.
 fn measure(recorded: &BTreeMap<(u64, u32), ResponseKl>, coefficient: f64) -> (Metrics, f64) {
     let weight: f64 = recorded.values().map(|one| one.weight).sum();
     let sum: f64 = recorded.values().map(|one| one.weight * one.kl).sum();

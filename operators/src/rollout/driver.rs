@@ -278,8 +278,8 @@ impl RolloutDriver {
         self.poll_engine();
     }
 
-    /// Sends the progress of a lockstep race to the schedule, at the earliest open step. Does nothing outside of lockstep mode or if no step
-    /// is open.
+    /// Sends the progress of a lockstep race to the schedule, at the earliest open step. Does nothing outside of lockstep mode or if no
+    /// step is open.
     ///
     /// Without outstanding responses, the notice has the floor [`Tick::MAX`], because the engine's floor may lag: an instance reports an
     /// aborted response before it publishes its new floor. No later notice could correct a lagging floor before the next request, because

@@ -182,9 +182,9 @@ impl OpenRound {
 
     /// Records that a response ended. Responses that were aborted, already recorded, or launched by another round are ignored.
     ///
-    /// The order of the steps matters. The end of a paused response is handled first, since it is no longer live. A lost response is replaced
-    /// before waiting requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a whole
-    /// response.
+    /// The order of the steps matters. The end of a paused response is handled first, since it is no longer live. A lost response is
+    /// replaced before waiting requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a
+    /// whole response.
     pub(super) fn on_response(
         &mut self,
         id: SampleId,
