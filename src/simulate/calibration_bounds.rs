@@ -95,6 +95,9 @@ pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
 pub(super) fn check_model(model: &ModelShape) -> Result<(), RecipeError> {
     let fits = |parameters: f64| (1.0..=1e15).contains(&parameters);
     within("model.shape.parameters", model.parameters, fits, "from 1 to 1e15")?;
+    let (key, embedding) = ("model.shape.input_embedding", model.input_embedding);
+    let part = |embedding: f64| (0.0..model.parameters).contains(&embedding);
+    within(key, embedding, part, "from 0 to less than `parameters`")?;
     for (field, value, max) in [
         ("layers", model.layers, max::LAYERS),
         ("hidden_size", model.hidden_size, max::WIDTH),

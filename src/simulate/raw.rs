@@ -70,8 +70,9 @@ section! {
         /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Must not be set with `shape`. Default:
         /// `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
-        /// The shape of a model that is not built in, a table of `name`, `parameters`, `layers`, `hidden_size`, `kv_heads` and `head_dim`;
-        /// replaces `name`.
+        /// The shape of a model that is not built in, a table of `name`, `parameters`, `layers`, `hidden_size`, `kv_heads`, `head_dim`
+        /// and `input_embedding` (the number of parameters of an input embedding that the output layer does not share; default 0); replaces
+        /// `name`.
         shape: Option<Table> = None,
     }
 }

@@ -63,9 +63,12 @@ impl Cost {
     /// Returns the FLOPs of training on a sequence of `tokens` tokens, prompt and response.
     #[must_use]
     pub fn training_flops(&self, tokens: f64) -> f64 {
-        let attention = 5.0 * f64::from(self.model.layers) * f64::from(self.model.hidden_size);
-        let parameters = self.calibration.training_flops_per_parameter * self.model.parameters;
-        parameters * tokens + attention * tokens * tokens
+        // A forward pass takes 2 FLOPs per parameter and token, and with a causal mask 2 per layer, unit of the hidden state and pair of tokens.
+        let Self { model, calibration, .. } = self;
+        let attention = f64::from(model.layers) * f64::from(model.hidden_size) * tokens;
+        calibration.training_flops_per_parameter
+            * tokens
+            * (model.multiplied_parameters() + attention)
     }
 
     /// Returns the seconds that one call of the trainer takes on `devices` devices for the gradient of sequences with these numbers of
@@ -198,6 +201,16 @@ mod tests {
     fn a_longer_sequence_costs_more_than_its_share() {
         let flops = |tokens| cost("Qwen2.5-7B").training_flops(tokens);
         assert!(flops(16_000.0) > 2.0 * flops(8000.0));
+    }
+
+    #[test]
+    fn training_takes_the_flops_of_its_forward_passes() {
+        let cost = cost("Qwen2.5-7B");
+        let passes = cost.calibration().training_flops_per_parameter / 2.0;
+        let rate = cost.hardware().flops * cost.calibration().prefill_utilisation;
+        let forward = (cost.prefill(1, 8192.0) - cost.calibration().prefill_overhead) * rate;
+        let flops = cost.training_flops(8192.0);
+        assert!((flops - passes * forward).abs() < 1e-9 * flops, "{flops} {passes} {forward}");
     }
 
     #[test]
