@@ -16,8 +16,8 @@ use super::table1::STAGES;
 /// steps.
 const QUARTILES: [(&str, f64, f64); 3] =
     [("first quartile", 0.25, 353.4), ("median", 0.5, 613.6), ("third quartile", 0.75, 1206.8)];
-/// The quartiles of veRL in Fig. 4a; the minimum and the tail of the code tasks in Fig. 2a. The share of endless responses, their share among
-/// the responses to a hard prompt, and the correlation are those of the code tasks in all other jobs.
+/// The quartiles of veRL in Fig. 4a; the minimum and the tail of the code tasks in Fig. 2a. The share of endless responses, their share
+/// among the responses to a hard prompt, and the correlation are those of the code tasks in all other jobs.
 const LENGTHS: &[&str] = &[
     "lengths.source=empirical",
     "lengths.domains.code={ percentiles = [[0.0, 8.0], [25.0, 353.4], [50.0, 613.6], [75.0, 1206.8], [95.0, 2783.0], [97.0, 4047.0], \

@@ -60,8 +60,8 @@ pub(super) const PLANNER: System =
 pub(super) const ROLLPACKER: System = &["planner.rule=paper"];
 
 /// A800 in place of the A100-40G of [`REPOSITORY`]. The repository's README offers "eight A800/A100" for its scripts. With two of the
-/// scripts, the longest rounds take 79 and 75 s for 8192 tokens. An A100-40G would need 75 s to read the 14.2 GB of multiplied weights as often,
-/// at the bandwidth of its data sheet and with no other work.
+/// scripts, the longest rounds take 79 and 75 s for 8192 tokens. An A100-40G would need 75 s to read the 14.2 GB of multiplied weights as
+/// often, at the bandwidth of its data sheet and with no other work.
 pub(super) const A800: System = &[
     "cluster.hardware.name=A800",
     "cluster.hardware.memory_bandwidth=2.039e12",

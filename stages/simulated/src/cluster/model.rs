@@ -18,8 +18,8 @@ pub struct ModelShape {
     pub kv_heads: u32,
     /// The width of a head.
     pub head_dim: u32,
-    /// The number of parameters of the input embedding, of which a forward pass reads one row per token. They take memory and no arithmetic. 0
-    /// (the default) if the output layer shares them.
+    /// The number of parameters of the input embedding, of which a forward pass reads one row per token. They take memory and no arithmetic.
+    /// 0 (the default) if the output layer shares them.
     #[serde(default)]
     pub input_embedding: f64,
 }
@@ -27,8 +27,8 @@ pub struct ModelShape {
 /// Bytes per bf16 number.
 pub(super) const BF16: f64 = 2.0;
 
-/// Name, parameters, layers, hidden size, KV heads, head width, and the rows of an input embedding that is not shared with the output layer;
-/// from the models' `config.json`.
+/// Name, parameters, layers, hidden size, KV heads, head width, and the rows of an input embedding that is not shared with the output
+/// layer; from the models' `config.json`.
 const BUILT_IN: [(&str, f64, u32, u32, u32, u32, u32); 5] = [
     ("Qwen2.5-7B", 7.62e9, 28, 3584, 4, 128, 152_064),
     ("Qwen2.5-14B", 14.77e9, 48, 5120, 8, 128, 152_064),

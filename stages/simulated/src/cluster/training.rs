@@ -63,7 +63,8 @@ impl Cost {
     /// Returns the FLOPs of training on a sequence of `tokens` tokens, prompt and response.
     #[must_use]
     pub fn training_flops(&self, tokens: f64) -> f64 {
-        // A forward pass takes 2 FLOPs per parameter and token, and with a causal mask 2 per layer, unit of the hidden state and pair of tokens.
+        // A forward pass takes 2 FLOPs per parameter and token, and with a causal mask 2 per layer, unit of the hidden state and pair of
+        // tokens.
         let Self { model, calibration, .. } = self;
         let attention = f64::from(model.layers) * f64::from(model.hidden_size) * tokens;
         calibration.training_flops_per_parameter
