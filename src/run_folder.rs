@@ -14,6 +14,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_replaceable, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
@@ -60,6 +61,15 @@ pub enum RecordError {
     /// The path holds something that must not be replaced, or the file cannot be created or renamed.
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+impl HasOrigin for RecordError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Write { .. } | Self::Short { .. } => Origin::Environment,
+            Self::Taken { .. } | Self::File(_) => Origin::User,
+        }
+    }
 }
 
 impl RecordError {

@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts};
+use rollpacker_dataflow::exit::exit_now;
 use rollpacker_files::{Inputs, check_replaceable};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
@@ -17,6 +20,7 @@ use super::signals::on_signal;
 use super::training::{TrainingReport, exit_status, fault_kind, train};
 use super::workers::Workers;
 use crate::App;
+use crate::lifetime::ENDED_EARLY;
 use crate::recipe::{KnownNames, RawRecipe, Recipe, RecipeError, override_key, read_table, verl};
 use crate::reporter::describe;
 use crate::run_folder::RunFolder;
@@ -141,12 +145,16 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     if args.log_format == LogFormat::Json {
         terminal::use_json_lines();
     }
+    let stop = RunStop::default();
+    if !args.dry_run {
+        stop.on_signal(args.process.is_none_or(|process| process == 0))?;
+    }
     let opened = match OpenedRun::open(&mut args, app) {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
     let data = opened.session.data_fingerprint()?;
-    if args.dry_run { opened.describe(data) } else { opened.train(data) }
+    if args.dry_run { opened.describe(data) } else { opened.train(data, stop.begin()) }
 }
 
 /// A run whose inputs have been checked.
@@ -199,11 +207,9 @@ impl OpenedRun {
     }
 
     /// Opens the snapshots and trains to the end of the run. `data` is the fingerprint of the prompts.
-    fn train(self, data: u64) -> anyhow::Result<ExitCode> {
+    fn train(self, data: u64, stop: Stop) -> anyhow::Result<ExitCode> {
         let is_leader = self.is_leader();
         let Self { recipe, session, cluster, start } = self;
-        let stop = Stop::default();
-        stop_on_signal(&stop, is_leader)?;
         // With several processes, process 0 opens the snapshots and the others join them.
         let opened = if is_leader {
             RunSnapshots::open(&recipe, data, start)
@@ -272,16 +278,38 @@ fn cluster(
     }
 }
 
-/// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second signal ends the
-/// process at once.
-///
-/// With several processes, only the leader can end the run. The others print a notice.
-fn stop_on_signal(stop: &Stop, is_leader: bool) -> anyhow::Result<()> {
-    let stop = stop.clone();
-    let notice = if is_leader {
-        "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
-    } else {
-        "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"
-    };
-    on_signal(notice, move || stop.request())
+/// The end of a run by a signal.
+#[derive(Clone, Default)]
+struct RunStop {
+    stop: Stop,
+    /// Whether the inputs have been opened. Before that, the run has written nothing.
+    has_begun: Arc<AtomicBool>,
+}
+
+impl RunStop {
+    /// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round, or ends a run that has
+    /// not begun at once; a second signal ends the process at once.
+    ///
+    /// With several processes, only the leader can end the run. The others print a notice.
+    fn on_signal(&self, is_leader: bool) -> anyhow::Result<()> {
+        let Self { stop, has_begun } = self.clone();
+        let notice = if is_leader {
+            "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
+        } else {
+            "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"
+        };
+        on_signal(notice, move || {
+            if !has_begun.load(Ordering::Relaxed) {
+                terminal::warn("a signal ended the run before its first step");
+                exit_now(ENDED_EARLY.into());
+            }
+            stop.request();
+        })
+    }
+
+    /// Marks the beginning of the run, and returns its stop.
+    fn begin(self) -> Stop {
+        self.has_begun.store(true, Ordering::Relaxed);
+        self.stop
+    }
 }

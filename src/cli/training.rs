@@ -18,7 +18,7 @@ use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reporter::RunReporter;
-use crate::run_folder::RunFolder;
+use crate::run_folder::{RecordError, RunFolder};
 use crate::session::Session;
 use crate::snapshots::{RunSnapshots, RunSnapshotsError};
 use crate::telemetry::{Telemetry, warnings};
@@ -83,16 +83,23 @@ pub(super) fn train(
             reporter.borrow_mut().report_validation(0, metrics)
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
-            // The refused snapshot may already have reported the same failure.
-            Some(failure) if terminal::with_causes(&error).contains(&failure.to_string()) => {
-                failure.into()
+            Some(failure) => {
+                // The refused snapshot may already have reported the same failure.
+                if !terminal::with_causes(&error).contains(&failure.to_string()) {
+                    terminal::error(&error);
+                }
+                record_fault(&failure).into()
             }
-            Some(failure) => error.context(failure),
             None => error,
         })?;
-    let summary = run.borrow_mut().finish(&finished)?;
+    let summary = run.borrow_mut().finish(&finished).map_err(|error| record_fault(&error))?;
     let run = recipe.run.default_local_dir.clone();
     Ok(TrainingReport { run, model: folder, summary, ended: finished.ended })
+}
+
+/// Returns the fault with which a file of the run folder that cannot be written ends the run.
+fn record_fault(error: &RecordError) -> Fault {
+    Fault::of("run folder", error)
 }
 
 /// Returns the kind of fault with which `error` ends the run.

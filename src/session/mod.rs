@@ -23,6 +23,7 @@ use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::{OverlongPrompts, PromptError};
 use crate::recipe::choice::KeyedChoice;
+use crate::recipe::error::out_of_bounds;
 use crate::recipe::schedule::ScheduleSection;
 use crate::recipe::{Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
@@ -240,12 +241,12 @@ impl Session {
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
-    /// Checks that all rows can be used, that every data source has a reward, that at least one validation prompt is short enough, and that
-    /// recorded lengths can be read. Reads all rows in use. Does nothing if a worker of this process has already completed the check.
+    /// Checks that all rows can be used, that every data source has a reward, that no data source has a group reward if the schedule or the
+    /// curriculum decides by the rewards of single responses, that at least one validation prompt is short enough, and that recorded lengths
+    /// can be read. Reads all rows in use. Does nothing if a worker of this process has already completed the check.
     ///
     /// # Errors
-    /// If a row cannot be used, a data source has no reward, all validation prompts are too long, or a file cannot be read. The message
-    /// names the file and the row, or the key.
+    /// If one of these conditions does not hold, or a file cannot be read. The message names the file and the row, or the key.
     pub fn check_data(&self) -> anyhow::Result<()> {
         if self.inputs.data_checked.load(Ordering::Relaxed) {
             return Ok(());
@@ -257,6 +258,7 @@ impl Session {
                 self.inputs.stages.router.check(&data_source).map_err(wrong)?;
             }
         }
+        self.check_group_rewards()?;
         if let Some(dataset) = self.inputs.val_data.clone() {
             let reader = self.inputs.reader(dataset, OverlongPrompts::default());
             let first = reader.first_prompts(1).and_then(|mut prompts| prompts.next().transpose());
@@ -266,6 +268,27 @@ impl Session {
             Lengths::read(lengths).context("key `rollout.replay_lengths`")?;
         }
         self.inputs.data_checked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Rejects group rewards of training prompts if the schedule or the curriculum decides by the rewards of single responses.
+    fn check_group_rewards(&self) -> anyhow::Result<()> {
+        let recipe = &self.inputs.recipe;
+        let (key, expected, found) = if recipe.schedule()?.wants_scores() {
+            ("schedule.name", "a schedule that does not decide by rewards", recipe.schedule_name())
+        } else if recipe.data.curriculum.is_some() {
+            ("data.curriculum", "no curriculum, which decides by rewards", "one")
+        } else {
+            return Ok(());
+        };
+        for FirstRow { data_source, .. } in self.inputs.train_data.data_sources()? {
+            if let Some(reward) = self.inputs.stages.router.group_reward_of(&data_source)? {
+                let why = format!(
+                    "{expected}, because the group reward `{reward}` (reward.routes) scores data source `{data_source}` only once a group is complete"
+                );
+                return Err(out_of_bounds(key, why, found).into());
+            }
+        }
         Ok(())
     }
 

@@ -81,7 +81,7 @@ const ROLLOUT: &[Metric] = &[
         "With a colocated judge: (time of the iterations with actor work, including the judge's turns) / (the same without those turns) - 1, \
          over all instances.").timed(),
     Metric::new("rollout/guest_tokens", "{token}",
-        "Tokens that a colocated judge decoded or prefilled on rollout instances, including those while the actor was idle."),
+        "Tokens that a colocated judge decoded or prefilled on rollout instances, including those while the actor was idle.").timed(),
     Metric::new("profile/drift/max_ratio", "1",
         "With a profile: maximum ratio between the measured and the profiled time of a cell, in either direction, as a moving mean over \
          steps.").timed(),
@@ -166,11 +166,11 @@ const REWARDS: &[Metric] = &[
         "Responses that ended by themselves and were dropped before their scoring began.").sum().timed(),
     Metric::new("reward/dropped_groups", "{group}", "Groups that were admitted but, because of an error, not trained on.").sum(),
     Metric::new("reward/errors/<kind>", "{error}",
-        "Errors that did not end the run: `retryable`, `fatal`, `timeout`, `not_applicable`.").sum(),
-    Metric::new("reward/errors/<kind>/<reward>", "{error}", "Errors that did not end the run, by reward.").sum(),
-    Metric::new("reward/retries", "1", "1 if a guard repeated calls in the step; absent otherwise."),
-    Metric::new("reward/cached", "1", "Share of the calls that the cache of a guard answered; absent without a cache."),
-    Metric::new("reward/judge_unreadable", "1", "Share of the answers of a judge without a readable verdict."),
+        "Errors that did not end the run: `retryable`, `fatal`, `timeout`, `not_applicable`.").sum().timed(),
+    Metric::new("reward/errors/<kind>/<reward>", "{error}", "Errors that did not end the run, by reward.").sum().timed(),
+    Metric::new("reward/retries", "1", "1 if a guard repeated calls in the step; absent otherwise.").timed(),
+    Metric::new("reward/cached", "1", "Share of the calls that the cache of a guard answered; absent without a cache.").timed(),
+    Metric::new("reward/judge_unreadable", "1", "Share of the answers of a judge without a readable verdict.").timed(),
     Metric::new("reward/seconds", "s", "With the reward `code`: mean over the responses of the time of all executions.").timed(),
     Metric::new("reward/mean_limit_s", "s", "Mean time limit of the test cases that were executed.").timed(),
     Metric::new("reward/limit_kills", "{execution}", "Executions that reached their limit.").timed(),
@@ -295,9 +295,9 @@ const LEDGER: &[Metric] = &[
 
 #[rustfmt::skip]
 const WORKERS: &[Metric] = &[
-    Metric::new("reduce/bytes", "By", "Bytes of gradients sent between workers, of all workers.").sum(),
+    Metric::new("reduce/bytes", "By", "Bytes of gradients sent between workers, of all workers.").sum().timed(),
     Metric::new("reduce/takes", "{part}",
-        "Number of parts in which shares were sent: one per worker, or more if a worker ran out of work early.").sum(),
+        "Number of parts in which shares were sent: one per worker, or more if a worker ran out of work early.").sum().timed(),
     Metric::new("snapshot/bytes", "By", "Size of a snapshot; exported over OTLP when it is complete, not in `metrics.jsonl`."),
     Metric::new("snapshot/parts", "{part}",
         "Number of parts of a snapshot; exported over OTLP when it is complete, not in `metrics.jsonl`."),

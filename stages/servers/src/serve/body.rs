@@ -48,7 +48,7 @@ pub(super) fn read<'de, T: DeserializeOwned>(
     json: impl Deserializer<'de, Error = serde_json::Error>,
 ) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(json).map_err(|error| {
-        let path = Some(error.path().to_string()).filter(|path| path != ".");
+        let path = Some(error.path().to_string()).filter(|path| path != "." && path != "?");
         let location = path.as_ref().map(|path| format!(" at `{path}`")).unwrap_or_default();
         let reason = in_words(&error.inner().to_string());
         ApiError::bad_request(format_args!("body{location}: {reason}")).with_parameter(path)
