@@ -2,6 +2,7 @@
 
 mod choices;
 mod label_form;
+mod rejection;
 
 use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
@@ -14,10 +15,12 @@ documented! {
     /// 1 if a response chooses the right choice, otherwise 0. Labels of choices are letters, numbers or Roman numerals. Without a list of
     /// choices, the form of the ground truth decides: the labels are A to J, 0 to 10, or i to x.
     ///
-    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. In boxes and after `answer`,
-    /// the text of a choice is also a mark: `Answer: Paris`. Without a mark, it is the choice whose text equals the answer, the label that
-    /// is the whole answer or its last line, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers
-    /// in a sentence do not count.
+    /// The choice is the last one that is stated: `\boxed{B}`, `Answer: (B)` or `the answer is B`. In boxes and after `answer`, the text of
+    /// a choice also counts: `Answer: Paris`. Without a statement, it is the label that alone is the first or the last line, unless other
+    /// lines are other labels. Without such a line, it is the last label in bold text or after `option`, `choice` or `answer`. Without any
+    /// of these, it is the choice whose text equals the answer, the label that is the last line or the first line, also before the text of
+    /// its choice, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers in a sentence do not
+    /// count. Rejected labels do not count either, except in a box and after `answer is`: `not B`, `it cannot be B`, `B is wrong`.
     ///
     /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A number counts as an index only if there is a
     /// list of choices without this label: without a list, `2` is the label 2, not C. A label may be wrapped in brackets, quotes, emphasis,

@@ -1,5 +1,6 @@
 //! The choices of a question, and the label that an answer chooses.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -9,6 +10,7 @@ use rollpacker_stages::reward::{RewardError, Sample};
 use serde_json::Value;
 
 use super::label_form::LabelForm;
+use super::rejection::is_rejected;
 use crate::rule::normal_form::SQUAD;
 use crate::rule::regex;
 
@@ -128,11 +130,32 @@ impl Choices {
 
     /// Returns the label that an answer chooses, or `None` if it chooses none.
     pub(super) fn chosen(&self, answer: &str) -> Option<String> {
-        let stated = self.form.stated().captures_iter(answer).filter_map(|found| {
-            let label = found.get(1)?;
-            self.is_stated(label.as_str(), &answer[label.end()..])
-                .then_some((label.start(), label.as_str()))
+        self.last_stated(answer)
+            .or_else(|| self.only_line_label(answer))
+            .or_else(|| self.last_mentioned(answer))
+            .or_else(|| self.choice_with_text(answer))
+            .or_else(|| self.label_of_line(answer.lines().next_back()?))
+            .or_else(|| self.label_of_line(answer.lines().next()?))
+            .or_else(|| self.last_single_label(answer))
+            .or_else(|| self.label_before_text(answer))
+    }
+
+    /// Returns the last label or text of a choice that is in a box or in a statement such as `the answer is B`.
+    fn last_stated(&self, answer: &str) -> Option<String> {
+        let stated = self.labels(self.form.stated(), answer);
+        let named = STATED_TEXT.find_iter(answer).filter_map(|found| {
+            let (length, label) = self.named_choice(&answer[found.end()..])?;
+            // The end of the text, so that a text that begins with a label, such as `A dog`, counts and not the label.
+            Some((found.end() + length, label))
         });
+        let boxed = boxed(answer).filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)));
+        let stated =
+            stated.filter_map(|label| Some((label.start, self.labelled_choice(&answer[label])?)));
+        named.chain(boxed).chain(stated).max_by_key(|(at, _)| *at).map(|(_, label)| label)
+    }
+
+    /// Returns the last label that is in bold text or after a word such as `option`, and that the answer does not reject.
+    fn last_mentioned(&self, answer: &str) -> Option<String> {
         let bold = BOLD.captures_iter(answer).filter_map(|found| {
             let label = found.get(1)?;
             let text = found.get(2).map_or("", |text| text.as_str().trim());
@@ -140,27 +163,42 @@ impl Choices {
             let is_heading = self.form != LabelForm::Letters
                 && !text.is_empty()
                 && self.choice_with_text(text) != self.labelled_choice(label.as_str());
-            (!is_heading).then_some((label.start(), label.as_str()))
+            (!is_heading).then_some(label.range())
         });
-        let named = STATED_TEXT.find_iter(answer).filter_map(|found| {
-            let (length, label) = self.named_choice(&answer[found.end()..])?;
-            // The end of the text, so that a text that begins with a label, such as `A dog`, counts and not the label.
-            Some((found.end() + length, label))
-        });
-        let marked = named
-            .chain(boxed(answer).filter_map(|(at, inside)| Some((at, self.read_choice(inside)?))))
-            .chain(
-                stated
-                    .chain(bold)
-                    .filter_map(|(at, label)| Some((at, self.labelled_choice(label)?))),
-            )
-            .max_by_key(|(position, _)| *position);
-        marked
+        self.labels(self.form.mentioned(), answer)
+            .chain(bold)
+            .filter(|label| !is_rejected(answer, label))
+            .filter_map(|label| Some((label.start, self.labelled_choice(&answer[label])?)))
+            .max_by_key(|(at, _)| *at)
             .map(|(_, label)| label)
-            .or_else(|| self.choice_with_text(answer))
-            .or_else(|| self.label_of_line(answer, false))
-            .or_else(|| self.last_single_label(answer))
-            .or_else(|| self.label_of_line(answer, true))
+    }
+
+    /// Returns the positions of the labels in the first group of a statement or mention.
+    fn labels<'a>(
+        &'a self,
+        statement: &'a Regex,
+        answer: &'a str,
+    ) -> impl Iterator<Item = Range<usize>> + 'a {
+        statement.captures_iter(answer).filter_map(|found| {
+            let label = found.get(1)?;
+            self.is_stated(label.as_str(), &answer[label.end()..]).then(|| label.range())
+        })
+    }
+
+    /// Returns the label that alone is the first or the last line. Returns `None` if another line is another label, since the lines may
+    /// then be headings.
+    fn only_line_label(&self, answer: &str) -> Option<String> {
+        let alone = |line: &str| {
+            let label = label(line)?;
+            let is_alone =
+                unwrapped(line).chars().filter(|c| c.is_alphanumeric()).count() == label.len();
+            self.labelled_choice(&label).filter(|_| is_alone)
+        };
+        let mut lines = answer.lines().filter(|line| !line.trim().is_empty());
+        let first = lines.next()?;
+        let ends = [Some(first), lines.next_back()];
+        let found = ends.into_iter().flatten().find_map(alone)?;
+        answer.lines().filter_map(alone).all(|label| label == found).then_some(found)
     }
 
     /// Finds the choice whose text is the first line of a statement, or the first clause of this line. Returns the length of this line or
@@ -205,21 +243,27 @@ impl Choices {
         }
     }
 
-    /// Returns the label that is the last line of an answer, alone or before the text of its choice. If `any_text` is `true`, the label may
-    /// be before any text, but the answer must have one line.
-    fn label_of_line(&self, answer: &str, any_text: bool) -> Option<String> {
-        let last = answer.lines().next_back()?.trim();
-        let found = self.labelled_choice(&label(last)?)?;
-        if any_text {
-            return (answer.trim() == last).then_some(found);
-        }
-        let text = unwrapped(last).trim_start_matches(['(', '[']);
+    /// Returns the label that is a line, alone or before the text of its choice.
+    fn label_of_line(&self, line: &str) -> Option<String> {
+        let found = self.labelled_choice(&label(line.trim())?)?;
+        let text = unwrapped(line.trim()).trim_start_matches(['(', '[']);
         let text = text.trim_start_matches(|c: char| c.is_alphanumeric());
         let text = text.trim_start_matches([')', ']', '.', ':', ',']).trim();
         let is_alone = text.is_empty() || self.choice_with_text(text).as_ref() == Some(&found);
         is_alone.then_some(found)
     }
 
+    /// Returns the label before any text in an answer of one line.
+    fn label_before_text(&self, answer: &str) -> Option<String> {
+        let line = answer.trim();
+        let found = self.labelled_choice(&label(line)?)?;
+        let at = line.find(|c: char| c.is_alphanumeric())?;
+        let end =
+            line[at..].find(|c: char| !c.is_alphanumeric()).map_or(line.len(), |end| at + end);
+        (line.lines().count() == 1 && !is_rejected(line, &(at..end))).then_some(found)
+    }
+
+    /// Returns the last label that stands alone in the text and that the answer does not reject.
     fn last_single_label(&self, answer: &str) -> Option<String> {
         let alone = match self.form {
             LabelForm::Letters => &ALONE,
@@ -237,7 +281,8 @@ impl Choices {
                 "I" => self.all.is_empty() || is_article(&answer[from..]),
                 _ => false,
             };
-            last = self.labelled_choice(found.as_str()).filter(|_| !is_word).or(last);
+            let counts = !is_word && !is_rejected(answer, &found.range());
+            last = self.labelled_choice(found.as_str()).filter(|_| counts).or(last);
         }
         last
     }

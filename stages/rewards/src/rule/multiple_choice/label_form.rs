@@ -61,6 +61,15 @@ impl LabelForm {
         }
     }
 
+    /// Returns the expression for a mention such as `option B`, whose only group is the label.
+    pub(super) fn mentioned(self) -> &'static Regex {
+        match self {
+            Self::Letters => &MENTIONED,
+            Self::Numbers => &MENTIONED_NUMBER,
+            Self::Numerals => &MENTIONED_NUMERAL,
+        }
+    }
+
     /// Returns `true` for a [spelled](Self::spelled) label that is in the range of a question without a list of choices.
     pub(super) fn contains(self, spelled: &str) -> bool {
         match self {
@@ -83,11 +92,23 @@ const OPENING: &str =
 
 fn stated(label: &str) -> Regex {
     regex(&format!(
-        r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?{OPENING}({label})\b[^a-z'’]?"
+        r"(?i)\b(?:answer|option|choice)(?:[*_\s]*\sis\b\s*[:：]?|[*_\s]*[:：]){OPENING}(?:(?:the\s+)?(?:option|choice)\b{OPENING})?({label})\b[^a-z'’]?"
     ))
 }
 
+fn mentioned(label: &str) -> Regex {
+    regex(&format!(r"(?i)\b(?:answer|option|choice){OPENING}({label})\b[^a-z'’]?"))
+}
+
+const LETTER: &str = "[a-z]";
+const NUMBER: &str = "[0-9]{1,2}";
+const NUMERAL: &str = "[ivx]{1,4}";
+
 /// A statement such as `the answer is B`.
-static STATED: LazyLock<Regex> = LazyLock::new(|| stated("[a-z]"));
-static STATED_NUMBER: LazyLock<Regex> = LazyLock::new(|| stated("[0-9]{1,2}"));
-static STATED_NUMERAL: LazyLock<Regex> = LazyLock::new(|| stated("[ivx]{1,4}"));
+static STATED: LazyLock<Regex> = LazyLock::new(|| stated(LETTER));
+static STATED_NUMBER: LazyLock<Regex> = LazyLock::new(|| stated(NUMBER));
+static STATED_NUMERAL: LazyLock<Regex> = LazyLock::new(|| stated(NUMERAL));
+/// A mention such as `option B`.
+static MENTIONED: LazyLock<Regex> = LazyLock::new(|| mentioned(LETTER));
+static MENTIONED_NUMBER: LazyLock<Regex> = LazyLock::new(|| mentioned(NUMBER));
+static MENTIONED_NUMERAL: LazyLock<Regex> = LazyLock::new(|| mentioned(NUMERAL));

@@ -30,6 +30,53 @@ fn a_choice_is_read_where_it_is_marked() {
 }
 
 #[test]
+fn mentions_of_other_choices_do_not_override_the_answer() {
+    for response in [
+        "The answer is \\boxed{B}.\n\nOption A is wrong. Option D is wrong.",
+        "Answer: B\n\nExplanation: Option A is incorrect. Option C is incorrect. Option D is a guess.",
+        "The correct answer is B.\n\nOption A is wrong, as is option C.",
+        "The correct option is B.\n\nOption A has no effect.",
+        "**Answer: B**\n- Option A: France\n- Option B: Spain\n- Option C: Italy",
+        "**Answer**: B\n\n**C** is a city.",
+        "The answer is option B. Option C is a city.",
+        "**B**\n\n**A** is wrong. **C** is wrong.",
+        "**B**\n\n- Option A: France\n- Option C: Italy",
+        "Option B. Option A is clearly wrong, and option C is not a city.",
+        "B\n\nExplanation: A is wrong because of C.",
+        "(B)\nA, C and D are wrong",
+        "B. A, C and D are wrong.",
+        "B, not C",
+        "I choose option B, not option C.",
+        "I choose B rather than C",
+        "It is B. It is neither A nor C.",
+        "It is B. C cannot be right.",
+        "A: incorrect. B: correct. C: incorrect.",
+        "A is wrong. B is not wrong.",
+    ] {
+        check(response, Some('B'));
+    }
+}
+
+#[test]
+fn rejected_choices_are_not_chosen() {
+    for response in [
+        "The answer is not B.",
+        "Answer: not B",
+        "It cannot be B.",
+        "It isn't B",
+        "The answer is not option B.",
+        "The answer is not A or B.",
+        "Option B is wrong.",
+        "**B** is incorrect.",
+        "B is not right.",
+        "B can't be right.",
+        "B is wrong",
+    ] {
+        check(response, None);
+    }
+}
+
+#[test]
 fn the_text_of_a_choice_may_be_stated() {
     let extra = Some(r#"{"choices": ["Rome", "Paris", "12 cm", "A dog"]}"#);
     for (response, expected) in [
