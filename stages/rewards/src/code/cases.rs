@@ -4,12 +4,17 @@
 //! |---|---|---|
 //! | tests | KodCode, ROLL `assert` and `pytest` | Python text, a list of such texts, or `{"test": ...}` |
 //! | entry | HumanEval, LeetCodeDataset, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
-//! | calls | LiveCodeBench, TACO, APPS | `{"fn_name", "inputs", "outputs"}` |
+//! | calls | TACO, APPS | `{"fn_name", "inputs", "outputs"}` |
+//! | calls | LiveCodeBench, DeepCoder | a list of `{"input", "output", "testtype": "functional", "metadata": {"func_name"}}` |
 //! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
 //! | text | ROLL `text` | Python text with `{response}` in it |
 //!
 //! ROLL's columns `case_type`, `test_cases` and `test_case_function` are read from `extra_info` or, if it has no `test_cases`, from the
 //! ground truth. All other forms are read from the ground truth.
+//!
+//! The name of the function to call is `fn_name` or `func_name`: a field of the tests, of their `metadata`, of `extra_info` or of
+//! `extra_info.metadata`. Without a name, tests with inputs and outputs are runs of a program. Tests whose `testtype` is `functional` must
+//! have a name. The names in `extra_info` do not apply to tests whose `testtype` is `stdin`.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +32,22 @@ type Object = BTreeMap<String, Box<RawValue>>;
 /// # Errors
 /// If the dataset row has no tests, or they have none of the supported forms.
 pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
-    let extra = sample.extra_info.as_deref().map_or(Node::Text(String::new()), Node::read);
-    match extra {
-        Node::Object(extra) if extra.contains_key("test_cases") => roll(&extra, &sample.response),
-        _ => ground_truth(Node::read(sample.truth()?), &sample.response),
+    let extra = match sample.extra_info.as_deref().map(Node::read) {
+        Some(Node::Object(extra)) => extra,
+        _ => Object::new(),
+    };
+    let row = Row { response: &sample.response, function: function_name(&extra)? };
+    if extra.contains_key("test_cases") {
+        return roll(&extra, &row);
     }
+    ground_truth(Node::read(sample.truth()?), &row)
+}
+
+/// The parts of a sample that apply to all of its tests.
+struct Row<'a> {
+    response: &'a str,
+    /// The function that `extra_info` names.
+    function: Option<String>,
 }
 
 /// JSON as datasets write it: an object or a list, possibly encoded as a string. Everything else is text.
@@ -61,24 +77,24 @@ impl Node {
     }
 }
 
-fn ground_truth(truth: Node, response: &str) -> Result<Check, RewardError> {
+fn ground_truth(truth: Node, row: &Row<'_>) -> Result<Check, RewardError> {
     match truth {
         Node::Text(code) => tests(vec![code], None),
-        Node::List(items) => list(&items, None, response),
-        Node::Object(object) => of_object(&object, response),
+        Node::List(items) => list(&items, None, row),
+        Node::Object(object) => of_object(&object, row),
     }
 }
 
-fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
+fn of_object(object: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
     let has = |field: &str| object.contains_key(field);
     if has("test_cases") {
-        return roll(object, response);
+        return roll(object, row);
     }
     if has("inputs") && has("outputs") {
-        return inputs_and_outputs(object);
+        return inputs_and_outputs(object, row);
     }
     if has("stdin") || has("input") {
-        return stdio([object]);
+        return calls_or_runs(&[object], row);
     }
     for field in ["test", "tests", "test_code", "assert_code", "assert_case"] {
         if let Some(raw) = object.get(field) {
@@ -126,14 +142,13 @@ fn tests(tests: Vec<String>, import_prefix: Option<String>) -> Result<Check, Rew
     Ok(Check::Tests { tests, prelude, import_prefix, stop_at_failure: false })
 }
 
-/// Parses a list of test cases. If `function` is given or the first case has the field `fn_name`, the function of this name is called with
-/// the inputs of all cases. Otherwise, if the first case has `stdin` or `input`, the cases are runs of a program. A single object without
-/// these fields is read like a ground truth, and several objects must have Python tests in `assert_code`. A list of texts has one text of
-/// Python tests per entry.
+/// Parses a list of test cases. If `function` is given, the function of this name is called with the inputs of all cases. Otherwise, if the
+/// first case has `stdin` or `input`, the cases are [calls or runs](calls_or_runs). A single object without these fields is read like a
+/// ground truth, and several objects must have Python tests in `assert_code`. A list of texts has one text of Python tests per entry.
 fn list(
     items: &[Box<RawValue>],
-    function: Option<&str>,
-    response: &str,
+    function: Option<String>,
+    row: &Row<'_>,
 ) -> Result<Check, RewardError> {
     let nodes: Vec<Node> = items.iter().map(|item| Node::read(item.get())).collect();
     let objects: Vec<&Object> = nodes
@@ -146,15 +161,66 @@ fn list(
     if objects.len() != nodes.len() {
         return Err(wrong("test_cases", "objects", "objects and others"));
     }
-    let named = string(first, "fn_name")?;
-    match function.or(named.as_deref()) {
+    match function {
         Some(function) => calls_of_list(function, &objects),
-        None if first.contains_key("stdin") || first.contains_key("input") => stdio(objects),
-        None if objects.len() == 1 => of_object(first, response),
+        None if first.contains_key("stdin") || first.contains_key("input") => {
+            calls_or_runs(&objects, row)
+        }
+        None if objects.len() == 1 => of_object(first, row),
         None => tests(
             objects.iter().map(|object| assertions(object)).collect::<Result<_, _>>()?,
             Some(String::new()),
         ),
+    }
+}
+
+/// Parses cases with an input and an output: calls if a [function](function_to_call) is named, otherwise runs of a program.
+fn calls_or_runs(objects: &[&Object], row: &Row<'_>) -> Result<Check, RewardError> {
+    match function_to_call(objects, row)? {
+        Some(function) => calls_of_list(function, objects),
+        None => stdio(objects.iter().copied()),
+    }
+}
+
+/// Returns the function to call with the inputs of tests; `None` if the inputs are those of a program.
+///
+/// # Errors
+/// If the type of a test is `functional` but no function is named.
+fn function_to_call(tests: &[&Object], row: &Row<'_>) -> Result<Option<String>, RewardError> {
+    let types = tests.iter().map(|test| string(test, "testtype"));
+    let types = types.collect::<Result<Vec<_>, _>>()?;
+    let has = |name: &str| types.iter().flatten().any(|kind| kind.eq_ignore_ascii_case(name));
+    for test in tests {
+        if let Some(function) = function_name(test)? {
+            return Ok(Some(function));
+        }
+    }
+    let function = row.function.clone().filter(|_| !has("stdin"));
+    if function.is_none() && has("functional") {
+        return Err(wrong(
+            "func_name",
+            "the name of the function to call, in each case, in its `metadata` or in `extra_info.metadata`, since `testtype` is `functional`",
+            "none",
+        ));
+    }
+    Ok(function)
+}
+
+/// Returns the name in `fn_name` or `func_name` of an object or of its `metadata`.
+fn function_name(object: &Object) -> Result<Option<String>, RewardError> {
+    let named = |object: &Object| -> Result<Option<String>, RewardError> {
+        let name = match string(object, "fn_name")? {
+            Some(name) => Some(name),
+            None => string(object, "func_name")?,
+        };
+        Ok(name.filter(|name| !name.trim().is_empty()))
+    };
+    if let Some(name) = named(object)? {
+        return Ok(Some(name));
+    }
+    match object.get("metadata").map(|metadata| Node::read(metadata.get())) {
+        Some(Node::Object(metadata)) => named(&metadata),
+        _ => Ok(None),
     }
 }
 
@@ -184,7 +250,7 @@ fn input_and_output(object: &Object) -> Result<(&RawValue, &RawValue), RewardErr
     Ok((find(["stdin", "input"])?, find(["expected_stdout", "output"])?))
 }
 
-fn inputs_and_outputs(object: &Object) -> Result<Check, RewardError> {
+fn inputs_and_outputs(object: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
     let column = |field: &str| Node::read(object[field].get()).list(field);
     let (inputs, outputs) = (column("inputs")?, column("outputs")?);
     if inputs.len() != outputs.len() || inputs.is_empty() {
@@ -192,7 +258,7 @@ fn inputs_and_outputs(object: &Object) -> Result<Check, RewardError> {
         return Err(wrong("ground_truth", "as many outputs as inputs, at least one", &found));
     }
     let pairs = inputs.iter().zip(&outputs);
-    match string(object, "fn_name")? {
+    match function_to_call(&[object], row)? {
         Some(function) => calls(function, pairs.map(|(input, output)| call(input, output))),
         None => {
             let case = pairs.map(|(input, output)| Stdio {
@@ -254,7 +320,7 @@ fn expected(output: &RawValue) -> Vec<Json> {
 
 /// Parses ROLL's columns: checks of the response text if `case_type` is `text`, and otherwise the list in `test_cases`, with the function
 /// that `test_case_function` names.
-fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
+fn roll(columns: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
     let items = Node::read(columns["test_cases"].get()).list("test_cases")?;
     let function =
         string(columns, "test_case_function")?.filter(|name| !name.is_empty() && name != "None");
@@ -262,7 +328,7 @@ fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
         return Err(wrong("test_cases", "at least one case", "none"));
     }
     if string(columns, "case_type")?.as_deref() != Some("text") {
-        return list(&items, function.as_deref(), response);
+        return list(&items, function, row);
     }
     let code = |item: &RawValue| match Node::read(item.get()) {
         Node::Object(object) => assertions(&object),
@@ -270,7 +336,7 @@ fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     };
     Ok(Check::Text {
         tests: items.iter().map(|item| code(item)).collect::<Result<_, _>>()?,
-        response: answer(response).to_owned(),
+        response: answer(row.response).to_owned(),
         stop_at_failure: false,
     })
 }
@@ -409,6 +475,57 @@ mod tests {
         assert_eq!(
             truth(&listed),
             calls_of("g", &json!([{"arguments": [7], "expected": [true, "true"]}]))
+        );
+    }
+
+    #[test]
+    fn functional_tests_of_livecodebench() {
+        let case = |more: Value| {
+            let mut case =
+                json!({"input": "[2,7]\n9", "output": "[0, 1]", "testtype": "functional"});
+            case.as_object_mut()
+                .expect("an object")
+                .extend(more.as_object().expect("fields").clone());
+            case
+        };
+        let expected = calls_of(
+            "twoSum",
+            &json!([{"arguments": [[2, 7], 9], "expected": [[0, 1], "[0, 1]"]}]),
+        );
+        for named in [
+            json!({"metadata": {"func_name": "twoSum"}}),
+            json!({"metadata": "{\"func_name\": \"twoSum\"}"}),
+            json!({"func_name": "twoSum"}),
+            json!({"fn_name": "twoSum"}),
+        ] {
+            assert_eq!(truth(&json!([case(named.clone())])), expected, "{named}");
+            assert_eq!(truth(&case(named.clone())), expected, "{named}");
+        }
+        let named = json!({"func_name": "twoSum", "inputs": ["[2,7]\n9"], "outputs": ["[0, 1]"]});
+        assert_eq!(truth(&named), expected);
+
+        let unnamed = json!([case(json!({"metadata": {}}))]).to_string();
+        for extra in [
+            json!({"metadata": {"func_name": "twoSum"}}),
+            json!({"metadata": "{\"func_name\": \"twoSum\"}"}),
+            json!({"func_name": "twoSum"}),
+        ] {
+            assert_eq!(read(&unnamed, Some(&extra.to_string())), Ok(expected.clone()), "{extra}");
+        }
+        let error = read(&unnamed, None).expect_err("no name");
+        assert!(
+            error.starts_with("field `func_name`: expected the name of the function"),
+            "{error}"
+        );
+        let program = json!([{"input": "1", "output": "2", "testtype": "stdin", "metadata": {}}]);
+        let extra = json!({"metadata": {"func_name": "f"}}).to_string();
+        for extra in [None, Some(extra.as_str()), Some("{\"metadata\": {\"func_name\": null}}")] {
+            assert_eq!(read(&program.to_string(), extra), Ok(stdio_of(&[("1", "2")])));
+        }
+        let assertions = json!([{"assert_code": "assert f(1)"}, {"assert_code": "assert f(2)"}]);
+        assert_eq!(
+            read(&assertions.to_string(), Some(&extra)),
+            Ok(tests_of(&["assert f(1)", "assert f(2)"], true))
         );
     }
 
