@@ -15,7 +15,7 @@ import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
 from rollpacker_case_runner import CaseRunner, BrokenTests, clean, describe_end
 from rollpacker_binding import PRELUDE, bind, bind_entry
-from rollpacker_equality import equal
+from rollpacker_equality import equal, equal_output
 from rollpacker_module_tests import Tests, defined, imported_modules, imported_names, loaded_names, parse
 from rollpacker_recheck import NO_REQUESTS, Recheck, TestText
 from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, Capture, Session, Unloadable
@@ -96,7 +96,7 @@ def short(value):
 
 
 def check_stdio(check, runner):
-    """Compares the output of a program for a given input. Trailing blanks of lines are ignored."""
+    """Compares the output of a program for a given input with the expected one, as `equal_output` does."""
     kind = prepare(runner, len(check["cases"]))
     for case in check["cases"] if kind else ():
         runner.case(lambda allowed: run_program(runner.session, kind, case, allowed))
@@ -133,12 +133,8 @@ def run_program(session, kind, case, allowed):
     end, output, errors = finish_program(session, kind, case["stdin"], allowed, limit if expected is not None else None)
     if end["code"] != 0:
         raise ProgramFailed(end, errors)
-    if expected is not None and lines(output) != lines(expected):
+    if expected is not None and not equal_output(output, expected):
         raise AssertionError("for the input %s it prints %s, not %s" % (short(case["stdin"]), short(output), short(expected)))
-
-
-def lines(text):
-    return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 class Unavailable(BrokenTests):

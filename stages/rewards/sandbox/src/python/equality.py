@@ -1,12 +1,16 @@
-"""Equality of the result of a function and the expected JSON value of a dataset."""
+"""Equality of the result of a function and the expected JSON value of a dataset, and of the output of a program and the expected text."""
 
 import collections
 import decimal
 import fractions
 import math
+import re
 
 # Datasets round the expected values, and competitions accept this tolerance.
 TOLERANCE = 1e-6
+# Every finite float has an integer part of at most 309 digits. The limit keeps the time linear in the length of an output.
+NUMBER_CHARACTERS = 400
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
 SEQUENCES = (list, tuple, range, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -46,3 +50,42 @@ def plain(answer):
         if type(answer) not in (bool, kind) and isinstance(answer, kind):
             return kind(answer)
     return answer
+
+
+def equal_output(output, expected):
+    """Returns true if the output of a program is the expected text.
+
+    Blank lines at the end, blanks at the end of a line and the number of blanks between two words are ignored. The blanks at the beginning
+    of a line are not. Words are equal as `equal_words` says.
+    """
+    output, expected = output.rstrip().split("\n"), expected.rstrip().split("\n")
+    return len(output) == len(expected) and all(map(equal_lines, output, expected))
+
+
+def equal_lines(line, expected):
+    line, expected = line.rstrip(), expected.rstrip()
+    if line == expected:
+        return True
+    words, expected_words = line.split(), expected.split()
+    return indent(line) == indent(expected) and len(words) == len(expected_words) and all(map(equal_words, words, expected_words))
+
+
+def indent(line):
+    return line[: len(line) - len(line.lstrip())]
+
+
+def equal_words(word, expected):
+    """Returns true if two words are equal as text, or are close numbers of which at least one has a decimal point or an exponent.
+
+    The tolerance is 1e-6, relative and absolute. If an integer is expected, the relative tolerance is 1e-12.
+    """
+    if word == expected:
+        return True
+    if len(word) > NUMBER_CHARACTERS or len(expected) > NUMBER_CHARACTERS:
+        return False
+    found, wanted = NUMBER.fullmatch(word), NUMBER.fullmatch(expected)
+    if found is None or wanted is None or not any(found.groups() + wanted.groups()):
+        return False
+    value, wanted_value = float(word), float(expected)
+    relative = TOLERANCE if any(wanted.groups()) else 1e-12
+    return math.isfinite(value) and math.isfinite(wanted_value) and math.isclose(value, wanted_value, rel_tol=relative, abs_tol=TOLERANCE)
