@@ -47,6 +47,10 @@ pub(crate) trait FileLayout {
 const ALL: &str = "*";
 
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
+/// The usual names of a column that has the question as text, without the answer.
+pub(crate) const QUESTION: [&str; 3] = ["prompt", "question", "problem"];
+/// The usual names of a column of messages.
+pub(crate) const CHAT: [&str; 2] = ["messages", "prompt"];
 const DATA_SOURCE: [&str; 2] = ["data_source", "source"];
 const GROUND_TRUTH: [&str; 5] =
     ["reward_model.ground_truth", "reward_spec.ground_truth", "ground_truth", "answer", "label"];
@@ -89,6 +93,22 @@ impl ColumnRoles {
         };
         plan.extra = plan.extra_columns(file, layout, &config.extra_columns)?;
         Ok(plan)
+    }
+
+    /// Returns the configuration that names a column with the question as text as the prompt. Returns `None` if the configuration names the
+    /// prompt, or there is no such column besides that of the prompt.
+    pub(crate) fn with_question(
+        &self,
+        layout: &impl FileLayout,
+        config: &DatasetConfig,
+    ) -> Option<DatasetConfig> {
+        let is_other = |path: &ColumnPath| {
+            path.parts != self.prompt.parts && layout.kind(&path.parts) == Some(ColumnKind::Text)
+        };
+        let question = QUESTION.iter().find_map(|name| find(layout, name).filter(is_other))?;
+        let mut named = config.clone();
+        let unnamed = named.columns.prompt.replace(question.name.to_string()).is_none();
+        unnamed.then_some(named)
     }
 
     /// Returns the columns that have a role, each with the name of its role.

@@ -32,6 +32,8 @@ pub enum DefectKind {
     MissingRole,
     /// A role other than `system`, `user`, `assistant`, `tool` and `developer`.
     UnknownRole,
+    /// A prompt whose last message is of the role `assistant` and may contain the answer.
+    AssistantLast,
     /// A file without a column of reference answers, or a row without a reference answer in a file that has such a column.
     MissingGroundTruth,
     /// A prompt that is equal to an earlier one.
@@ -42,7 +44,13 @@ impl DefectKind {
     /// Returns `true` if rows with this defect can still be used for training.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(self, Self::UnknownRole | Self::MissingGroundTruth | Self::DuplicatePrompt)
+        matches!(
+            self,
+            Self::UnknownRole
+                | Self::AssistantLast
+                | Self::MissingGroundTruth
+                | Self::DuplicatePrompt
+        )
     }
 }
 

@@ -229,6 +229,40 @@ pub fn messages_in_text(text: &str) -> Option<Vec<Value>> {
     object_array(text).ok().filter(|messages| messages.iter().any(has_message_field))
 }
 
+/// Counts the rows whose messages end with a message of the assistant, which usually contains the answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Endings {
+    rows: u64,
+    with_assistant: u64,
+}
+
+impl Endings {
+    /// Adds a row by the role of its last message. A row without messages does not count.
+    pub(crate) fn add(&mut self, last_role: Option<&str>) {
+        self.rows += u64::from(last_role.is_some());
+        self.with_assistant += u64::from(last_role == Some(ASSISTANT));
+    }
+
+    /// Adds a row by its value: an array of messages, or an array of messages as text.
+    pub(crate) fn add_value(&mut self, value: &Value) {
+        let role = |messages: &[Value]| Some(messages.last()?.get("role")?.as_str()?.to_owned());
+        let role = match value {
+            Value::Array(messages) => role(messages),
+            Value::String(text) => messages_in_text(text).and_then(|messages| role(&messages)),
+            _ => None,
+        };
+        self.add(role.as_deref());
+    }
+
+    /// Returns `true` if more than half of the rows end with a message of the assistant.
+    pub(crate) fn are_answers(self) -> bool {
+        2 * self.with_assistant > self.rows
+    }
+}
+
+/// The role of the model.
+pub(crate) const ASSISTANT: &str = "assistant";
+
 /// Parses a JSON array of objects. Returns a description of any other text.
 fn object_array(text: &str) -> Result<Vec<Value>, String> {
     if !text.trim_start().starts_with('[') {

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::Chunk;
+use crate::columns::QUESTION;
 use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
 use crate::error::DatasetError;
 use crate::file::PromptFile;
+use crate::messages::ASSISTANT;
 
 pub use crate::defect::DefectKind;
 
@@ -91,11 +93,14 @@ struct Validator {
     defects: BTreeMap<(DefectKind, Option<String>), Defect>,
     /// The digest of every usable prompt, with its row of the dataset.
     prompts: Vec<(u64, u64)>,
+    /// The expected end of the prompts of the current file.
+    end: String,
 }
 
 impl Validator {
     fn file(&mut self, file: &PromptFile) {
         let path = file.path().clone();
+        self.end = expected_end(file);
         if file.rows() == 0 {
             return self.file_error(&path, &DatasetError::NoRows { file: path.to_path_buf() });
         }
@@ -141,6 +146,15 @@ impl Validator {
                 Some(&chunk.messages.column),
                 KNOWN_ROLES,
                 at(message.role),
+            );
+        }
+        if chunk.messages.row(index).last().is_some_and(|message| message.role == ASSISTANT) {
+            let expected = self.end.clone();
+            self.record(
+                DefectKind::AssistantLast,
+                Some(&chunk.messages.column),
+                &expected,
+                at("a message of the assistant"),
             );
         }
         let missing = match &chunk.ground_truth {
@@ -255,6 +269,23 @@ impl Validator {
             warnings: count(true),
             defects,
         }
+    }
+}
+
+/// Describes the last message that the prompts of a file should have, and names the column of the questions, if there is one.
+fn expected_end(file: &PromptFile) -> String {
+    let expected =
+        "a last message of the user, since the model continues the answer of the assistant";
+    let columns = file.columns();
+    let is_question = |name: &&&str| {
+        !file.plan().uses(name)
+            && columns.iter().any(|(column, kind)| column == *name && kind == "string")
+    };
+    match QUESTION.iter().find(is_question) {
+        Some(name) => format!(
+            "{expected}; to train on column `{name}` instead, set `--prompt-key {name}` or `data.prompt_key`"
+        ),
+        None => expected.to_owned(),
     }
 }
 

@@ -477,6 +477,54 @@ fn duplicates_are_warned_of_with_the_earlier_row() {
     "#]].assert_eq(&report(&folder, &validation));
 }
 
+#[test]
+fn prompts_that_end_with_the_answer_are_warned_of() {
+    let folder = Folder::new();
+    let chat = json!([{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]);
+    let row = json!({"problem": "1+1?", "answer": "2", "messages": chat});
+    let lines = folder.lines("a.jsonl", std::slice::from_ref(&row));
+    let columns = |prompt: &str| PromptColumns {
+        prompt: Some(prompt.to_owned()),
+        ..PromptColumns::default()
+    };
+    let named =
+        DatasetConfig { columns: columns("messages"), ..DatasetConfig::of([lines.clone()]) };
+    expect![[r#"
+        1 files 1 rows 0 errors 1 warnings
+        AssistantLast Some("messages") x1: a.jsonl Some(0) expected a last message of the user, since the model continues the answer of the assistant; to train on column `problem` instead, set `--prompt-key problem` or `data.prompt_key` found a message of the assistant
+    "#]].assert_eq(&report(&folder, &validate(&named, 1).unwrap()));
+    let alone = json!({"answer": "2", "messages": chat});
+    let alone = folder.lines("b.jsonl", &[alone]);
+    let validation = validate(&DatasetConfig::of([alone]), 1).unwrap();
+    assert_eq!(validation.defects[0].kind, DefectKind::AssistantLast);
+
+    // Without a named column, the prompt is the question.
+    let text = |values: &[&str]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
+    let turns = || Some(vec![(Some("user"), Some("1+1?")), (Some("assistant"), Some("2"))]);
+    let parquet = folder.columns(
+        "c.parquet",
+        vec![
+            ("problem", text(&["1+1?"])),
+            ("answer", text(&["2"])),
+            ("messages", chats(vec![turns()])),
+        ],
+    );
+    let as_text = json!({"problem": "1+1?", "answer": "2", "messages": chat.to_string()});
+    let as_text = folder.lines("d.jsonl", &[as_text]);
+    for file in [lines, parquet, as_text] {
+        let validation = validate(&DatasetConfig::of([file.clone()]), 1).unwrap();
+        assert_eq!(validation.warnings, 0, "{file}: {validation:?}");
+        let dataset = Dataset::open(DatasetConfig::of([file])).unwrap();
+        let mut prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+        let messages = prompts.next().unwrap().unwrap().messages_json();
+        assert_eq!(messages, r#"[{"role":"user","content":"1+1?"}]"#);
+    }
+    let user = json!({"problem": "1+1?", "answer": "2", "messages": [{"role": "user", "content": "One and one?"}]});
+    let dataset = Dataset::open(DatasetConfig::of([folder.lines("e.jsonl", &[user])])).unwrap();
+    let mut prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(1);
+    assert!(prompts.next().unwrap().unwrap().messages_json().contains("One and one?"));
+}
+
 /// Every prompt file in a folder of real ones can be read. Set `ROLLPACKER_SHARED` to the folder that contains `data`.
 #[test]
 fn real_files_can_be_read() {

@@ -2,12 +2,15 @@
 //! JSON text, or plain text.
 //!
 //! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64 rows
-//! determine the columns of a file. If these rows have no column for a role, each later row is searched for one.
+//! determine the columns of a file. If these rows have no column for a role, each later row is searched for one. If the configuration does not
+//! name the prompt and the messages of most of these rows end with a message of the assistant, a column with the question as text is the
+//! prompt, if there is one.
 
 mod lines;
 mod records;
 mod rows;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +18,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::chunk::{Chunk, Chunks};
-use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
+use crate::columns::{CHAT, ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::json_object::{JsonObject, descend, parse_object};
 use crate::jsonl::lines::{LinePosition, Lines};
 use crate::jsonl::rows::ChunkBuilder;
+use crate::messages::Endings;
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use lines::BYTE_ORDER_MARK;
@@ -47,12 +51,15 @@ impl JsonlFile {
         let mut lines = Lines::open(&path, LinePosition::default())?;
         let (mut starts, mut rows) = (Vec::new(), 0);
         let mut first = JsonObject::new();
+        let mut endings = BTreeMap::new();
         while let Some(start) = lines.next_line()? {
             if rows == 0 {
                 first = lines.object().map_err(|found| bad_line(&path, 0, found))?;
+                add_endings(&mut endings, &first);
             } else if rows < COLUMN_ROWS
                 && let Ok(row) = parse_object(&lines.line)
             {
+                add_endings(&mut endings, &row);
                 add_columns(&mut first, row);
             }
             if rows % STRIDE == 0 {
@@ -63,7 +70,13 @@ impl JsonlFile {
         if rows == 0 {
             return Err(DatasetError::NoRows { file: path.to_path_buf() });
         }
-        let plan = Arc::new(ColumnRoles::resolve(&path, &first, config)?);
+        let mut plan = ColumnRoles::resolve(&path, &first, config)?;
+        if let Some(config) = plan.with_question(&first, config)
+            && endings.get(&*plan.prompt.name).is_some_and(|endings| endings.are_answers())
+        {
+            plan = ColumnRoles::resolve(&path, &first, &config)?;
+        }
+        let plan = Arc::new(plan);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
         let segments = segments(rows, &starts, lines.end.offset);
@@ -104,6 +117,14 @@ impl JsonlFile {
             first_row,
             failed: false,
         })
+    }
+}
+
+/// Adds the messages of a row to the counts of their columns.
+fn add_endings(endings: &mut BTreeMap<&str, Endings>, row: &JsonObject) {
+    for name in CHAT {
+        let value = row.get(name).unwrap_or(&Value::Null);
+        endings.entry(name).or_default().add_value(value);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Parquet files of prompts: verl's schema in all its variants.
 //!
+//! If the configuration does not name the prompt and the messages of most of the first 64 rows end with a message of the assistant, a column
+//! with the question as text is the prompt, if there is one.
+//!
 //! The Arrow schema that a writer stored in the footer is ignored. Text is then always `Utf8` and lists are always `List`, so pandas'
 //! `large_string` needs no special case. Only the leaf columns in use are read.
 
@@ -31,7 +34,8 @@ use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
 use crate::error::{DatasetError, text_error};
 use crate::json::{ExtraColumns, JsonColumn};
-use crate::messages::{Messages, NO_CALLS, text_messages};
+use crate::jsonl::COLUMN_ROWS;
+use crate::messages::{Endings, Messages, NO_CALLS, text_messages};
 use crate::parquet::schema::{check_types, projection, type_description};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
@@ -55,11 +59,40 @@ impl ParquetFile {
         let metadata = ArrowReaderMetadata::load(&file, options)
             .map_err(|source| DatasetError::Footer { file: path.to_path_buf(), source })?;
         let plan = ColumnRoles::resolve(&path, metadata.schema(), config)?;
+        let question = plan.with_question(metadata.schema(), config);
+        let file = Self::with_plan(path, metadata, plan)?;
+        match question {
+            Some(config) if file.first_rows_are_answers() => {
+                let plan = ColumnRoles::resolve(&file.path, file.metadata.schema(), &config)?;
+                Self::with_plan(file.path, file.metadata, plan)
+            }
+            _ => Ok(file),
+        }
+    }
+
+    fn with_plan(
+        path: Arc<Path>,
+        metadata: ArrowReaderMetadata,
+        plan: ColumnRoles,
+    ) -> Result<Self, DatasetError> {
         check_types(&path, metadata.schema(), &plan)?;
         let projection = projection(metadata.parquet_schema(), &plan);
         let segments = segments(metadata.metadata().row_groups(), &projection);
         let chunk_rows = chunk_rows(&segments);
         Ok(Self { path, metadata, plan: Arc::new(plan), projection, segments, chunk_rows })
+    }
+
+    /// Returns `true` if the messages of most of the first rows end with a message of the assistant. Errors are reported when rows are read.
+    fn first_rows_are_answers(&self) -> bool {
+        let rows = self.segments.last().map_or(0, |segment| segment.rows.end).min(COLUMN_ROWS);
+        let mut endings = Endings::default();
+        let first = std::iter::once(0..rows).collect();
+        for chunk in self.read(first, 0).into_iter().flatten().flatten() {
+            (0..chunk.len()).for_each(|row| {
+                endings.add(chunk.messages.row(row).last().map(|message| message.role));
+            });
+        }
+        endings.are_answers()
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
