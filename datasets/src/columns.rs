@@ -95,6 +95,21 @@ impl ColumnRoles {
         Ok(plan)
     }
 
+    /// Returns the roles for a file without columns, none of whose rows can be read.
+    pub(crate) fn without_columns(config: &DatasetConfig) -> Self {
+        let name = config.columns.prompt.as_deref().unwrap_or(PROMPT[1]);
+        Self {
+            prompt: ColumnPath { name: name.into(), parts: vec![name.to_owned()] },
+            data_source: None,
+            ground_truth: None,
+            extra_info: None,
+            domain: None,
+            extra: Vec::new(),
+            all_extra: false,
+            default_data_source: config.default_data_source.as_str().into(),
+        }
+    }
+
     /// Returns the configuration that names a column with the question as text as the prompt. Returns `None` if the configuration names the
     /// prompt, or there is no such column besides that of the prompt.
     pub(crate) fn with_question(

@@ -38,6 +38,22 @@ impl PromptFile {
         }
     }
 
+    /// Opens a file to check it, as [`open`](Self::open) does. Any row of a JSONL file may be malformed.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), except for malformed rows of a JSONL file.
+    pub(crate) fn open_malformed(
+        path: &Path,
+        config: &DatasetConfig,
+    ) -> Result<Self, DatasetError> {
+        check_reopens(path)?;
+        match FileFormat::of(path)? {
+            FileFormat::Parquet => Self::open(path, config),
+            FileFormat::Jsonl => JsonlFile::open_malformed(path.into(), config).map(Self::Jsonl),
+        }
+    }
+
     pub(crate) fn path(&self) -> &Arc<Path> {
         match self {
             Self::Parquet(file) => file.path(),

@@ -24,8 +24,10 @@ pub(crate) fn parse_object(text: &[u8]) -> Result<JsonObject, NoObject> {
         Err(_) if text.trim_ascii_start().starts_with(b"[") => Err(NoObject::Other(
             "the start of an array: write each of its objects into a line of its own".to_owned(),
         )),
-        Err(error) => Err(unsupported_format(text)
-            .map_or(NoObject::Invalid(error), |format| NoObject::Other(format.to_owned()))),
+        Err(error) => Err(unsupported_format(text).map_or_else(
+            || NoObject::invalid(text, error),
+            |format| NoObject::Other(format.to_owned()),
+        )),
     }
 }
 
@@ -34,17 +36,40 @@ pub(crate) fn parse_object(text: &[u8]) -> Result<JsonObject, NoObject> {
 pub(crate) enum NoObject {
     /// Something else, by its description.
     Other(String),
-    /// Text that is not JSON.
-    Invalid(serde_json::Error),
+    /// Text that is not JSON, with the constant at the position of the error if Python wrote one.
+    Invalid(serde_json::Error, Option<&'static str>),
 }
 
+/// The numbers without a JSON equivalent, as Python's `json.dumps` writes them.
+const PYTHON_CONSTANTS: [&str; 3] = ["NaN", "-Infinity", "Infinity"];
+
 impl NoObject {
+    fn invalid(text: &[u8], error: serde_json::Error) -> Self {
+        let line = text.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1));
+        let (before, after) = line
+            .and_then(|line| line.split_at_checked(error.column().saturating_sub(1)))
+            .unwrap_or_default();
+        // For a negative number, the position is that after the sign.
+        let constant =
+            PYTHON_CONSTANTS.into_iter().find(|constant| match constant.strip_prefix('-') {
+                Some(positive) => before.ends_with(b"-") && after.starts_with(positive.as_bytes()),
+                None => after.starts_with(constant.as_bytes()),
+            });
+        Self::Invalid(error, constant)
+    }
+
     /// Describes what was found in a line of a file. `line` is the number of this line, from 1.
     pub(crate) fn at_line(self, line: u64) -> String {
         match self {
             Self::Other(found) => found,
-            Self::Invalid(error) => {
+            Self::Invalid(error, None) => {
                 format!("{} at line {line} column {}", without_position(&error), error.column())
+            }
+            Self::Invalid(error, Some(constant)) => {
+                let column = error.column();
+                format!(
+                    "`{constant}` at line {line} column {column}, which is not JSON: write null"
+                )
             }
         }
     }
@@ -53,7 +78,13 @@ impl NoObject {
     pub(crate) fn in_text(self) -> String {
         match self {
             Self::Other(found) => found,
-            Self::Invalid(error) => text_error(&error),
+            Self::Invalid(error, None) => text_error(&error),
+            Self::Invalid(error, Some(constant)) => {
+                let (line, column) = (error.line(), error.column());
+                format!(
+                    "`{constant}` at line {line} column {column} of the text, which is not JSON: write null"
+                )
+            }
         }
     }
 }
@@ -122,6 +153,24 @@ mod tests {
     fn an_array_in_place_of_lines_is_named() {
         let error = parse_object(b"[{\"prompt\": \"x\"},").unwrap_err().at_line(1);
         assert!(error.starts_with("the start of an array"), "{error}");
+    }
+
+    #[test]
+    fn constants_of_python_are_named() {
+        let error = |text: &str| parse_object(text.as_bytes()).unwrap_err();
+        assert_eq!(
+            error(r#"{"prompt":"a2","ground_truth":NaN}"#).at_line(7),
+            "`NaN` at line 7 column 31, which is not JSON: write null"
+        );
+        for constant in ["Infinity", "-Infinity"] {
+            let found = error(&format!("{{\n\"é\": [1, {constant}]}}")).in_text();
+            assert!(found.starts_with(&format!("`{constant}` at line 2 column ")), "{found}");
+            assert!(found.ends_with(" of the text, which is not JSON: write null"), "{found}");
+        }
+        assert_eq!(
+            error(r#"{"a": "NaN" b}"#).at_line(1),
+            "expected `,` or `}` at line 1 column 13"
+        );
     }
 
     #[test]

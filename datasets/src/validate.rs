@@ -74,7 +74,7 @@ pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, Data
     let mut check = Validator { first, files: config.paths()?, ..Validator::default() };
     for path in check.files.clone() {
         check.starts.push(check.rows);
-        match PromptFile::open(&path, config) {
+        match PromptFile::open_malformed(&path, config) {
             Err(error) => check.file_error(&path, &error),
             Ok(file) => check.file(&file),
         }
@@ -104,7 +104,7 @@ impl Validator {
         if file.rows() == 0 {
             return self.file_error(&path, &DatasetError::NoRows { file: path.to_path_buf() });
         }
-        if file.plan().ground_truth.is_none() {
+        if file.plan().ground_truth.is_none() && !file.columns().is_empty() {
             self.record(
                 DefectKind::MissingGroundTruth,
                 None,

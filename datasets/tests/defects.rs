@@ -478,6 +478,30 @@ fn duplicates_are_warned_of_with_the_earlier_row() {
 }
 
 #[test]
+fn every_row_is_checked_if_the_first_is_malformed() {
+    let folder = Folder::new();
+    let nan = "{\"prompt\":\"a2\",\"ground_truth\":NaN}\n";
+    let content = format!("{nan}{nan}{{\"prompt\":5}}\n{{\"prompt\":\"a\",\"ground_truth\":1}}\n");
+    let file = folder.bytes("a.jsonl", content.as_bytes());
+    expect![[r#"
+        1 files 4 rows 3 errors 0 warnings
+        BadJson Some("(the line)") x2: a.jsonl Some(0) expected a JSON object found `NaN` at line 1 column 31, which is not JSON: write null
+        WrongValue Some("prompt") x1: a.jsonl Some(2) expected messages, JSON of messages, or text found 5
+    "#]].assert_eq(&report(&folder, &validate(&DatasetConfig::of([file.clone()]), 1).unwrap()));
+    assert!(Dataset::open(DatasetConfig::of([file])).is_err());
+    // The columns are found after any number of malformed rows.
+    let late = format!("{}{{\"prompt\":\"a\",\"answer\":1}}\n", nan.repeat(200));
+    let all = nan.repeat(200);
+    for (content, errors, rows) in
+        [(late, 200, 201), (all, 200, 200), ("[\n{},\n{}]\n".to_owned(), 1, 0)]
+    {
+        let file = folder.bytes("b.jsonl", content.as_bytes());
+        let found = validate(&DatasetConfig::of([file]), 1).unwrap();
+        assert_eq!((found.errors, found.rows, found.warnings), (errors, rows, 0), "{found:?}");
+    }
+}
+
+#[test]
 fn prompts_that_end_with_the_answer_are_warned_of() {
     let folder = Folder::new();
     let chat = json!([{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]);

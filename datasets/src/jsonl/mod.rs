@@ -21,7 +21,7 @@ use crate::chunk::{Chunk, Chunks};
 use crate::columns::{CHAT, ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
-use crate::json_object::{JsonObject, descend, parse_object};
+use crate::json_object::{JsonObject, descend};
 use crate::jsonl::lines::{LinePosition, Lines};
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::Endings;
@@ -47,20 +47,47 @@ pub(crate) struct JsonlFile {
 }
 
 impl JsonlFile {
+    /// Opens a file. Its first row must be a JSON object.
     pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
+        Self::open_with(path, config, false)
+    }
+
+    /// Opens a file of which any row may be malformed. Its columns are those of the first 64 rows that are objects, or else of the first such
+    /// row. A file without such a row has no columns; its first row must then begin like an object.
+    pub(crate) fn open_malformed(
+        path: Arc<Path>,
+        config: &DatasetConfig,
+    ) -> Result<Self, DatasetError> {
+        Self::open_with(path, config, true)
+    }
+
+    fn open_with(
+        path: Arc<Path>,
+        config: &DatasetConfig,
+        malformed: bool,
+    ) -> Result<Self, DatasetError> {
         let mut lines = Lines::open(&path, LinePosition::default())?;
-        let (mut starts, mut rows) = (Vec::new(), 0);
+        let (mut starts, mut rows, mut objects) = (Vec::new(), 0, 0);
         let mut first = JsonObject::new();
         let mut endings = BTreeMap::new();
+        let mut no_object = None;
         while let Some(start) = lines.next_line()? {
-            if rows == 0 {
-                first = lines.object().map_err(|found| bad_line(&path, 0, found))?;
-                add_endings(&mut endings, &first);
-            } else if rows < COLUMN_ROWS
-                && let Ok(row) = parse_object(&lines.line)
-            {
-                add_endings(&mut endings, &row);
-                add_columns(&mut first, row);
+            if rows < COLUMN_ROWS || objects == 0 {
+                match lines.object() {
+                    Ok(row) => {
+                        objects += 1;
+                        add_endings(&mut endings, &row);
+                        add_columns(&mut first, row);
+                    }
+                    Err(found) if rows == 0 => {
+                        let error = bad_line(&path, 0, found);
+                        if !malformed {
+                            return Err(error);
+                        }
+                        no_object = (!lines.line.starts_with(b"{")).then_some(error);
+                    }
+                    Err(_) => {}
+                }
             }
             if rows % STRIDE == 0 {
                 starts.push(start);
@@ -69,6 +96,12 @@ impl JsonlFile {
         }
         if rows == 0 {
             return Err(DatasetError::NoRows { file: path.to_path_buf() });
+        }
+        if objects == 0 {
+            let plan = Arc::new(ColumnRoles::without_columns(config));
+            let segments = segments(rows, &starts, lines.end.offset);
+            let file = Self { path, plan, columns: Vec::new(), starts: starts.into(), segments };
+            return no_object.map_or(Ok(file), Err);
         }
         let mut plan = ColumnRoles::resolve(&path, &first, config)?;
         if let Some(config) = plan.with_question(&first, config)

@@ -34,6 +34,7 @@ use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
 use crate::error::{DatasetError, text_error};
 use crate::json::{ExtraColumns, JsonColumn};
+use crate::json_object::{NoObject, parse_object};
 use crate::jsonl::COLUMN_ROWS;
 use crate::messages::{Endings, Messages, NO_CALLS, text_messages};
 use crate::parquet::schema::{check_types, projection, type_description};
@@ -294,13 +295,19 @@ fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)
             Err(error) => {
                 bad.push((
                     index_u32(index),
-                    RowDefect::value(column, "a JSON object", text_error(&error)),
+                    RowDefect::value(column, "a JSON object", object_error(text, &error)),
                 ));
                 None
             }
         }
     };
     text.iter().enumerate().map(&mut object).collect()
+}
+
+/// Describes a text that is not a JSON object.
+fn object_error(text: &str, error: &serde_json::Error) -> String {
+    let syntax = if error.is_syntax() { parse_object(text.as_bytes()).err() } else { None };
+    syntax.map_or_else(|| text_error(error), NoObject::in_text)
 }
 
 /// Returns the column at the end of a path, or `None` if there is no such column. A value is null if any value on the path to it is null.
