@@ -70,7 +70,8 @@ impl ColumnRoles {
     ) -> Result<Self, DatasetError> {
         let PromptColumns { prompt, data_source, ground_truth, extra_info, domain } =
             &config.columns;
-        let named = |name: &String| find(layout, name).ok_or_else(|| absent(file, layout, name));
+        let named =
+            |name: &String| find(layout, name).ok_or_else(|| absent(file, layout, name, true));
         let part = |given: &Option<String>, names: &[&str]| match given {
             Some(name) => named(name).map(Some),
             None => Ok(usual(layout, names)),
@@ -78,7 +79,9 @@ impl ColumnRoles {
         let mut plan = Self {
             prompt: match prompt {
                 Some(name) => named(name)?,
-                None => usual_prompt(layout).ok_or_else(|| absent(file, layout, "prompt"))?,
+                None => {
+                    usual_prompt(layout).ok_or_else(|| absent(file, layout, "prompt", false))?
+                }
             },
             data_source: part(data_source, &DATA_SOURCE)?,
             ground_truth: part(ground_truth, &GROUND_TRUTH)?,
@@ -151,7 +154,7 @@ impl ColumnRoles {
             match name.as_str() {
                 ALL => extra.extend(roots.iter().filter(|root| !self.uses(root)).cloned()),
                 _ if roots.contains(name) => extra.push(name.clone()),
-                _ => return Err(absent(file, layout, name)),
+                _ => return Err(absent(file, layout, name, true)),
             }
         }
         let mut seen = std::collections::HashSet::new();
@@ -213,10 +216,11 @@ fn find(layout: &impl FileLayout, name: &str) -> Option<ColumnPath> {
     Some(ColumnPath { name: name.into(), parts: parts.iter().map(|&part| part.into()).collect() })
 }
 
-fn absent(file: &Path, layout: &impl FileLayout, column: &str) -> DatasetError {
+fn absent(file: &Path, layout: &impl FileLayout, column: &str, named: bool) -> DatasetError {
     DatasetError::AbsentColumn {
         file: file.to_owned(),
         column: column.to_owned(),
+        named,
         found: layout.roots(),
     }
 }

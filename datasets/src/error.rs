@@ -111,13 +111,15 @@ pub enum DatasetError {
         file: PathBuf,
     },
     /// A column that is absent.
-    #[error("{}: column `{column}` is absent: expected one of that name, found {}", file.display(), listed(found))]
+    #[error("{}: column `{column}` is absent: expected {}, found {}", file.display(), expected_column(*named), listed(found))]
     AbsentColumn {
         /// The path of the dataset file.
         file: PathBuf,
         /// The requested column, with a dot between a struct and its field. If no column was requested and none has a usual name, one usual
         /// name.
         column: String,
+        /// `true` if the column was requested.
+        named: bool,
         /// The columns of the file.
         found: Vec<String>,
     },
@@ -268,7 +270,16 @@ pub(crate) fn text_error(error: &serde_json::Error) -> String {
     format!("{error} of the text")
 }
 
+/// Describes the column that an absent one should be. If none was requested, the absent column is the prompt.
+pub(crate) fn expected_column(named: bool) -> &'static str {
+    if named {
+        "one of that name"
+    } else {
+        "`messages`, `prompt`, `question` or `problem`, or another column that `--prompt-key` or `data.prompt_key` names"
+    }
+}
+
 /// Joins column names for a message; `no columns` if there are none.
-fn listed(names: &[String]) -> String {
+pub(crate) fn listed(names: &[String]) -> String {
     if names.is_empty() { "no columns".to_owned() } else { names.join(", ") }
 }

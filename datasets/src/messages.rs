@@ -1,5 +1,6 @@
 //! Columns of chat messages, with several messages per row.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow_array::builder::StringBuilder;
@@ -27,6 +28,8 @@ pub(crate) struct Messages {
 const MESSAGES: &str = "at least one message with role and content";
 const CONTENT: &str = "a role and a content in every message";
 pub(crate) const NO_CALLS: &str = "messages without `tool_calls`, which are not supported";
+const TEXT_CONTENT: &str =
+    "messages whose `content` is text, or a list of parts of the type `text`";
 const PROMPT: &str = "messages, JSON of messages, or text";
 
 impl Messages {
@@ -133,7 +136,8 @@ impl MessagesBuilder {
         Self { column, lengths: Vec::new(), valid: Vec::new(), roles, contents }
     }
 
-    /// Adds a row: an array of messages, text, or null. Any other value adds an empty row.
+    /// Adds a row: an array of messages, text, or null. Any other value adds an empty row. The content of a message is text, or a list of
+    /// OpenAI's parts of the type `text`, whose texts are joined.
     ///
     /// # Errors
     ///
@@ -144,6 +148,14 @@ impl MessagesBuilder {
             Value::String(text) => return self.push_text(text),
             Value::Array(messages) if messages.iter().all(is_message) => {
                 return self.push_messages(messages);
+            }
+            Value::Array(messages) if messages.iter().all(Value::is_object) => {
+                let wrong = messages.iter().find(|message| !has_text_content(message));
+                let found = wrong.and_then(|message| message.get("content"));
+                return match found {
+                    Some(content) => self.refuse(TEXT_CONTENT, describe(content)),
+                    None => self.refuse(PROMPT, describe(value)),
+                };
             }
             _ => return self.refuse(PROMPT, describe(value)),
         }
@@ -190,7 +202,7 @@ impl MessagesBuilder {
         for message in messages {
             self.append(
                 Some(message["role"].as_str().unwrap_or_default()),
-                message["content"].as_str(),
+                message.get("content").and_then(content_text).as_deref(),
             );
         }
         self.end(true, messages.len());
@@ -279,10 +291,32 @@ fn tool_calls(message: &Value) -> Option<&Value> {
     calls.as_array().is_none_or(|calls| !calls.is_empty()).then_some(calls)
 }
 
-/// Returns `true` for an object whose role and content, if present, are text or null. Nulls are reported later.
+/// Returns `true` for an object whose role is text and whose content has a [text](content_text), if they are present. Nulls are reported
+/// later.
 fn is_message(value: &Value) -> bool {
-    let text = |key: &str| value.get(key).is_none_or(|field| field.is_string() || field.is_null());
-    value.is_object() && text("role") && text("content")
+    let is_role = |role: &Value| role.is_string() || role.is_null();
+    value.is_object() && value.get("role").is_none_or(is_role) && has_text_content(value)
+}
+
+fn has_text_content(message: &Value) -> bool {
+    let is_text = |content: &Value| content.is_null() || content_text(content).is_some();
+    message.get("content").is_none_or(is_text)
+}
+
+/// Returns the text of a content: the content itself, or the joined texts of its parts. Returns `None` for other values, such as parts that
+/// are images.
+fn content_text(content: &Value) -> Option<Cow<'_, str>> {
+    let part_text = |part: &'_ Value| -> Option<String> {
+        part.get("type").filter(|kind| *kind == "text")?;
+        Some(part.get("text")?.as_str()?.to_owned())
+    };
+    match content {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Array(parts) if !parts.is_empty() => {
+            parts.iter().map(part_text).collect::<Option<String>>().map(Cow::Owned)
+        }
+        _ => None,
+    }
 }
 
 fn has_message_field(value: &Value) -> bool {
@@ -303,6 +337,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn text_parts_of_a_content_are_joined() {
+        let mut builder = MessagesBuilder::new("messages".into());
+        let with = |parts: Value| json!([{"role": "user", "content": parts}]);
+        let text = |text: &str| json!({"type": "text", "text": text});
+        builder.push(&with(json!([text("1+"), text("1?")]))).expect("text");
+        builder.push_text(&with(json!([text("2?")])).to_string()).expect("text");
+        for wrong in [json!([{"type": "image_url"}]), json!([text("a"), "b"]), json!([]), json!(3)]
+        {
+            let error = builder.push(&with(wrong.clone())).expect_err("no text");
+            assert_eq!((error.expected, error.found), (TEXT_CONTENT, wrong.to_string()));
+        }
+        let messages = builder.finish();
+        let contents = [0, 1].map(|row| messages.row(row).next().expect("a message").content);
+        assert_eq!(contents, ["1+1?", "2?"]);
+    }
 
     #[test]
     fn messages_with_tool_calls_are_refused() {

@@ -13,7 +13,7 @@ use crate::chunk::Chunk;
 use crate::columns::QUESTION;
 use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
-use crate::error::DatasetError;
+use crate::error::{DatasetError, expected_column, listed};
 use crate::file::PromptFile;
 use crate::messages::ASSISTANT;
 
@@ -105,11 +105,12 @@ impl Validator {
             return self.file_error(&path, &DatasetError::NoRows { file: path.to_path_buf() });
         }
         if file.plan().ground_truth.is_none() && !file.columns().is_empty() {
+            let columns: Vec<String> = file.columns().into_iter().map(|(name, _)| name).collect();
             self.record(
                 DefectKind::MissingGroundTruth,
                 None,
-                "a column of reference answers",
-                location(&path, None, "none"),
+                "a column of reference answers, such as `answer`, or another one that `--ground-truth-key` or `data.ground_truth_key` names",
+                location(&path, None, &listed(&columns)),
             );
         }
         self.prompts.reserve_exact(usize::try_from(file.rows()).unwrap_or(0));
@@ -173,12 +174,12 @@ impl Validator {
             E::NoRows { .. } => {
                 (DefectKind::NoRows, None, "at least one row", None, "0".to_owned())
             }
-            E::AbsentColumn { column, found, .. } => (
+            E::AbsentColumn { column, named, found, .. } => (
                 DefectKind::AbsentColumn,
                 Some(column.as_str()),
-                "a column of that name",
+                expected_column(*named),
                 None,
-                found.join(", "),
+                listed(found),
             ),
             E::WrongType { column, expected, found, .. } => {
                 (DefectKind::WrongType, Some(column.as_str()), *expected, None, found.clone())

@@ -180,7 +180,7 @@ fn columns_that_are_absent_or_wrong() {
         folder
             .columns("absent.parquet", vec![("id", numbers.clone()), ("tokens", numbers.clone())]),
         expect![
-            "absent.parquet: column `prompt` is absent: expected one of that name, found id, tokens"
+            "absent.parquet: column `prompt` is absent: expected `messages`, `prompt`, `question` or `problem`, or another column that `--prompt-key` or `data.prompt_key` names, found id, tokens"
         ],
     );
     check(
@@ -393,13 +393,13 @@ fn validation_lists_every_kind() {
     expect![[r#"
         4 files 9 rows 6 errors 5 warnings
         UnreadableFile None x1: a.parquet None expected a Parquet or JSONL file found a.parquet: not a Parquet file: expected `PAR1` at its beginning, found `not `
-        AbsentColumn Some("prompt") x1: d.parquet None expected a column of that name found id
+        AbsentColumn Some("prompt") x1: d.parquet None expected `messages`, `prompt`, `question` or `problem`, or another column that `--prompt-key` or `data.prompt_key` names found id
         BadJson Some("(the line)") x1: c.jsonl Some(1) expected a JSON object found EOF while parsing a string at line 2 column 8
         NullPrompt Some("prompt") x1: b.parquet Some(1) expected at least one message with role and content found null
         EmptyPrompt Some("prompt") x1: b.parquet Some(2) expected at least one message with role and content found none
         NullContent Some("prompt") x1: b.parquet Some(4) expected a role and a content in every message found a null content
         UnknownRole Some("prompt") x1: b.parquet Some(3) expected system, user, assistant, tool or developer found robot
-        MissingGroundTruth None x1: b.parquet None expected a column of reference answers found none
+        MissingGroundTruth None x1: b.parquet None expected a column of reference answers, such as `answer`, or another one that `--ground-truth-key` or `data.ground_truth_key` names found prompt
         MissingGroundTruth Some("answer") x1: c.jsonl Some(2) expected a reference answer found null
         DuplicatePrompt None x2: b.parquet Some(5) expected prompts that differ found the prompt of b.parquet row 0
     "#]].assert_eq(&report(&folder, &validation));

@@ -216,6 +216,7 @@ impl Table<'_> {
         DatasetError::AbsentColumn {
             file: self.file.to_owned(),
             column: column.to_owned(),
+            named: true,
             found: self.columns.iter().map(|(name, _)| name.clone()).collect(),
         }
     }
