@@ -32,7 +32,7 @@ static AFTER: LazyLock<Regex> = LazyLock::new(|| {
         "wrong|incorrect|false|invalid|inaccurate|ruled\\s+out|eliminated|excluded|rejected";
     regex(&format!(
         r"(?ix)^ [)\]}}*_`$\x22'”’]*
-          (?: (?: {more} \s+(?:are|were|can\s+be) | \s+(?:is|was|seems|would\s+be|must\s+be|can\s+be) )
+          (?: (?: (?:{more})? \s+(?:are|were|can\s+be) | \s+(?:is|was|seems|would\s+be|must\s+be|can\s+be) )
               (?: \s+(?:[a-z]+ly|also|thus|all|both) )?
               (?: (?:n['’]t|\s+not)\b (\s+(?:{wrong}|only|just))? | \s+(?:{wrong})\b )
             | (?:{more})? \s+can(?:not|\s+not|['’]t)\s+be\b (\s+(?:{wrong}))?
