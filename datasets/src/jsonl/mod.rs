@@ -2,9 +2,9 @@
 //! JSON text, or plain text.
 //!
 //! Opening a file scans it once to count its lines and records the position of every 64th line. Blank lines do not count. The first 64 rows
-//! determine the columns of a file. If these rows have no column for a role, each later row is searched for one. If the configuration does not
-//! name the prompt and the messages of most of these rows end with a message of the assistant, a column with the question as text is the
-//! prompt, if there is one.
+//! determine the columns of a file. If these rows have no column for a role, each later row is searched for one. If the configuration does
+//! not name the prompt and the messages of most of these rows end with a message of the assistant, a column with the question as text is
+//! the prompt, if there is one.
 
 mod lines;
 mod records;
@@ -52,8 +52,8 @@ impl JsonlFile {
         Self::open_with(path, config, false)
     }
 
-    /// Opens a file of which any row may be malformed. Its columns are those of the first 64 rows that are objects, or else of the first such
-    /// row. A file without such a row has no columns; its first row must then begin like an object.
+    /// Opens a file of which any row may be malformed. Its columns are those of the objects among the first 64 rows, or else of the first
+    /// object. A file without an object has no columns; its first row must then begin like an object.
     pub(crate) fn open_malformed(
         path: Arc<Path>,
         config: &DatasetConfig,

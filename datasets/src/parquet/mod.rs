@@ -1,7 +1,7 @@
 //! Parquet files of prompts: verl's schema in all its variants.
 //!
-//! If the configuration does not name the prompt and the messages of most of the first 64 rows end with a message of the assistant, a column
-//! with the question as text is the prompt, if there is one.
+//! If the configuration does not name the prompt and the messages of most of the first 64 rows end with a message of the assistant, a
+//! column with the question as text is the prompt, if there is one.
 //!
 //! The Arrow schema that a writer stored in the footer is ignored. Text is then always `Utf8` and lists are always `List`, so pandas'
 //! `large_string` needs no special case. Only the leaf columns in use are read.
@@ -83,7 +83,8 @@ impl ParquetFile {
         Ok(Self { path, metadata, plan: Arc::new(plan), projection, segments, chunk_rows })
     }
 
-    /// Returns `true` if the messages of most of the first rows end with a message of the assistant. Errors are reported when rows are read.
+    /// Returns `true` if the messages of most of the first rows end with a message of the assistant. Ignores errors, since reading reports
+    /// them.
     fn first_rows_are_answers(&self) -> bool {
         let rows = self.segments.last().map_or(0, |segment| segment.rows.end).min(COLUMN_ROWS);
         let mut endings = Endings::default();
