@@ -36,7 +36,9 @@ pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
         Some(Node::Object(extra)) => extra,
         _ => Object::new(),
     };
-    let row = Row { response: &sample.response, function: function_name(&extra)? };
+    // A field of this name that is no text has another meaning.
+    let function = function_name(&extra).unwrap_or_default();
+    let row = Row { response: &sample.response, function };
     if extra.contains_key("test_cases") {
         return roll(&extra, &row);
     }
@@ -270,10 +272,10 @@ fn inputs_and_outputs(object: &Object, row: &Row<'_>) -> Result<Check, RewardErr
     }
 }
 
-fn calls_of_list(function: &str, objects: &[&Object]) -> Result<Check, RewardError> {
+fn calls_of_list(function: String, objects: &[&Object]) -> Result<Check, RewardError> {
     let call =
         |object: &&Object| input_and_output(object).and_then(|(input, output)| call(input, output));
-    calls(function.to_owned(), objects.iter().map(call))
+    calls(function, objects.iter().map(call))
 }
 
 fn calls(
@@ -328,7 +330,9 @@ fn roll(columns: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
         return Err(wrong("test_cases", "at least one case", "none"));
     }
     if string(columns, "case_type")?.as_deref() != Some("text") {
-        return list(&items, function, row);
+        let named = function_name(columns)?.or_else(|| row.function.clone());
+        let row = Row { response: row.response, function: named };
+        return list(&items, function, &row);
     }
     let code = |item: &RawValue| match Node::read(item.get()) {
         Node::Object(object) => assertions(&object),
@@ -512,6 +516,9 @@ mod tests {
         ] {
             assert_eq!(read(&unnamed, Some(&extra.to_string())), Ok(expected.clone()), "{extra}");
         }
+        let cases = json!({"fn_name": "twoSum", "test_cases": unnamed}).to_string();
+        assert_eq!(read(&cases, None), Ok(expected.clone()));
+        assert_eq!(read("", Some(&cases)), Ok(expected));
         let error = read(&unnamed, None).expect_err("no name");
         assert!(
             error.starts_with("field `func_name`: expected the name of the function"),
