@@ -1,15 +1,17 @@
 //! Markers before answers: `####`, `<answer>`, `Answer:`, `A:`.
 
 use super::super::units;
-use super::{Candidate, Content};
+use super::{Candidate, Content, boxes};
 
 /// Returns the contents of the last `<answer>` tag, and the rest of the line after the last occurrence of each other marker.
 pub(super) fn marked(text: &str, priority: i32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     found.extend(tagged(text, priority));
-    found.extend(after(text, "####", priority));
+    found.extend(hashes(text).and_then(|at| answer_after(text, at, priority)));
     for marker in ["answer:", "Answer:", "ANSWER:", "A:"] {
-        found.extend(after(text, marker, priority));
+        let marks = |at: &usize| !is_part_of_word(&text[..*at]);
+        let at = text.rmatch_indices(marker).map(|(at, _)| at).find(marks);
+        found.extend(at.and_then(|at| answer_after(text, at + marker.len(), priority)));
     }
     found
 }
@@ -21,19 +23,69 @@ fn tagged(text: &str, priority: i32) -> Option<Candidate> {
     Some(Candidate { priority, span: (begin, end), content })
 }
 
-/// Returns the rest of the line after the last occurrence of a marker, without surrounding blanks and asterisks and without final periods.
-/// A bracket before a single character is also removed. Returns `None` if the marker does not occur, if nothing remains, or if a letter, a
-/// digit or a backslash precedes the marker.
-fn after(text: &str, marker: &str, priority: i32) -> Option<Candidate> {
-    let at = text.rfind(marker)?;
-    let glued = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '\\');
-    let begin = at + marker.len();
+/// Returns the end of the last `####` that marks an answer. Any other `####` begins a heading of Markdown.
+///
+/// A `####` before a number, a formula or a single letter marks an answer if the text has no box or if its line is the last one. It does
+/// not if it numbers a section: the first such heading is 1, the next one 2, and so on, and numbers follow. Words are an answer only in the
+/// last line of a text without boxes.
+fn hashes(text: &str) -> Option<usize> {
+    let has_box = boxes::begin(text).is_some();
+    let mut next_section = 1_u32;
+    let mut last = None;
+    let mut begin = 0;
+    while let Some(at) = text[begin..].find("####").map(|at| begin + at) {
+        let is_escaped = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '\\');
+        let end = text.len() - text[at..].trim_start_matches('#').len();
+        let line_end = text[end..].find('\n').map_or(text.len(), |length| end + length);
+        // Further marks in the same line are part of its content.
+        begin = end;
+        let content = trimmed(&text[end..line_end]);
+        if content.is_empty() || is_escaped {
+            continue;
+        }
+        let is_section = content.trim_end_matches(')') == next_section.to_string();
+        next_section += u32::from(is_section);
+        let is_last = text[line_end..].trim().is_empty();
+        let marks = if is_value(content) {
+            let numbers_follow = text[line_end..].contains(|c: char| c.is_ascii_digit());
+            is_last || !(has_box || (is_section && numbers_follow))
+        } else {
+            is_last && !has_box
+        };
+        if marks {
+            last = Some(end);
+        }
+    }
+    last
+}
+
+/// Returns `true` if a text has a digit, `\`, `$` or `=`, or letters but no words.
+fn is_value(text: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_alphabetic());
+    text.contains(|c: char| c.is_ascii_digit() || "\\$=".contains(c))
+        || words.all(|word| word.chars().count() <= 1)
+}
+
+/// Returns `true` if a letter, a digit or a backslash directly precedes a marker.
+fn is_part_of_word(before: &str) -> bool {
+    before.ends_with(|c: char| c.is_alphanumeric() || c == '\\')
+}
+
+/// Returns the line without surrounding blanks and marks of emphasis and without final periods.
+fn trimmed(line: &str) -> &str {
+    let is_markup = |c: char| c.is_whitespace() || "*_`".contains(c);
+    line.trim_matches(is_markup).trim_end_matches('.').trim_end_matches(is_markup)
+}
+
+/// Returns the rest of the line at a byte offset without markup. A bracket before a single character is also removed. Returns `None` if
+/// nothing remains.
+fn answer_after(text: &str, begin: usize, priority: i32) -> Option<Candidate> {
     let line = text[begin..].lines().next()?;
-    let content = line.trim().trim_matches('*').trim().trim_end_matches('.');
+    let content = trimmed(line);
     let content = content.strip_prefix(['(', '[']).filter(|_| content.len() < 3).unwrap_or(content);
-    let taken = !(glued || content.is_empty());
     let span = (begin, begin + line.len());
-    taken.then(|| Candidate { priority, span, content: Content::Line(content.to_owned()) })
+    let content = Content::Line(content.to_owned());
+    (!trimmed(line).is_empty()).then_some(Candidate { priority, span, content })
 }
 
 /// Returns `true` if a line has a digit, `\`, `$` or `=`, and also words that are not part of the mathematics. Such a line contains an

@@ -378,3 +378,17 @@ fn units_of_several_parts() {
         false,
     );
 }
+
+#[test]
+fn headings_are_no_answers() {
+    check(
+        &[
+            ("4", "The answer is \\boxed{5}.\n\n#### Verification\n\n2+2 = 4"),
+            ("Check", "\\boxed{5}\n\n#### Check"),
+            ("1", "#### 1\nfoo\n\nso the total is 7."),
+            ("5", "#### 18\n\nQuestion: Tom has 5 apples."),
+            ("5", "\\boxed{5}\n#### 6"),
+        ],
+        false,
+    );
+}

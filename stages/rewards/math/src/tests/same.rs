@@ -450,3 +450,27 @@ fn units_and_markup_around_values() {
         true,
     );
 }
+
+#[test]
+fn headings_are_no_answers() {
+    check(
+        &[
+            ("5", "The answer is \\boxed{5}.\n\n#### Verification\n\n2+3 = 5, as expected."),
+            ("5", "The answer is \\boxed{5}.\n\n#### Note\nNothing else."),
+            ("5", "\\boxed{5}\n\n#### Check"),
+            ("5", "\\boxed{5}\n\n#### Explanation 2\nfoo"),
+            ("5", "#### Conclusion\n\nThe answer is 5."),
+            ("5", "#### Final Answer\n5"),
+            ("7", "#### Solution\nFirst 3, then 4. The total is 7."),
+            ("7", "#### 1\nfoo\n\nso the total is 7."),
+            ("7", "#### 1\nfoo\n#### 2\nbar\n\nso the total is 7."),
+            ("18", "#### 18\n\nThanks"),
+            ("18", "#### 18\n\nQuestion: Tom has 5 apples."),
+            ("18", "#### 18\n\n#### Note\nfoo"),
+            ("1", "foo\n#### 1"),
+            ("Paris", "It is in France.\n#### Paris"),
+            ("B", "#### B\n\nIt fits."),
+        ],
+        true,
+    );
+}
