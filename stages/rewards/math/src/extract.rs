@@ -103,7 +103,7 @@ impl Answer {
 /// Returns the answer within the last 64 KiB of a text, or an empty answer if there is none.
 ///
 /// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula
-/// that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the first text that is not
+/// or a term without blanks that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the first text that is not
 /// empty, even if a later candidate provides the readings.
 pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
     let text = tail(text);
@@ -126,7 +126,8 @@ pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
         if !answer.readings.is_empty() {
             return Answer { text: first, ..answer };
         }
-        if matches!(candidate.content, Content::Formulas(_)) {
+        let is_term = matches!(&candidate.content, Content::Plain(term, _) if !term.contains(char::is_whitespace));
+        if is_term || matches!(candidate.content, Content::Formulas(_)) {
             failed.push(candidate.span);
         }
     }

@@ -392,3 +392,22 @@ fn headings_are_no_answers() {
         false,
     );
 }
+
+#[test]
+fn parts_of_plain_answers() {
+    check(
+        &[
+            ("1", "The answer is **1/2**."),
+            ("2", "The answer is **1/2**."),
+            ("1", "**Answer:** **1/2**"),
+            ("125", "There are 5\n**3** of them"),
+            ("3", "The temperature is −3."),
+            ("30", "It is 12:30"),
+            ("5", "It is x*5"),
+            ("5", "It is x_5"),
+            ("2", "The answer is 45 by equation (2)."),
+            ("2", "The answer (2) is 45."),
+        ],
+        false,
+    );
+}

@@ -474,3 +474,45 @@ fn headings_are_no_answers() {
         true,
     );
 }
+
+#[test]
+fn fractions_in_bold_text() {
+    check(
+        &[
+            ("1/2", "The answer is **1/2**."),
+            ("1/2", "**1/2**"),
+            ("1/2", "The final answer is **1/2**."),
+            ("1/2", "**Answer:** **1/2**"),
+            ("1/2", "The answer is **1/2**.\n\n(1) is the first step."),
+            ("7", "The answer is 7.\n\n(1) is the first step."),
+            ("8", "It is 2**3"),
+            ("8", "It is 2 ** 3"),
+            ("15", "It is 3 * 5"),
+            ("3", "There are 5\n**3** of them"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn markup_and_currencies_around_plain_numbers() {
+    check(
+        &[
+            ("45", r"It costs \$45."),
+            ("45", r"The answer is \$45."),
+            ("45", r"**\$45**"),
+            ("45", r"Total = \$45"),
+            ("45", "The answer is US$45"),
+            ("5", "The answer is `5`."),
+            ("5", "The answer is \"5\"."),
+            ("5", "The answer is *5*."),
+            ("5", "The answer is __5__."),
+            ("5", "The answer is:5"),
+            ("45", "The answer is (45)."),
+            ("45", "The answer is ~45."),
+            ("-3", "The temperature is −3."),
+            ("-1234", "It is −1,234"),
+        ],
+        true,
+    );
+}
