@@ -9,7 +9,7 @@ pub(super) fn marked(text: &str, priority: i32) -> Vec<Candidate> {
     found.extend(tagged(text, priority));
     found.extend(hashes(text).and_then(|at| answer_after(text, at, priority)));
     for marker in ["answer:", "Answer:", "ANSWER:", "A:"] {
-        let marks = |at: &usize| !is_part_of_word(&text[..*at]);
+        let marks = |at: &usize| !is_part_of_word(&text[..*at], marker);
         let at = text.rmatch_indices(marker).map(|(at, _)| at).find(marks);
         found.extend(at.and_then(|at| answer_after(text, at + marker.len(), priority)));
     }
@@ -66,9 +66,13 @@ fn is_value(text: &str) -> bool {
         || words.all(|word| word.chars().count() <= 1)
 }
 
-/// Returns `true` if a letter, a digit or a backslash directly precedes a marker.
-fn is_part_of_word(before: &str) -> bool {
-    before.ends_with(|c: char| c.is_alphanumeric() || c == '\\')
+/// Returns `true` if the text before a marker shows that it is part of something else. This is so if a letter, a digit or a backslash
+/// directly precedes it, and for `A:` also if a word of the same line does, as in `Team A: 3`.
+fn is_part_of_word(before: &str, marker: &str) -> bool {
+    let is_glued = before.ends_with(|c: char| c.is_alphanumeric() || c == '\\');
+    let is_name =
+        || before.trim_end_matches([' ', '\t', '\u{a0}', '*', '_']).ends_with(char::is_alphabetic);
+    is_glued || (marker == "A:" && is_name())
 }
 
 /// Returns the line without surrounding blanks and marks of emphasis and without final periods.

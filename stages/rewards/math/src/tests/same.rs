@@ -516,3 +516,20 @@ fn markup_and_currencies_around_plain_numbers() {
         true,
     );
 }
+
+#[test]
+fn names_that_end_in_a_are_no_markers() {
+    check(
+        &[
+            ("7", "Team A: 3\nTeam B: 4\nThe answer is 7."),
+            ("7", "Group A: 3\nGroup B: 4\nThe total is 7."),
+            ("7", "**Store A:** 3 dollars\n**Store B:** 4 dollars\n\nHe pays **7** dollars."),
+            ("9", "7*7=9,A:9"),
+            ("7", "Q: ? A: 7"),
+            ("7", "A: 7\nTeam A: 3"),
+            ("7", "Q: 3+4\n**A:** 7"),
+        ],
+        true,
+    );
+    check(&[("3", "Team A: 3\nTeam B: 4\nThe answer is 7.")], false);
+}
