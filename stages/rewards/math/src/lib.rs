@@ -63,6 +63,37 @@ pub use self::error::OptionsError;
 pub use self::extract::Target;
 pub use self::extract::boxes::contents as boxed;
 
+/// The part of a response that has the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerIn {
+    /// The text after the last `</think>`, or the whole response if there is none or only blanks follow it.
+    #[default]
+    Auto,
+    /// The last `<answer>...</answer>`.
+    Tag,
+    /// The text after the last `</think>`.
+    AfterThink,
+    /// The whole response.
+    Response,
+}
+
+impl AnswerIn {
+    /// Returns the part of a response, or `None` if the tags are missing.
+    fn find(self, response: &str) -> Option<&str> {
+        let after_think = || response.rsplit_once("</think>").map(|(_, after)| after);
+        match self {
+            Self::Auto => after_think().filter(|after| !after.trim().is_empty()).or(Some(response)),
+            Self::Tag => {
+                let (_, after) = response.rsplit_once("<answer>")?;
+                after.split_once("</answer>").map(|(inside, _)| inside)
+            }
+            Self::AfterThink => after_think(),
+            Self::Response => Some(response),
+        }
+    }
+}
+
 /// Compares the final answer of a text with the ground truth.
 ///
 /// The answer is the one that a marker announces: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, `A: ...` or "the final
@@ -72,6 +103,8 @@ pub use self::extract::boxes::contents as boxed;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Verifier {
+    /// The part of a response that has the answer; by default, the text after the last `</think>` if there is any.
+    pub answer: AnswerIn,
     /// `true` (default) if the last formula or number of a response without a marker counts as its answer.
     pub last_number: bool,
     /// The notations in which answers are searched; both by default. The text after a marker such as `####` is read in both notations.
@@ -98,6 +131,7 @@ pub struct Verifier {
 impl Default for Verifier {
     fn default() -> Self {
         Self {
+            answer: AnswerIn::Auto,
             last_number: true,
             targets: vec![Target::Latex, Target::Expr],
             precision: 6,
@@ -111,11 +145,12 @@ impl Default for Verifier {
 
 impl Verifier {
     /// Returns `true` if the answer of a response equals the truth, by value or as written apart from blanks. Only the last 64 KiB of the
-    /// response are searched. Returns `false` if the response has no answer.
+    /// part that [`answer`](Self::answer) selects are searched. Returns `false` if the response has no answer.
     ///
     /// `truth` is either an answer alone or a text that contains an answer, as a response does.
     #[must_use]
     pub fn is_correct(&self, response: &str, truth: &str) -> bool {
+        let Some(response) = self.answer.find(response) else { return false };
         let answer = extract::extract(response, &self.search_options(false));
         if answer.readings.is_empty() && answer.text.is_empty() {
             return false;

@@ -18,7 +18,13 @@ pub struct Math(pub Verifier);
 const MAX_DECIMALS: u32 = 30;
 
 /// The documentation of the options of [`Verifier`], whose crate does not depend on [`documented`](rollpacker_stages::documented!).
-const OPTIONS: [Field; 7] = [
+const OPTIONS: [Field; 8] = [
+    Field::new(
+        "answer",
+        &[
+            "The position of the answer: the last `<answer>` (`tag`), the text after the last `</think>` (`after_think`), the whole response (`response`), or the text after the last `</think>` if it is not blank and otherwise the whole response (`auto`).",
+        ],
+    ),
     Field::new(
         "last_number",
         &[

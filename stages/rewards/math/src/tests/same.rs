@@ -1,4 +1,4 @@
-use super::super::Verifier;
+use super::super::{AnswerIn, Verifier};
 use super::{check, is_correct};
 
 #[test]
@@ -532,4 +532,27 @@ fn names_that_end_in_a_are_no_markers() {
         true,
     );
     check(&[("3", "Team A: 3\nTeam B: 4\nThe answer is 7.")], false);
+}
+
+#[test]
+fn text_after_the_thinking_counts() {
+    check(
+        &[
+            ("5", "<think>maybe \\boxed{4}</think>\n\nThe answer is 5."),
+            ("8", "<think>5 or 6</think>8"),
+            ("8", "<think>5</think>**8**"),
+            ("4", "<think>so \\boxed{4}</think>\n"),
+            ("4", "<think>so \\boxed{4}"),
+            ("4", "<think>5</think><answer>4</answer> or 6"),
+        ],
+        true,
+    );
+    check(&[("4", "<think>maybe \\boxed{4}</think>\n\nThe answer is 5.")], false);
+    let with = |answer| Verifier { answer, ..Verifier::default() };
+    let response = "<think>\\boxed{4}</think>The answer is 5.";
+    assert!(with(AnswerIn::Response).is_correct(response, "4"));
+    assert!(with(AnswerIn::AfterThink).is_correct(response, "5"));
+    assert!(!with(AnswerIn::AfterThink).is_correct("5", "5"));
+    assert!(with(AnswerIn::Tag).is_correct("<answer>5</answer> \\boxed{4}", "5"));
+    assert!(!with(AnswerIn::Tag).is_correct("5", "5"));
 }
