@@ -80,6 +80,8 @@ pub(super) struct Answer {
     pub(super) readings: Vec<Expr>,
     /// The meanings without the left-hand sides of several boxes (`y_1 = \boxed{2}`); empty if there are no left-hand sides.
     pub(super) unnamed: Vec<Expr>,
+    /// The integer before a percent sign; `None` unless the answer is a percentage.
+    pub(super) percentage: Option<Expr>,
     /// The answer as written, without blanks.
     pub(super) text: String,
     /// The names of the units of the answer.
@@ -248,7 +250,17 @@ fn parse_text(text: &str, percent: bool) -> Answer {
             readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
     let units = units::distinct(text);
-    Answer { readings, text: without_blanks(text), units, ..Answer::default() }
+    let is_integer = |value: &Expr| value.number().is_some_and(|number| number.value.is_integer());
+    let percentage = if percent { Some(text) } else { before_percent(text) };
+    let percentage = percentage.and_then(|value| parse(value, true)).filter(is_integer);
+    Answer { readings, percentage, text: without_blanks(text), units, ..Answer::default() }
+}
+
+/// Returns the text before a percent sign at the end. Returns `None` if there is no such sign.
+fn before_percent(text: &str) -> Option<&str> {
+    let text = text.trim_end_matches(['.', '$']);
+    let sign = ["\\%", "%", "percent"].iter().find_map(|sign| text.strip_suffix(sign))?;
+    Some(sign.trim_matches(|c: char| c.is_whitespace() || c == '$'))
 }
 
 /// Returns `true` if a text is a word, such as `Yes` or `paris`, rather than a product of variables: it has a vowel, its letters are not in

@@ -168,7 +168,15 @@ impl Verifier {
             let is_answered = |truth: &Expr| {
                 answer.readings_for(truth).any(|answer| equal::equal(truth, answer, rules))
             };
-            same || truth.readings.iter().any(is_answered)
+            // If only one side has a percent sign, the other one may have left it out.
+            let without_sign = || match (&truth.percentage, &answer.percentage) {
+                (Some(truth), None) => is_answered(truth),
+                (None, Some(answer)) => {
+                    truth.readings.iter().any(|truth| equal::equal(truth, answer, rules))
+                }
+                _ => false,
+            };
+            same || truth.readings.iter().any(is_answered) || without_sign()
         })
     }
 

@@ -10,7 +10,6 @@ fn values() {
             ("9", "A:"),
             ("18", "18.5"),
             ("$\\frac12$", "$\\frac13$"),
-            ("25", "$25\\%$"),
             ("$0.3333$", "$1/3$"),
             ("$\\pi$", "3.14"),
             ("$1.6\\times 10^{-19}$", "0"),
@@ -407,6 +406,22 @@ fn parts_of_plain_answers() {
             ("5", "It is x_5"),
             ("2", "The answer is 45 by equation (2)."),
             ("2", "The answer (2) is 45."),
+        ],
+        false,
+    );
+}
+
+#[test]
+fn percentages() {
+    check(
+        &[
+            ("20", r"\boxed{30\%}"),
+            ("20", r"\boxed{0.2}"),
+            (r"20\%", r"\boxed{2}"),
+            (r"20\%", r"\boxed{2000}"),
+            ("0.5", r"\boxed{0.5\%}"),
+            (r"0.5\%", r"\boxed{0.5}"),
+            (r"20\%", r"\boxed{2000\%}"),
         ],
         false,
     );

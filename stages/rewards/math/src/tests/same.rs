@@ -556,3 +556,21 @@ fn text_after_the_thinking_counts() {
     assert!(with(AnswerIn::Tag).is_correct("<answer>5</answer> \\boxed{4}", "5"));
     assert!(!with(AnswerIn::Tag).is_correct("5", "5"));
 }
+
+#[test]
+fn percent_signs_may_be_left_out() {
+    check(
+        &[
+            ("20", r"\boxed{20\%}"),
+            ("20", "#### 20%"),
+            ("20", "Answer: 20%"),
+            ("20", "The answer is 20 percent."),
+            ("25", r"$25\%$"),
+            (r"20\%", r"\boxed{20}"),
+            (r"20\%", "The answer is 20."),
+            (r"20\%", r"\boxed{0.2}"),
+            ("0.2", r"\boxed{20\%}"),
+        ],
+        true,
+    );
+}
