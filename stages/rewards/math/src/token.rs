@@ -274,7 +274,10 @@ impl Lexer {
             "or" => Token::Char(OR),
             "percent" | "percentage" | "pct" => Token::Char('%'),
             "infinity" | "inf" | "infty" | "oo" => Token::Command("infty".to_owned()),
-            _ if FUNCTIONS.contains(&word.as_str()) => Token::Command(word),
+            _ if FUNCTIONS.contains(&word.as_str()) && !self.ends_with_unit(&lower) => {
+                Token::Command(word)
+            }
+            "in" if after_number && self.is_at_end() => Token::Unit,
             _ if units::is_unit(&lower) && !self.tokens.is_empty() => Token::Unit,
             _ if spaced && after_number && units::is_letter_unit(&word) => Token::Unit,
             _ if self.continues_unit(&word) => Token::Unit,
@@ -377,8 +380,15 @@ impl Lexer {
             "or" | ", or" | ",or" => Token::Char(OR),
             "," => Token::Char(','),
             "percent" | "percentage" | "pct" | "%" => Token::Char('%'),
+            _ if self.ends_with_unit(&lower) => Token::Unit,
             _ if FUNCTIONS.contains(&trimmed) || command == "operatorname" => {
                 Token::Command(trimmed.to_owned())
+            }
+            // A letter with this meaning alone would also be a choice or a variable.
+            _ if ["A", "Ω", "¢"].contains(&trimmed)
+                && matches!(self.tokens.last(), Some(Token::Number(_))) =>
+            {
+                Token::Unit
             }
             _ if command == "mathbb" => Token::Command(format!("mathbb:{trimmed}")),
             _ if is_number(trimmed)
@@ -421,6 +431,23 @@ impl Lexer {
             }
             _ => false,
         }
+    }
+
+    /// Returns `true` if a word that is also the name of a function is a unit here: `min` and `sec` after a value, with no argument after
+    /// them.
+    fn ends_with_unit(&self, word: &str) -> bool {
+        let rest = &self.characters[self.at..];
+        let next = rest.iter().find(|c| !c.is_whitespace() && !"$}".contains(**c));
+        let joins = matches!(self.tokens.as_slice(), [.., unit, operator]
+            if unit.is_unit() && operator.joins_units());
+        let is_argument = |c: &char| !(",.;)=".contains(*c) || c.is_ascii_digit());
+        ["min", "sec"].contains(&word)
+            && (joins || (self.after_value() && !next.is_some_and(is_argument)))
+    }
+
+    /// Returns `true` if only blanks, periods and dollars follow.
+    fn is_at_end(&self) -> bool {
+        self.characters[self.at..].iter().all(|c| c.is_whitespace() || ".$".contains(*c))
     }
 
     /// Returns `true` after a number, a closing brace or a closing parenthesis.

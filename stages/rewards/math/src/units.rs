@@ -11,9 +11,12 @@ pub(super) fn is_unit(word: &str) -> bool {
     [word, singular, stem].iter().any(|form| WORDS.contains(form))
 }
 
-/// Returns `true` if a letter may be a unit. The caller checks that it follows a value.
+/// Returns `true` if a letter, or an abbreviation whose case matters, may be a unit. The caller checks that it follows a value.
 pub(super) fn is_letter_unit(letter: &str) -> bool {
-    ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"].contains(&letter)
+    const LETTERS: [&str; 13] = ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"];
+    const SEVERAL: [&str; 11] =
+        ["Pa", "kPa", "MPa", "kW", "MW", "kWh", "kJ", "kN", "mA", "mV", "nm"];
+    LETTERS.contains(&letter) || SEVERAL.contains(&letter)
 }
 
 /// Returns `true` for a text that consists of units only, such as `kg`, `m/s` and `m \cdot s^{-2}`.
@@ -133,6 +136,7 @@ const ABBREVIATIONS: &[(&str, &str)] = &[
     ("dm", "decimeter"),
     ("m", "meter"),
     ("km", "kilometer"),
+    ("in", "inch"),
     ("ft", "foot"),
     ("yd", "yard"),
     ("mi", "mile"),

@@ -102,7 +102,10 @@ pub(super) fn is_sentence(line: &str) -> bool {
         let lower = word.to_lowercase();
         // Capital letters name points, as in `\angle ABC`.
         let points = word.len() <= 5 && word.chars().all(char::is_uppercase);
-        points || units::is_unit(&lower) || KNOWN.contains(&lower.as_str())
+        points
+            || units::is_unit(&lower)
+            || units::is_letter_unit(word)
+            || KNOWN.contains(&lower.as_str())
     };
     let symbols = line.contains(|c: char| c.is_ascii_digit() || "\\$=".contains(c));
     symbols && words.iter().any(|word| !known(word))

@@ -426,3 +426,18 @@ fn percentages() {
         false,
     );
 }
+
+#[test]
+fn units_with_the_names_of_functions_and_letters() {
+    check(
+        &[
+            (r"15\text{ min}", r"\boxed{15\text{ sec}}"),
+            (r"15\text{ min}", r"\boxed{15\text{ hours}}"),
+            ("16", r"\boxed{15\text{ min}}"),
+            ("15 cm", "Answer: 15 in."),
+            ("2", r"\boxed{2\mathrm{sec}(x)}"),
+            ("15", r"\boxed{15A}"),
+        ],
+        false,
+    );
+}

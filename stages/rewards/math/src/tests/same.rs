@@ -574,3 +574,29 @@ fn percent_signs_may_be_left_out() {
         true,
     );
 }
+
+#[test]
+fn units_with_the_names_of_functions_and_letters() {
+    check(
+        &[
+            ("15", r"\boxed{15\text{ min}}"),
+            ("15", r"\boxed{15\ \mathrm{min}}"),
+            ("15", r"\boxed{15\text{ sec}}"),
+            ("15", r"\boxed{15 min}"),
+            ("15", "Answer: 15 sec."),
+            ("15", r"\boxed{15\text{ m/sec}}"),
+            ("15", "Answer: 15 in."),
+            ("15", r"\boxed{15\text{ A}}"),
+            ("15", r"\boxed{15\text{ Ω}}"),
+            ("15", "#### 15 Pa"),
+            ("15", "#### 15 kPa"),
+            ("15", r"\boxed{15\text{ ¢}}"),
+            (r"$2\sec x$", r"\boxed{\frac{2}{\cos x}}"),
+            (r"$2\sec x$", r"\boxed{2\mathrm{sec}(x)}"),
+            ("6", r"\boxed{2\min(3, 4)}"),
+            ("6", r"\boxed{2\text{min}(3, 4)}"),
+            ("A", r"\boxed{\text{A}}"),
+        ],
+        true,
+    );
+}
