@@ -56,6 +56,11 @@ impl Token {
 ///
 /// If `thousands` is `true`, `1,234` is one number, otherwise two.
 pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
+    tokens_within(text, thousands, 0)
+}
+
+/// Returns the tokens of the contents of `depth` nested text commands.
+fn tokens_within(text: &str, thousands: bool, depth: usize) -> Option<Vec<Token>> {
     let text = prepare(text);
     let characters: Vec<char> = text.chars().collect();
     if characters.len() > MAX_CHARACTERS {
@@ -63,7 +68,8 @@ pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
     }
     let plain = !text.contains('\\');
     let grouping = if thousands { grouping_commas(&characters) } else { Vec::new() };
-    let mut lexer = Lexer { characters, at: 0, grouping, plain, thousands, tokens: Vec::new() };
+    let mut lexer =
+        Lexer { characters, at: 0, grouping, plain, thousands, depth, tokens: Vec::new() };
     while lexer.at < lexer.characters.len() {
         lexer.step();
     }
@@ -158,6 +164,21 @@ fn is_number(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_digit() || "+-., ".contains(c))
 }
 
+/// The maximum number of nested text commands whose contents are read as formulas.
+const MAX_TEXT_DEPTH: usize = 4;
+
+/// Returns `true` if the contents of a text command are a formula, such as `1/2`, `2x+1` and `\frac12`, rather than words or units. A
+/// formula has no words and, except in a command for bold mathematics, begins with a digit, a sign or a bracket.
+fn is_formula(command: &str, content: &str) -> bool {
+    let is_bold = ["mathbf", "boldsymbol", "bm"].contains(&command);
+    let is_text = command.starts_with("text") || command == "mbox";
+    let begins = content.starts_with(|c: char| c.is_ascii_digit() || "([{\\-.".contains(c));
+    let has_value = content.contains(|c: char| c.is_ascii_digit() || c == '\\');
+    let mut words = content.split(|c: char| !(c.is_alphabetic() || c == '\\'));
+    let has_words = words.any(|word| word.chars().count() > 1 && !word.starts_with('\\'));
+    (is_bold || (is_text && begins)) && has_value && !has_words && !units::are_units(content)
+}
+
 struct Lexer {
     characters: Vec<char>,
     at: usize,
@@ -167,6 +188,8 @@ struct Lexer {
     grouping: Vec<usize>,
     /// `true` if the text has no backslash. In such a text, `e` after a number begins an exponent.
     plain: bool,
+    /// The number of text commands around the text.
+    depth: usize,
     tokens: Vec<Token>,
 }
 
@@ -313,9 +336,12 @@ impl Lexer {
         match name.as_str() {
             "text" | "textbf" | "textit" | "textrm" | "textnormal" | "mbox" | "mathrm"
             | "mathbf" | "mathit" | "mathsf" | "mathtt" | "hbox" | "operatorname" | "mathcal"
-            | "mathfrak" | "mathbb" | "boldsymbol" | "bm" | "rm" | "bf" | "emph" | "texttt"
-            | "mathscr" => {
+            | "mathfrak" | "mathbb" | "Bbb" | "boldsymbol" | "bm" | "rm" | "bf" | "emph"
+            | "texttt" | "mathscr" => {
                 self.text(&name);
+            }
+            "R" | "Z" | "N" | "Q" | "C" => {
+                self.tokens.push(Token::Command(format!("mathbb:{name}")));
             }
             "begin" | "end" => {
                 let environment = self.braced().unwrap_or_default();
@@ -370,9 +396,27 @@ impl Lexer {
         None
     }
 
+    /// Reads the letter that follows, after blanks.
+    fn letter(&mut self) -> Option<char> {
+        let rest = &self.characters[self.at..];
+        let blanks = rest.iter().take_while(|c| c.is_whitespace()).count();
+        let letter = rest.get(blanks).copied().filter(|c| c.is_alphabetic())?;
+        self.at += blanks + 1;
+        Some(letter)
+    }
+
     fn text(&mut self, command: &str) {
-        let Some(content) = self.braced() else { return };
+        let bare = || command.starts_with("math") || ["Bbb", "boldsymbol", "bm"].contains(&command);
+        let content = match self.braced() {
+            Some(content) => content,
+            None if bare() => match self.letter() {
+                Some(letter) => letter.to_string(),
+                None => return,
+            },
+            None => return,
+        };
         let trimmed = content.trim().trim_matches(['$', '\\']).trim();
+        let formula = content.trim().trim_matches('$').trim().trim_end_matches('\\');
         let lower = trimmed.to_lowercase();
         let token = match lower.as_str() {
             "" => return,
@@ -390,11 +434,18 @@ impl Lexer {
             {
                 Token::Unit
             }
-            _ if command == "mathbb" => Token::Command(format!("mathbb:{trimmed}")),
+            _ if ["mathbb", "Bbb"].contains(&command) => {
+                Token::Command(format!("mathbb:{trimmed}"))
+            }
             _ if is_number(trimmed)
                 || (command.starts_with("math") && trimmed.chars().all(|c| !c.is_alphabetic())) =>
             {
                 return self.inline(trimmed);
+            }
+            _ if is_formula(command, formula) && self.depth < MAX_TEXT_DEPTH => {
+                self.tokens.push(Token::Char('{'));
+                self.inline(formula);
+                return self.tokens.push(Token::Char('}'));
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
             _ if self.continues_unit(trimmed) => Token::Unit,
@@ -457,7 +508,7 @@ impl Lexer {
 
     /// Tokenizes the contents of a text command as if they were outside of it.
     fn inline(&mut self, content: &str) {
-        if let Some(inner) = tokens(content, self.thousands) {
+        if let Some(inner) = tokens_within(content, self.thousands, self.depth + 1) {
             self.tokens.extend(inner);
         }
     }

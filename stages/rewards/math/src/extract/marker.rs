@@ -81,6 +81,17 @@ fn trimmed(line: &str) -> &str {
     line.trim_matches(is_markup).trim_end_matches('.').trim_end_matches(is_markup)
 }
 
+/// Returns the formula of a line that is one formula between delimiters such as `$...$`. Returns any other line unchanged.
+fn without_delimiters(line: &str) -> &str {
+    let pairs = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
+    let inside = pairs.iter().find_map(|(open, close)| {
+        let inside = line.strip_prefix(open)?.strip_suffix(close)?;
+        (!inside.contains(open) && !inside.contains(close) && !inside.ends_with('\\'))
+            .then_some(inside)
+    });
+    inside.map_or(line, |inside| inside.trim().trim_end_matches('.'))
+}
+
 /// Returns the rest of the line at a byte offset without markup. A bracket before a single character is also removed. Returns `None` if
 /// nothing remains.
 fn answer_after(text: &str, begin: usize, priority: i32) -> Option<Candidate> {
@@ -88,7 +99,7 @@ fn answer_after(text: &str, begin: usize, priority: i32) -> Option<Candidate> {
     let content = trimmed(line);
     let content = content.strip_prefix(['(', '[']).filter(|_| content.len() < 3).unwrap_or(content);
     let span = (begin, begin + line.len());
-    let content = Content::Line(content.to_owned());
+    let content = Content::Line(without_delimiters(content).to_owned());
     (!trimmed(line).is_empty()).then_some(Candidate { priority, span, content })
 }
 

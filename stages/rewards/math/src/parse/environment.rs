@@ -18,6 +18,13 @@ impl Parser {
                 self.take()?;
             }
         }
+        // The alignment of a starred matrix, as in `\begin{pmatrix*}[r]`.
+        if let Some([Token::Char('['), Token::Char('l' | 'c' | 'r'), Token::Char(']')]) =
+            self.tokens.get(self.at..self.at + 3)
+            && name.ends_with('*')
+        {
+            self.at += 3;
+        }
         match name.trim_end_matches('*') {
             "cases" | "aligned" | "align" | "gathered" | "split" => {
                 self.rows(name).map(|rows| Expr::List(rows.into_iter().flatten().collect()))
@@ -30,6 +37,25 @@ impl Parser {
         }
     }
 
+    /// Skips the star and the length that may follow `\\`, as in `\\*` and `\\[4pt]`.
+    fn row_spacing(&mut self) {
+        self.accept('*');
+        let rest = self.tokens.get(self.at..).unwrap_or_default();
+        let Some((Token::Char('['), length)) = rest.split_first() else { return };
+        let sign = usize::from(length.first() == Some(&Token::Char('-')));
+        let end = match length.get(sign..).unwrap_or_default() {
+            [Token::Number(_), Token::Unit, Token::Char(']'), ..] => 3,
+            [Token::Number(_), Token::Char(a), Token::Char(b), Token::Char(']'), ..]
+                if ["pt", "em", "ex", "in", "bp", "pc", "mu"]
+                    .contains(&[*a, *b].iter().collect::<String>().as_str()) =>
+            {
+                4
+            }
+            _ => return,
+        };
+        self.at += 1 + sign + end;
+    }
+
     fn rows(&mut self, name: &str) -> Option<Vec<Vec<Expr>>> {
         let end = format!("end:{name}");
         let mut rows = vec![Vec::new()];
@@ -38,7 +64,10 @@ impl Parser {
                 rows.retain(|row: &Vec<Expr>| !row.is_empty());
                 return (rows.len() <= MAX_SIDE).then_some(rows);
             }
-            if self.accept_command("\\") || self.accept_command("hline") {
+            if self.accept_command("\\") || self.accept_command("cr") {
+                self.row_spacing();
+                rows.push(Vec::new());
+            } else if self.accept_command("hline") {
                 rows.push(Vec::new());
             } else if self.accept('&')
                 || self.accept(',')

@@ -441,3 +441,21 @@ fn units_with_the_names_of_functions_and_letters() {
         false,
     );
 }
+
+#[test]
+fn rows_fonts_and_delimiters() {
+    let column = r"\begin{pmatrix}1\\2\end{pmatrix}";
+    check(
+        &[
+            (column, r"\boxed{\begin{pmatrix}1\\[4pt]3\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix}1 & 2\end{pmatrix}}"),
+            (r"\mathbb{Z}", r"\boxed{\mathbb R}"),
+            (r"\mathbb{Z}", r"\boxed{Z}"),
+            (r"\frac12", r"\boxed{\mathbf{\frac13}}"),
+            ("1", r"\boxed{\text{1/2}}"),
+            ("(2,1)", r"\boxed{\text{(1,2)}}"),
+            (r"\mathbb{Z}_4", r"Answer: $\mathbb{Z}_5$"),
+        ],
+        false,
+    );
+}

@@ -52,6 +52,7 @@ fn deep_and_long() {
         "_",
         "é",
         "\\begin{pmatrix}1&",
+        "\\mathbf{1",
         "\\{",
         "!",
         "%",

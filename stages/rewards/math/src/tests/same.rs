@@ -600,3 +600,37 @@ fn units_with_the_names_of_functions_and_letters() {
         true,
     );
 }
+
+#[test]
+fn rows_fonts_and_delimiters() {
+    let column = r"\begin{pmatrix}1\\2\end{pmatrix}";
+    check(
+        &[
+            (column, r"\boxed{\begin{pmatrix}1\\[4pt]2\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix}1\\[-0.5em]2\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix}1\\[2mm]2\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix}1\\*2\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix}1\cr 2\end{pmatrix}}"),
+            (column, r"\boxed{\begin{pmatrix*}[r]1\\2\end{pmatrix*}}"),
+            (r"\mathbb{Z}", r"\boxed{\mathbb Z}"),
+            (r"\mathbb{R}", r"\boxed{\mathbb R}"),
+            (r"\mathbb{R}", r"\boxed{\R}"),
+            (r"\mathbb{R}", r"\boxed{\Bbb{R}}"),
+            (r"\mathbf{x}", r"\boxed{\mathbf x}"),
+            (r"\frac12", r"\boxed{\mathbf{\frac12}}"),
+            (r"\frac12", r"\boxed{\boldsymbol{\frac12}}"),
+            (r"\frac12", r"\boxed{\bm{\frac12}}"),
+            ("2x+1", r"\boxed{\mathbf{2x+1}}"),
+            ("(2x+1)^2", r"\boxed{\mathbf{(2x+1)}^2}"),
+            (r"\frac12", r"\boxed{\textbf{1/2}}"),
+            (r"\frac12", r"\boxed{\text{1/2}}"),
+            ("(1,2)", r"\boxed{\text{(1,2)}}"),
+            (r"\mathbb{Z}_4", r"Answer: $\mathbb{Z}_4$"),
+            (r"\mathbb{Z}_4", r"**Final Answer:** $\mathbb{Z}_4$"),
+            (r"\mathbb{Z}_4", r"Answer: \(\mathbb{Z}_4\)."),
+            ("2, 3", "Answer: $2$ and $3$"),
+            (r"\text{H}_2\text{O}", r"\boxed{\text{H}_2\text{O}}"),
+        ],
+        true,
+    );
+}
