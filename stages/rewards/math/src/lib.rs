@@ -112,7 +112,7 @@ pub struct Verifier {
     pub targets: Vec<Target>,
     /// Number of decimal places to which two numbers are rounded before they are compared, if one of them has a decimal point or an
     /// exponent; from 0 to 30, 6 by default. Larger values count as 30. A truth that would be rounded to 0 is compared at about as many
-    /// significant digits instead.
+    /// significant digits instead, and 0 at 6 more decimal places.
     pub precision: u32,
     /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,

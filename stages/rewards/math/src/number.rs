@@ -103,9 +103,12 @@ pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
 /// Returns `true` if an answer equals the truth after rounding to `places` decimal places, with halves rounded to even.
 ///
 /// Rounding to decimal places would make 0 the answer to every small constant, such as the charge of an electron. A truth other than 0 that
-/// would be rounded to 0 is therefore compared at about `places` significant digits, unless `places` is 0.
+/// would be rounded to 0 is therefore compared at about `places` significant digits, unless `places` is 0. A truth that is 0 is compared at
+/// 6 more decimal places, which leaves room for errors of floating point only.
 pub(super) fn same_rounded(truth: &Rational, answer: &Rational, places: u32) -> bool {
-    let zeros = if places > 0 && !truth.is_zero() && round(truth, places).is_zero() {
+    let zeros = if places > 0 && truth.is_zero() {
+        6
+    } else if places > 0 && !truth.is_zero() && round(truth, places).is_zero() {
         leading_zeros(truth)
     } else {
         0
@@ -194,7 +197,8 @@ mod tests {
         for wrong in ["0", "1.7", "0.00000000000000000017"] {
             assert!(!same_rounded(&charge, &value(wrong), 6), "{wrong}");
         }
-        assert!(same_rounded(&value("0"), &value("0.0000001"), 6));
+        assert!(!same_rounded(&value("0"), &value("0.0000001"), 6));
+        assert!(same_rounded(&value("0"), &value("0.0000000000001"), 6));
     }
 
     #[test]
