@@ -5,7 +5,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 use proptest::prelude::*;
-use rollpacker_math::{Target, Verifier};
+use rollpacker_math::{AnswerIn, Target, Verifier};
 
 /// Pieces from which answers are composed, most of them LaTeX.
 const PIECES: &[&str] = &[
@@ -209,6 +209,7 @@ fn answers() -> impl Strategy<Value = String> {
 fn options() -> impl Strategy<Value = Verifier> {
     (any::<(bool, bool, bool, bool)>(), 0..40_u32, -1..60).prop_map(
         |((last_number, strict, relation_for_set, markers), precision, boxed_priority)| Verifier {
+            answer: AnswerIn::Auto,
             last_number,
             strict,
             relation_for_set,

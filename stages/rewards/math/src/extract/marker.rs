@@ -47,8 +47,8 @@ fn hashes(text: &str) -> Option<usize> {
         next_section += u32::from(is_section);
         let is_last = text[line_end..].trim().is_empty();
         let marks = if is_value(content) {
-            let numbers_follow = text[line_end..].contains(|c: char| c.is_ascii_digit());
-            is_last || !(has_box || (is_section && numbers_follow))
+            let numbers_follow = || text[line_end..].contains(|c: char| c.is_ascii_digit());
+            is_last || !(has_box || (is_section && numbers_follow()))
         } else {
             is_last && !has_box
         };

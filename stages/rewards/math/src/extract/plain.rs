@@ -88,7 +88,8 @@ fn is_markup(before: &str, mark: &str, after: &str) -> bool {
             let is_blank = |c: Option<char>| c.is_none_or(|c| c.is_whitespace());
             let is_between = before.trim_end().ends_with(|c: char| c.is_ascii_digit() || c == ')')
                 && OPERAND.is_match(after);
-            !is_glued && !(is_between && is_blank(last) == is_blank(first))
+            let is_operator = is_between && is_blank(last) == is_blank(first);
+            !(is_glued || is_operator)
         }
         _ if mark == "~" || mark == "≈" => {
             !before.trim_end().ends_with(|c: char| c.is_ascii_digit())
