@@ -104,9 +104,9 @@ impl Answer {
 
 /// Returns the answer within the last 64 KiB of a text, or an empty answer if there is none.
 ///
-/// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula
-/// or a term without blanks that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the first text that is not
-/// empty, even if a later candidate provides the readings.
+/// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula or
+/// a term without blanks that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the
+/// first text that is not empty, even if a later candidate provides the readings.
 pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
     let text = tail(text);
     let mut candidates = candidates(text, options);

@@ -26,8 +26,8 @@ fn tagged(text: &str, priority: i32) -> Option<Candidate> {
 /// Returns the end of the last `####` that marks an answer. Any other `####` begins a heading of Markdown.
 ///
 /// A `####` before a number, a formula or a single letter marks an answer if the text has no box or if its line is the last one. It does
-/// not if it numbers a section: the first such heading is 1, the next one 2, and so on, and numbers follow. Words are an answer only in the
-/// last line of a text without boxes.
+/// not if numbers follow and it is the title of a section, such as `Step 2`, or its number: 1, then 2, and so on. Words are an answer
+/// only in the last line of a text without boxes.
 fn hashes(text: &str) -> Option<usize> {
     let has_box = boxes::begin(text).is_some();
     let mut next_section = 1_u32;
@@ -45,10 +45,13 @@ fn hashes(text: &str) -> Option<usize> {
         }
         let is_section = content.trim_end_matches(')') == next_section.to_string();
         next_section += u32::from(is_section);
+        // A heading such as `Step 2`.
+        let is_title = content.chars().take_while(|c| c.is_alphabetic()).count() > 2
+            && !content.contains(['\\', '$', '=']);
         let is_last = text[line_end..].trim().is_empty();
         let marks = if is_value(content) {
             let numbers_follow = || text[line_end..].contains(|c: char| c.is_ascii_digit());
-            is_last || !(has_box || (is_section && numbers_follow()))
+            is_last || !(has_box || ((is_section || is_title) && numbers_follow()))
         } else {
             is_last && !has_box
         };

@@ -86,7 +86,9 @@ fn is_markup(before: &str, mark: &str, after: &str) -> bool {
         b'_' => !is_glued,
         b'*' => {
             let is_blank = |c: Option<char>| c.is_none_or(|c| c.is_whitespace());
-            let is_between = before.trim_end().ends_with(|c: char| c.is_ascii_digit() || c == ')')
+            let is_between = before
+                .trim_end_matches([' ', '\t'])
+                .ends_with(|c: char| c.is_ascii_digit() || c == ')')
                 && OPERAND.is_match(after);
             let is_operator = is_between && is_blank(last) == is_blank(first);
             !(is_glued || is_operator)

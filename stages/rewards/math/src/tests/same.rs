@@ -464,6 +464,7 @@ fn headings_are_no_answers() {
             ("7", "#### Solution\nFirst 3, then 4. The total is 7."),
             ("7", "#### 1\nfoo\n\nso the total is 7."),
             ("7", "#### 1\nfoo\n#### 2\nbar\n\nso the total is 7."),
+            ("2", "#### Step 1\nfoo 3\n#### Step 2\nbar\n\nThe answer is 2."),
             ("18", "#### 18\n\nThanks"),
             ("18", "#### 18\n\nQuestion: Tom has 5 apples."),
             ("18", "#### 18\n\n#### Note\nfoo"),
@@ -489,6 +490,7 @@ fn fractions_in_bold_text() {
             ("8", "It is 2 ** 3"),
             ("15", "It is 3 * 5"),
             ("3", "There are 5\n**3** of them"),
+            ("3", "The list:\n* 1\n* 2\n* 3"),
         ],
         true,
     );
