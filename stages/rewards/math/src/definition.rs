@@ -1,8 +1,60 @@
 //! Left-hand sides that define or name a value and that the grammar of answers does not cover: `E(Y|X) = ...`, `P(X = 2) = ...`,
 //! `T^*(x) = ...`, `\mathcal{L}\{f\}(s) = ...`.
 
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+use crate::regex;
+
 /// The maximum number of characters of a left-hand side.
 const MAX_NAME: usize = 120;
+
+/// A command of LaTeX, with its name as the first group.
+static COMMAND: LazyLock<Regex> = LazyLock::new(|| regex(r"(?s)\\([A-Za-z]+|.)"));
+
+/// The names of commands that do not change a name: sizes, fonts and spaces.
+const IGNORED: [&str; 39] = [
+    "left",
+    "right",
+    "middle",
+    "big",
+    "bigl",
+    "bigr",
+    "bigm",
+    "Big",
+    "Bigl",
+    "Bigr",
+    "Bigm",
+    "bigg",
+    "biggl",
+    "biggr",
+    "Bigg",
+    "Biggl",
+    "Biggr",
+    "displaystyle",
+    "operatorname",
+    "mathbb",
+    "mathrm",
+    "mathcal",
+    "mathbf",
+    "mathsf",
+    "mathit",
+    "text",
+    "textbf",
+    "textit",
+    "textrm",
+    "mathop",
+    "boldsymbol",
+    "bm",
+    "quad",
+    "qquad",
+    ",",
+    ";",
+    ":",
+    "!",
+    " ",
+];
 
 /// Splits an equation that names a value. Returns the left-hand side in a canonical spelling without styling commands, and the right-hand
 /// side. Returns `None` for any other text, and for a left-hand side of more than [`MAX_NAME`] characters.
@@ -36,48 +88,22 @@ fn equality_sign(text: &str) -> Option<usize> {
 /// Removes blanks, grouping braces, sizes such as `\left` and commands of fonts from a name. Makes all other brackets round, and replaces
 /// commands such as `\mid` and `\prime` by their characters.
 fn spelled(name: &str) -> String {
-    const NOTHING: &[&str] = &[
-        "\\left",
-        "\\right",
-        "\\bigl",
-        "\\bigr",
-        "\\big",
-        "\\Big",
-        "\\displaystyle",
-        "\\operatorname",
-        "\\mathbb",
-        "\\mathrm",
-        "\\mathcal",
-        "\\mathbf",
-        "\\mathsf",
-        "\\mathit",
-        "\\text",
-        "\\boldsymbol",
-        "\\,",
-        "\\;",
-        "\\:",
-        "\\!",
-        "\\quad",
-        "\\ ",
-        "$",
-        "~",
-    ];
-    const SAME: &[(&str, &str)] = &[
-        ("\\mid", "|"),
-        ("\\vert", "|"),
-        ("\\lvert", "|"),
-        ("\\rvert", "|"),
-        ("\\ast", "*"),
-        ("\\star", "*"),
-        ("\\prime", "'"),
-        ("\\{", "("),
-        ("\\}", ")"),
-        ("[", "("),
-        ("]", ")"),
-    ];
-    let bare = NOTHING.iter().fold(name.to_owned(), |name, nothing| name.replace(nothing, ""));
-    let same = SAME.iter().fold(bare, |name, (from, to)| name.replace(from, to));
-    same.chars().filter(|c| !c.is_whitespace() && !"{}".contains(*c)).collect()
+    let plain = COMMAND.replace_all(name, |command: &Captures<'_>| match &command[1] {
+        "mid" | "vert" | "lvert" | "rvert" => "|".to_owned(),
+        "ast" | "star" => "*".to_owned(),
+        "prime" => "'".to_owned(),
+        "{" => "(".to_owned(),
+        "}" => ")".to_owned(),
+        name if IGNORED.contains(&name) => String::new(),
+        _ => command[0].to_owned(),
+    });
+    let same = plain.chars().filter(|c| !c.is_whitespace() && !"{}$~".contains(*c));
+    same.map(|c| match c {
+        '[' => '(',
+        ']' => ')',
+        c => c,
+    })
+    .collect()
 }
 
 /// Returns `true` if a canonical name is a function with decorations, applied once or several times.
@@ -137,6 +163,8 @@ mod tests {
         check("f^{-1}(3) = 7", Some(("f^-1(3)", "7")));
         check("\\hat{f}(\\xi) = 1", Some(("\\hatf(\\xi)", "1")));
         check("\\mathcal{L}\\{f\\}(s) = \\frac1s", Some(("L(f)(s)", "\\frac1s")));
+        check("\\mathbb{E}\\Bigl[X\\Bigr] = 2", Some(("E(X)", "2")));
+        check("\\textbf{P}(A) = 1", Some(("P(A)", "1")));
         check("f'(0) = a = 4", Some(("f'(0)", "a = 4")));
         check("y(0) = 4", Some(("y(0)", "4")));
     }
