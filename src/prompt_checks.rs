@@ -1,9 +1,10 @@
 //! Checks of the first prompts of a run for mistakes that training would not report.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use rollpacker_datasets::{Cursor, Dataset, Prompt};
 
+use crate::code_list::code_list;
 use crate::prompts::{PromptError, PromptReader, chat_messages};
 
 /// The maximum number of training prompts that are checked for unknown tokens and for chat markup.
@@ -12,6 +13,9 @@ const MAX_CHECKED_PROMPTS: usize = 256;
 const MAX_COMPARED_PROMPTS: usize = 4096;
 /// The share of unknown tokens, or of prompts with chat markup, above which a warning is returned.
 const WARNING_SHARE: f64 = 0.01;
+
+/// The maximum number of domains that a message names.
+pub(crate) const MAX_NAMED_DOMAINS: usize = 10;
 
 /// Text with which the chat templates of common models begin a message.
 const MARKUP: [&str; 7] = [
@@ -48,8 +52,8 @@ pub(crate) fn no_validation_data_warning(test_freq: u64, has_data: bool) -> Opti
     })
 }
 
-/// Returns warnings about the first training prompts: unknown tokens, chat markup (checked if `applies_template`), and prompts that are
-/// also prompts of `validation`. `None` skips the last check.
+/// Returns warnings about the first training prompts: unknown tokens, chat markup (checked if `applies_template`), prompts that end with a
+/// message of the assistant, and prompts that are also prompts of `validation`. `None` skips the last check.
 ///
 /// # Errors
 /// If a dataset cannot be read, a checked prompt cannot be used, or every training prompt is too long.
@@ -63,7 +67,38 @@ pub(crate) fn warnings(
         None => None,
     };
     let marked = if applies_template { markup_warning(&reader.dataset)? } else { None };
-    Ok(unknown_token_warning(reader)?.into_iter().chain(marked).chain(overlap).collect())
+    let answered = assistant_warning(&reader.dataset)?;
+    let warnings = unknown_token_warning(reader)?.into_iter().chain(marked).chain(answered);
+    Ok(warnings.chain(overlap).collect())
+}
+
+/// Returns a warning if training prompts belong to domains without a quota. `domains` are the rows of each domain, `quotas` the domains
+/// with a quota.
+pub(crate) fn no_quota_warning(domains: &BTreeMap<String, u64>, quotas: &[&str]) -> Option<String> {
+    let others = || domains.iter().filter(|(domain, _)| !quotas.contains(&domain.as_str()));
+    let (found, all) = (others().map(|(_, rows)| rows).sum::<u64>(), domains.values().sum::<u64>());
+    (found > 0).then(|| {
+        let names = code_list(others().map(|(domain, _)| domain).take(MAX_NAMED_DOMAINS));
+        format!(
+            "warning: {found} of the {all} training prompts have a domain without a quota ({names}) and are rejected; add it to `schedule.quotas`"
+        )
+    })
+}
+
+/// Returns a warning if training prompts end with a message of the assistant, which usually is the answer.
+fn assistant_warning(dataset: &Dataset) -> Result<Option<String>, PromptError> {
+    let (mut all, mut found) = (0_usize, 0_usize);
+    for prompt in first_prompts(dataset, MAX_CHECKED_PROMPTS)? {
+        all += 1;
+        found +=
+            usize::from(prompt?.messages().last().is_some_and(|last| last.role == "assistant"));
+    }
+    Ok((found as f64 > WARNING_SHARE * all as f64).then(|| {
+        format!(
+            "warning: {found} of the first {all} prompts end with a message of the assistant, so the model may see the answer; set \
+             `data.prompt_key` to a column without answers, or remove these messages"
+        )
+    }))
 }
 
 fn unknown_token_warning(reader: &PromptReader) -> Result<Option<String>, PromptError> {

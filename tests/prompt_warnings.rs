@@ -86,3 +86,59 @@ fn groups_of_one_are_reported_for_estimators_that_compare() {
     let own = [&one[..], &["algorithm.adv_estimator=reinforce_plus_plus"]].concat();
     assert!(warnings(&workspace, &own).is_empty());
 }
+
+#[test]
+fn prompts_that_end_with_an_answer_are_reported() {
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
+    let message = |role: &str| json!({"role": role, "content": "1"});
+    let row = json!({
+        "data_source": "math",
+        "prompt": [message("user"), message("assistant")],
+        "reward_model": {"style": "rule", "ground_truth": "1"},
+    });
+    workspace.write("train.jsonl", &format!("{row}\n").repeat(8));
+    let found = warnings(&workspace, &[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("warning: 8 of the first 8 prompts end with"), "{found:?}");
+}
+
+#[test]
+fn quotas_are_for_domains_of_the_prompts() {
+    let workspace = workspace(&[], &numbered("", 100..104));
+    let row = |domain: &str| {
+        let row = json!({
+            "data_source": "math",
+            "domain": domain,
+            "prompt": [{"role": "user", "content": "1"}],
+            "reward_model": {"style": "rule", "ground_truth": "1"},
+        });
+        format!("{row}\n")
+    };
+    workspace.write("train.jsonl", &(row("a").repeat(30) + &row("b").repeat(10)));
+    let all = ["schedule.quotas={a=3,b=1}"];
+    assert!(warnings(&workspace, &all).is_empty());
+    let found = warnings(&workspace, &["schedule.quotas={a=4}"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("warning: 10 of the 40 training prompts have"), "{found:?}");
+    let unknown = ["--dry-run", "data.train_files=train.jsonl", "schedule.quotas={a=3,c=1}"];
+    let end = workspace.train_to_end(&unknown);
+    assert_eq!(end.code, Some(2));
+    assert!(end.err.contains("key `schedule.quotas`: expected a domain"), "{}", end.err);
+    assert!(end.err.contains("such as `a`, `b`, found `c`"), "{}", end.err);
+}
+
+#[test]
+fn group_rewards_are_refused_where_single_rewards_decide() {
+    let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
+    let refused = |setting: &str| {
+        let files = ["--dry-run", "data.train_files=train.jsonl", "data.val_files=val.jsonl"];
+        let group = ["reward.routes={math={math=1,length=1}}", setting];
+        let end = workspace.train_to_end(&[&files[..], &group].concat());
+        assert_eq!(end.code, Some(2), "{}", end.err);
+        end.err
+    };
+    let by_scores = refused("schedule.filter_zero_variance=true");
+    assert!(by_scores.contains("key `schedule.name`: expected a schedule"), "{by_scores}");
+    let by_pass_rate = refused("data.curriculum={}");
+    assert!(by_pass_rate.contains("key `data.curriculum`: expected no"), "{by_pass_rate}");
+}

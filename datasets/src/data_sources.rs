@@ -1,6 +1,6 @@
-//! The data sources of a dataset, with the first row of each.
+//! The data sources of a dataset, with the first row of each, and its domains.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,6 +38,29 @@ impl Dataset {
             }
         }
         Ok(seen.first)
+    }
+
+    /// Counts the rows in use by domain.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn domains(&self) -> Result<BTreeMap<String, u64>, DatasetError> {
+        let mut rows = BTreeMap::new();
+        for (file, ranges) in self.rows_by_file() {
+            for chunk in file.read(ranges, 0)? {
+                let chunk = chunk?;
+                for domain in (0..chunk.len()).map(|index| chunk.domain(index)) {
+                    match rows.get_mut(domain) {
+                        Some(count) => *count += 1,
+                        None => {
+                            rows.insert(domain.to_owned(), 1);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(rows)
     }
 }
 
@@ -113,6 +136,13 @@ mod tests {
         convert(&config, &parquet, convert::OutputFormat::Verl, options).expect("converted");
         let config = DatasetConfig::of([parquet.display().to_string()]);
         assert_eq!(found(config.clone()), sources);
+        let domains = Dataset::open(config.clone()).expect("opened").domains().expect("read");
+        assert_eq!(
+            domains,
+            [("a", 3), ("b", 1), ("c\n", 1), ("unknown", 2)]
+                .map(|(name, rows)| (name.to_owned(), rows))
+                .into()
+        );
         let chosen = DatasetConfig { max_samples: Some(6), shuffle: true, seed: 3, ..config };
         assert!(found(chosen).len() >= 3);
     }

@@ -416,6 +416,14 @@ impl Recipe {
         slots.as_integer().and_then(|slots| u64::try_from(slots).ok())
     }
 
+    /// Returns the domains with a quota of the schedule `tail_batching`; none for other schedules and without quotas.
+    pub(crate) fn quota_domains(&self) -> impl Iterator<Item = &str> {
+        let schedule = &self.raw.schedule;
+        let options = (schedule.name == "tail_batching").then_some(&schedule.options);
+        let quotas = options.and_then(|options| options.get("quotas")?.as_table());
+        quotas.into_iter().flat_map(|quotas| quotas.keys().map(String::as_str))
+    }
+
     /// Returns the configuration of the watchdog, or `None` if `trainer.stall_timeout` is 0, which disables the watchdog. Each call creates
     /// a new progress counter.
     #[must_use]

@@ -18,9 +18,11 @@ pub(crate) use self::shared_inputs::initial_model;
 pub use crate::run_result::{RunResult, SkippedCounts, ValidationPrompts};
 
 use self::shared_inputs::{WorkerResources, device_of, max_weight_versions};
+use crate::code_list::code_list;
 use crate::engines::{ChosenEngine, EngineContext};
 use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
+use crate::prompt_checks::MAX_NAMED_DOMAINS;
 use crate::prompts::{OverlongPrompts, PromptError};
 use crate::recipe::choice::KeyedChoice;
 use crate::recipe::error::out_of_bounds;
@@ -242,8 +244,9 @@ impl Session {
     }
 
     /// Checks that all rows can be used, that every data source has a reward, that no data source has a group reward if the schedule or the
-    /// curriculum decides by the rewards of single responses, that at least one validation prompt is short enough, and that recorded lengths
-    /// can be read. Reads all rows in use. Does nothing if a worker of this process has already completed the check.
+    /// curriculum decides by the rewards of single responses, that every domain with a quota has rows, that at least one validation prompt
+    /// is short enough, and that recorded lengths can be read. Reads all rows in use. Does nothing if a worker of this process has already
+    /// completed the check.
     ///
     /// # Errors
     /// If one of these conditions does not hold, or a file cannot be read. The message names the file and the row, or the key.
@@ -259,6 +262,7 @@ impl Session {
             }
         }
         self.check_group_rewards()?;
+        self.check_quotas()?;
         if let Some(dataset) = self.inputs.val_data.clone() {
             let reader = self.inputs.reader(dataset, OverlongPrompts::default());
             let first = reader.first_prompts(1).and_then(|mut prompts| prompts.next().transpose());
@@ -269,6 +273,24 @@ impl Session {
         }
         self.inputs.data_checked.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Rejects quotas of domains that no training prompt has. The schedule would read all prompts in search of one.
+    fn check_quotas(&self) -> anyhow::Result<()> {
+        let mut quotas = self.inputs.recipe.quota_domains().peekable();
+        if quotas.peek().is_none() {
+            return Ok(());
+        }
+        let domains = self.inputs.train_data.domains()?;
+        match quotas.find(|domain| !domains.contains_key(*domain)) {
+            Some(unknown) => {
+                let names = code_list(domains.keys().take(MAX_NAMED_DOMAINS));
+                let expected =
+                    format!("a domain of the prompts in data.train_files, such as {names}");
+                Err(out_of_bounds("schedule.quotas", expected, format!("`{unknown}`")).into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Rejects group rewards of training prompts if the schedule or the curriculum decides by the rewards of single responses.
@@ -292,8 +314,9 @@ impl Session {
         Ok(())
     }
 
-    /// Returns warnings about mistakes in the recipe or in the first prompts that training would not report: unknown tokens, chat markup in
-    /// prompts, validation prompts in the training set, groups of one response, and a frequency of validations without validation data.
+    /// Returns warnings about mistakes in the recipe or in the prompts that training would not report: unknown tokens, chat markup in
+    /// prompts, prompts that end with an answer, validation prompts in the training set, groups of one response, domains without a quota,
+    /// and a frequency of validations without validation data.
     /// Each is one line.
     ///
     /// # Errors

@@ -178,6 +178,11 @@ impl SharedInputs {
         warnings.extend(prompt_checks::single_response_warning(estimator, recipe.rollout.n));
         let has_data = self.val_data.is_some();
         warnings.extend(prompt_checks::no_validation_data_warning(recipe.test_freq, has_data));
+        let quotas: Vec<&str> = recipe.quota_domains().collect();
+        if !quotas.is_empty() {
+            let domains = self.train_data.domains().map_err(PromptError::Dataset)?;
+            warnings.extend(prompt_checks::no_quota_warning(&domains, &quotas));
+        }
         Ok(warnings)
     }
 
