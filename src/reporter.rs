@@ -209,7 +209,7 @@ impl RunReporter {
         }
     }
 
-    /// Prints a line on the console.
+    /// Prints a line on the console; with JSON output, as the message of an object. Errors of writing are ignored.
     pub fn print_line(&self, line: &str) {
         self.console.print_line(line);
     }

@@ -40,8 +40,8 @@ pub struct ScoreSummary {
     pub first_errors: BTreeMap<String, (u64, String)>,
     /// The duration of the scoring in seconds.
     pub seconds: f64,
-    #[serde(skip)]
     /// The number of rows that have a component, by component.
+    #[serde(skip)]
     counts: BTreeMap<String, u64>,
 }
 

@@ -165,12 +165,13 @@ impl Parts {
         is_behind
     }
 
-    /// Announces that data of `step` is about to change the state, which includes all earlier steps. Writes the result of `state` for each
-    /// step before `step` at whose end a snapshot is taken. If the state has not changed since its last part was written, `state` may not
-    /// be called, and the snapshot then includes the earlier part.
+    /// Announces that data of `step` is about to change the state. For each earlier step whose snapshot is due and not yet written, hands
+    /// the result of `state` to the writer. If the state has not changed since its last part, `state` is usually not called, and the
+    /// snapshot uses that part again. If the cadence holds states in memory, also keeps the state before `step`.
     ///
     /// # Contract
-    /// The calls are in the order of steps, and every step that changes the state is announced before its first change.
+    /// At the first call for a step, the state includes all earlier steps and nothing of `step`. Steps never decrease; further
+    /// calls for the same step have no effect. Every step that changes the state is announced before its first change.
     pub fn begin_step(&mut self, step: Step, state: impl FnMut(&Draft<'_>) -> Part) {
         debug_assert!(self.reached <= Some(step), "steps are applied in order");
         self.hand_over(step, state);

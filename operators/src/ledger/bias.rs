@@ -136,7 +136,7 @@ impl TrainedLengths {
 pub struct LengthComparison {
     /// Lengths of the policy. The length of a response that was cut is only known to exceed its tokens.
     pub policy: Survival,
-    /// Lengths of the policy if each response that was cut by its own group had ended with the next token: a lower bound.
+    /// Lengths of the policy if each response that was aborted because its group was full had ended with the next token: a lower bound.
     pub policy_low: Survival,
     /// Lengths of the responses that were trained on.
     pub trained: TrainedLengths,

@@ -78,9 +78,10 @@ section! {
         /// `seq_max_k3`) for which engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
         /// `algorithm.rollout_correction.rollout_rs`)
         rollout_rs: Option<String> = None,
-        /// Bound of all rules, or one bound for each rule, separated by commas. It is the maximum divergence, from 1e-9 to 1e6; for `k1`
-        /// the maximum ratio of the two probabilities, from 1 to 1e6, or a band `low_high` of ratios from 1e-6 to 1e6. Required by
-        /// `rollout_rs`, and rejected without it. (verl: `algorithm.rollout_correction.rollout_rs_threshold`)
+        /// Bound of all rules, or one bound for each rule, separated by commas. For `k2` and `k3`: the maximum divergence in nats, from
+        /// 1e-9 to 1e6. For `k1`: a band `low_high` of ratios of the engine's to the trainer's probability, from 1e-6 to 1e6; a single
+        /// number `high`, from 1 to 1e6, means the band from `1 / high` to `high`. Required by `rollout_rs`, and rejected without it.
+        /// (verl: `algorithm.rollout_correction.rollout_rs_threshold`)
         rollout_rs_threshold: Option<RsThreshold> = None,
         /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's log-probabilities. Default: `true` if the
         /// sampling policy can differ from the trained policy and `rollout_is` is not set. (verl:
@@ -110,7 +111,7 @@ pub enum IsThreshold {
     expecting = "a number, or a text of numbers and bands `low_high` separated by commas"
 )]
 pub enum RsThreshold {
-    /// One bound for all rules: the maximum divergence, or the maximum ratio for `k1`.
+    /// One bound for all rules: the maximum divergence, or for `k1` the ratio `high` of the band from `1 / high` to `high`.
     Number(f64),
     /// Numbers or bands, one for all rules or one for each.
     Text(String),

@@ -89,7 +89,7 @@ impl Mark {
         (0..corners).map(corner).collect()
     }
 
-    /// Returns the corners around a point of a chart.
+    /// Returns the corners of the mark with its centre at (`x`, `y`), in pixels.
     pub(super) fn corners_at(self, x: i32, y: i32) -> Vec<(i32, i32)> {
         let near = |(dx, dy): (f64, f64)| (x + dx.round() as i32, y + dy.round() as i32);
         self.corners().into_iter().map(near).collect()

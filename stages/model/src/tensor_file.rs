@@ -79,8 +79,8 @@ impl Stored for Box<dyn Stored> {
     }
 }
 
-/// Writes the named tensors to a safetensors file. The names must differ. At most one serialized tensor is in memory at a time. An existing
-/// file is overwritten; after an error, the file may be incomplete.
+/// Writes the named tensors to a safetensors file. The names must differ, which is not checked. At most one serialized tensor is in memory
+/// at a time. An existing file is overwritten; after an error, the file may be incomplete.
 ///
 /// # Errors
 /// Returns an error if the type or the values of a tensor are not available, or the file cannot be written.

@@ -51,9 +51,12 @@ static STYLED: LazyLock<Regex> = LazyLock::new(|| {
 
 const MAX_WRAPPERS: usize = 8;
 
-/// Returns the label that is the whole text or is at its beginning, as written: `B`, `(b)`, `\text{(iv)}`, `2. Paris`, `\textbf{(B)}\ 5`. A
-/// label is a letter, a number of at most two digits, or up to four of the letters `i`, `v` and `x` in either case, as in Roman numerals.
-/// Returns `None` for any other text.
+/// Returns the label of a choice, as written, if the text is a label or begins with one: `B`, `(b)`, `\text{(iv)}`, `Option B`, `2. Paris`,
+/// `\textbf{(B)}\ 5`. Brackets, quotes, emphasis and LaTeX styles around the label are removed.
+///
+/// A label is a letter, a number of at most two digits, or up to four of the letters `i`, `v` and `x` in either case, as in Roman numerals.
+/// Before other text, it must be followed by a closing bracket, a period, a colon or a comma; after a number, a period, colon or comma must
+/// not be followed by a digit. Returns `None` for any other text, such as `2.5` or `2 apples`.
 ///
 /// ```
 /// use rollpacker_math::choice::label;

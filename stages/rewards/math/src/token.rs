@@ -457,7 +457,8 @@ impl Lexer {
         self.tokens.push(token);
     }
 
-    /// Returns `true` if a tilde at the current position is a blank of LaTeX. Before a value it may also be a negation, as in `~p`.
+    /// Returns `true` if a tilde at the current position is a space of LaTeX: after a number, a text, a unit, one of `,;=)]}`, or a letter
+    /// if the text contains LaTeX commands. Elsewhere the tilde may be a negation, as in `~p`.
     fn allows_blank(&self) -> bool {
         match self.tokens.last() {
             Some(Token::Number(_) | Token::Text(_) | Token::Unit) => true,

@@ -55,8 +55,8 @@ pub(super) struct FirstWeights {
     pub(super) label: String,
     /// The program's scores of the canary under these weights.
     pub(super) reference: Arc<[f32]>,
-    /// The program's scores of the canary under the perturbed weights, which the server may have instead; `None` before these weights are
-    /// written.
+    /// The program's scores of the canary under the perturbed weights, and the server's usual difference from the program. They show
+    /// whether the server still has these weights. `None` before these weights are written.
     pub(super) perturbed: Option<VerifiedDelivery>,
 }
 

@@ -168,7 +168,8 @@ impl ProbeSession {
         Ok(TemporaryFolder { weights, _root: root })
     }
 
-    /// Loads the perturbed weights and compares the scores.
+    /// Loads the perturbed weights and compares the server's scores of the canary with the program's. Returns the finding and the figures,
+    /// or a finding as the error if a call fails.
     async fn check_weight_update(
         &self,
         update: &Update,

@@ -127,7 +127,8 @@ impl Layer {
         }
     }
 
-    /// Sets the type to which the factors of all matrix products, inputs and weights, are rounded; `None` to keep float32.
+    /// Sets the type to which the linear maps round their input and weight before each product; `None` keeps float32. Attention and norms
+    /// are not affected.
     pub(crate) fn set_factors(&mut self, kind: Option<Kind>) {
         let stacked = [&mut self.qkv.whole, &mut self.gate_up.whole];
         let parts = self.qkv.parts.iter_mut().chain(&mut self.gate_up.parts);

@@ -145,7 +145,8 @@ impl ColocatedUse {
     }
 }
 
-/// Measures the resources that the colocated models of a torch engine use while it works. It can be read from any thread at any time.
+/// Measures the tokens and the time that the colocated models of a torch engine use. It may be moved to another thread and read while the
+/// engine runs. A clone starts from the last reading of the original and is read independently.
 #[derive(Clone, Debug)]
 pub struct ColocatedUseMeter {
     instances: Vec<Arc<Counters>>,

@@ -125,7 +125,8 @@ fn check(
 /// Maximum of a median or percentile in a configuration, in tokens.
 const MAX_TOKENS: f64 = 1e9;
 
-/// Maximum standard deviation of a logarithm. With a larger one, every draw would be the shortest or the longest length.
+/// Maximum spread in a configuration: of lengths, the standard deviation of the logarithm; of pass rates, the factor of the difficulty. At
+/// 10, most drawn lengths are already the minimum or the maximum.
 const MAX_SPREAD: f64 = 10.0;
 
 /// A length model, as written in a recipe.
