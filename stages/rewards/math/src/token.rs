@@ -170,13 +170,20 @@ const MAX_TEXT_DEPTH: usize = 4;
 /// Returns `true` if the contents of a text command are a formula, such as `1/2`, `2x+1` and `\frac12`, rather than words or units. A
 /// formula has no words and, except in a command for bold mathematics, begins with a digit, a sign or a bracket.
 fn is_formula(command: &str, content: &str) -> bool {
-    let is_bold = ["mathbf", "boldsymbol", "bm"].contains(&command);
     let is_text = command.starts_with("text") || command == "mbox";
     let begins = content.starts_with(|c: char| c.is_ascii_digit() || "([{\\-.".contains(c));
     let has_value = content.contains(|c: char| c.is_ascii_digit() || c == '\\');
     let mut words = content.split(|c: char| !(c.is_alphabetic() || c == '\\'));
     let has_words = words.any(|word| word.chars().count() > 1 && !word.starts_with('\\'));
-    (is_bold || (is_text && begins)) && has_value && !has_words && !units::are_units(content)
+    (is_bold(command) || (is_text && begins))
+        && has_value
+        && !has_words
+        && !units::are_units(content)
+}
+
+/// Returns `true` for the commands for bold mathematics.
+fn is_bold(command: &str) -> bool {
+    ["mathbf", "boldsymbol", "bm"].contains(&command)
 }
 
 struct Lexer {
@@ -406,6 +413,7 @@ impl Lexer {
     }
 
     fn text(&mut self, command: &str) {
+        let spaced = self.follows_space(self.at - command.len() - 1);
         let bare = || command.starts_with("math") || ["Bbb", "boldsymbol", "bm"].contains(&command);
         let content = match self.braced() {
             Some(content) => content,
@@ -428,9 +436,12 @@ impl Lexer {
             _ if FUNCTIONS.contains(&trimmed) || command == "operatorname" => {
                 Token::Command(trimmed.to_owned())
             }
-            // A letter with this meaning alone would also be a choice or a variable.
-            _ if ["A", "Ω", "¢"].contains(&trimmed)
-                && matches!(self.tokens.last(), Some(Token::Number(_))) =>
+            "a" | "ω" | "¢"
+                if self.ends_with_symbol_unit(
+                    command,
+                    trimmed,
+                    spaced || content.starts_with([' ', '~', '\\']),
+                ) =>
             {
                 Token::Unit
             }
@@ -442,7 +453,11 @@ impl Lexer {
             {
                 return self.inline(trimmed);
             }
-            _ if is_formula(command, formula) && self.depth < MAX_TEXT_DEPTH => {
+            // After a value, such text is a unit or a remark, as in `5\text{ (m^3)}`.
+            _ if is_formula(command, formula)
+                && self.depth < MAX_TEXT_DEPTH
+                && (is_bold(command) || !self.after_operand()) =>
+            {
                 self.tokens.push(Token::Char('{'));
                 self.inline(formula);
                 return self.tokens.push(Token::Char('}'));
@@ -505,6 +520,37 @@ impl Lexer {
     /// Returns `true` after a number, a closing brace or a closing parenthesis.
     fn after_value(&self) -> bool {
         matches!(self.tokens.last(), Some(Token::Number(_) | Token::Char('}' | ')')))
+    }
+
+    /// Returns `true` after a value, a variable, a text or a unit.
+    fn after_operand(&self) -> bool {
+        self.after_value()
+            || match self.tokens.last() {
+                Some(Token::Text(_) | Token::Unit) => true,
+                Some(Token::Char(before)) => before.is_alphabetic() || "]!°%'".contains(*before),
+                Some(Token::Command(name)) => ["pi", "infty", "}"].contains(&name.as_str()),
+                _ => false,
+            }
+    }
+
+    /// Returns `true` if a space that LaTeX prints, such as `~`, `\ ` and `\,`, directly precedes a position.
+    fn follows_space(&self, at: usize) -> bool {
+        let before = &self.characters[..at];
+        let blanks = before.iter().rev().take_while(|c| c.is_whitespace()).count();
+        match &before[..at - blanks] {
+            [.., '~'] => true,
+            [.., '\\', space] => ",;:".contains(*space),
+            [.., '\\'] => blanks > 0,
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if the symbol in a text command is a unit: ampere, ohm or cent after a number. An `A` is one only after a space and at
+    /// the end, because it may also be a variable or a digit.
+    fn ends_with_symbol_unit(&self, command: &str, symbol: &str, spaced: bool) -> bool {
+        ["text", "textrm", "mathrm", "mbox"].contains(&command)
+            && matches!(self.tokens.last(), Some(Token::Number(_)))
+            && (["Ω", "¢"].contains(&symbol) || (symbol == "A" && spaced && self.is_at_end()))
     }
 
     /// Tokenizes the contents of a text command as if they were outside of it.

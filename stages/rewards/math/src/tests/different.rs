@@ -461,3 +461,18 @@ fn rows_fonts_and_delimiters() {
         false,
     );
 }
+
+#[test]
+fn letters_in_text_commands_after_numbers() {
+    check(
+        &[
+            (r"2\mathbf{A}", r"\boxed{2}"),
+            (r"2\mathcal{A}", r"\boxed{2}"),
+            (r"2\mathbf A", r"\boxed{2}"),
+            (r"3\mathbf{A}+\mathbf{B}", r"\boxed{3+B}"),
+            (r"3\text{A}", "3"),
+            ("3", r"\boxed{3\text{ A}x}"),
+        ],
+        false,
+    );
+}

@@ -636,3 +636,41 @@ fn rows_fonts_and_delimiters() {
         true,
     );
 }
+
+#[test]
+fn remarks_in_text_after_values() {
+    check(
+        &[
+            ("9.8", r"\boxed{9.8\text{ (m/s^2)}}"),
+            ("5", r"\boxed{5\text{ (m^3)}}"),
+            ("5", r"\boxed{5\text{ 1/s}}"),
+            ("4.56", r"\boxed{4.56\text{ (3 s.f.)}}"),
+            ("2", r"\boxed{x=2\text{ (2)}}"),
+            ("1/2", r"\boxed{\frac{1}{2}\text{ (m^3)}}"),
+            ("1/2", r"\boxed{x = \text{1/2}}"),
+            ("x^{1/2}", r"\boxed{x^{\text{1/2}}}"),
+            ("2(x+1)^2", r"\boxed{2\mathbf{(x+1)}^2}"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn letters_in_text_commands_after_numbers() {
+    check(
+        &[
+            ("2A", r"\boxed{2\mathbf{A}}"),
+            ("2A", r"\boxed{2\mathbf A}"),
+            ("2A", r"\boxed{2\mathcal{A}}"),
+            (r"2\mathbf{A}", r"\boxed{2\mathbf{A}}"),
+            (r"3\mathbf{A}+\mathbf{B}", r"\boxed{\mathbf{B}+3\mathbf{A}}"),
+            (r"3\text{A}", r"\boxed{3\text{A}}"),
+            (r"3\text{A}", r"\boxed{3\text{ A}}"),
+            ("15", r"\boxed{15\ \mathrm{A}}"),
+            ("15", r"\boxed{15\,\mathrm{A}}"),
+            ("15", r"\boxed{15~\text{A}}"),
+            (r"15\text{ A}", r"\boxed{15}"),
+        ],
+        true,
+    );
+}
