@@ -1,5 +1,6 @@
 //! Markers before answers: `####`, `<answer>`, `Answer:`, `A:`.
 
+use super::super::names::FUNCTIONS;
 use super::super::units;
 use super::{Candidate, Content, boxes};
 
@@ -17,46 +18,106 @@ pub(super) fn marked(text: &str, priority: i32) -> Vec<Candidate> {
 }
 
 fn tagged(text: &str, priority: i32) -> Option<Candidate> {
-    let begin = text.rfind("<answer>")? + "<answer>".len();
-    let end = begin + text[begin..].find("</answer>")?;
+    let (begin, end) = last_tag(text)?;
     let content = Content::Line(text[begin..end].to_owned());
     Some(Candidate { priority, span: (begin, end), content })
+}
+
+/// Returns the byte range of the contents of the last complete pair of `<answer>` and `</answer>`. A tag without its counterpart, such as
+/// one that a sentence mentions, is ignored.
+pub(crate) fn last_tag(text: &str) -> Option<(usize, usize)> {
+    let last_end = text.rfind("</answer>")?;
+    let begin = text[..last_end].rfind("<answer>")? + "<answer>".len();
+    Some((begin, begin + text[begin..].find("</answer>")?))
+}
+
+/// A line with `####`.
+struct Heading<'a> {
+    /// The end of the last `####` of the line.
+    mark: usize,
+    /// The end of the line.
+    end: usize,
+    /// The text after the mark, without markup.
+    content: &'a str,
+}
+
+impl Heading<'_> {
+    /// Returns the number that is the content, also before a parenthesis as in `1)`.
+    fn number(&self) -> Option<u32> {
+        let digits = self.content.trim_end_matches(')');
+        digits.starts_with(|c: char| c.is_ascii_digit()).then(|| digits.parse().ok())?
+    }
+
+    /// Returns `true` for a title, such as `Step 2`: a word of three or more letters that is not the name of a function, and that ends
+    /// before a blank or a colon.
+    fn is_title(&self) -> bool {
+        let end = self.content.find(|c: char| !c.is_alphabetic()).unwrap_or(self.content.len());
+        let (word, rest) = self.content.split_at(end);
+        word.chars().count() > 2
+            && (rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || c == ':'))
+            && !self.content.contains(['\\', '$', '='])
+            && !FUNCTIONS.contains(&word)
+    }
+}
+
+/// Returns the lines with `####` before other text.
+fn headings(text: &str) -> Vec<Heading<'_>> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for line in text.split_inclusive('\n') {
+        let end = begin + line.trim_end_matches(['\n', '\r']).len();
+        // Marks at the end of the line close a heading.
+        let searched = line.trim_end_matches(|c: char| c == '#' || c.is_whitespace());
+        if let Some(mark) = searched.rfind("####").map(|at| begin + at + "####".len()) {
+            let is_escaped = text[..mark]
+                .trim_end_matches('#')
+                .ends_with(|c: char| c.is_alphanumeric() || c == '\\');
+            let content = trimmed(&text[mark..end]);
+            if !(content.is_empty() || is_escaped) {
+                found.push(Heading { mark, end, content });
+            }
+        }
+        begin += line.len();
+    }
+    found
 }
 
 /// Returns the end of the last `####` that marks an answer. Any other `####` begins a heading of Markdown.
 ///
 /// A `####` before a number, a formula or a single letter marks an answer if the text has no box or if its line is the last one. It does
-/// not if numbers follow and it is the title of a section, such as `Step 2`, or its number: 1, then 2, and so on. Words are an answer
-/// only in the last line of a text without boxes.
+/// not if numbers follow and it is the title of a section, such as `Step 2`, or its number: 1, then 2, and so on. A 1 is the number of a
+/// section only if it begins the text, or if a title or the number 2 follows in a later line with `####`. Words are an answer only in the
+/// last line of a text without boxes.
 fn hashes(text: &str) -> Option<usize> {
+    let text = text.trim_end();
     let has_box = boxes::begin(text).is_some();
+    let last_digit = text.rfind(|c: char| c.is_ascii_digit()).unwrap_or(0);
+    let headings = headings(text);
+    let last_title = headings.iter().rposition(Heading::is_title).unwrap_or(0);
+    let last_two = headings.iter().rposition(|heading| heading.number() == Some(2)).unwrap_or(0);
     let mut next_section = 1_u32;
     let mut last = None;
-    let mut begin = 0;
-    while let Some(at) = text[begin..].find("####").map(|at| begin + at) {
-        let is_escaped = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '\\');
-        let end = text.len() - text[at..].trim_start_matches('#').len();
-        let line_end = text[end..].find('\n').map_or(text.len(), |length| end + length);
-        // Further marks in the same line are part of its content.
-        begin = end;
-        let content = trimmed(&text[end..line_end]);
-        if content.is_empty() || is_escaped {
-            continue;
-        }
-        let is_section = content.trim_end_matches(')') == next_section.to_string();
+    for (index, heading) in headings.iter().enumerate() {
+        let is_first = || {
+            index == 0
+                && text[..heading.mark]
+                    .trim_end_matches('#')
+                    .trim_end_matches(['*', '_'])
+                    .trim()
+                    .is_empty()
+        };
+        let is_section = heading.number() == Some(next_section)
+            && (next_section > 1 || index < last_title.max(last_two) || is_first());
         next_section += u32::from(is_section);
-        // A heading such as `Step 2`.
-        let is_title = content.chars().take_while(|c| c.is_alphabetic()).count() > 2
-            && !content.contains(['\\', '$', '=']);
-        let is_last = text[line_end..].trim().is_empty();
-        let marks = if is_value(content) {
-            let numbers_follow = || text[line_end..].contains(|c: char| c.is_ascii_digit());
-            is_last || !(has_box || ((is_section || is_title) && numbers_follow()))
+        let is_last = heading.end == text.len();
+        let marks = if is_value(heading.content) {
+            let numbers_follow = heading.end <= last_digit;
+            is_last || !(has_box || (numbers_follow && (is_section || heading.is_title())))
         } else {
             is_last && !has_box
         };
         if marks {
-            last = Some(end);
+            last = Some(heading.mark);
         }
     }
     last

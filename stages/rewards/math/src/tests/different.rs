@@ -388,6 +388,8 @@ fn headings_are_no_answers() {
             ("Check", "\\boxed{5}\n\n#### Check"),
             ("1", "#### 1\nfoo\n\nso the total is 7."),
             ("5", "#### 18\n\nQuestion: Tom has 5 apples."),
+            ("5", "One of them is left.\n#### 1\n\nQuestion: Tom has 5 apples."),
+            ("1", "Plan:\n#### 1\nfoo\n#### 2\nbar\n\nso the total is 7."),
             ("5", "\\boxed{5}\n#### 6"),
         ],
         false,

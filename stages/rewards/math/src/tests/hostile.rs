@@ -60,12 +60,17 @@ fn deep_and_long() {
         "<",
         "and ",
         "A:",
+        "#### ",
+        "####",
+        "#### 1 ",
+        "#### 1\n",
         "answer ",
         "final answer is ",
     ] {
         survives(&text.repeat(n / text.len()));
         survives(&text.repeat(20));
     }
+    survives(&("#### 1\n".repeat(4600) + &" ".repeat(n)));
     survives(&"7".repeat(1 << 20));
     survives(&"x+".repeat(1 << 19));
 }
