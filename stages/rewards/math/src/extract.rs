@@ -105,7 +105,7 @@ impl Answer {
 /// Returns the answer within the last 64 KiB of a text, or an empty answer if there is none.
 ///
 /// At most [`MAX_TRIED`] candidates are tried, by priority and, within a priority, from the last to the first. A number within a formula or
-/// a term without blanks that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the
+/// arithmetic without blanks that could not be parsed is skipped, because the number is only a part of the answer. [`Answer::text`] is the
 /// first text that is not empty, even if a later candidate provides the readings.
 pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
     let text = tail(text);
@@ -128,12 +128,18 @@ pub(super) fn extract(text: &str, options: &SearchOptions<'_>) -> Answer {
         if !answer.readings.is_empty() {
             return Answer { text: first, ..answer };
         }
-        let is_term = matches!(&candidate.content, Content::Plain(term, _) if !term.contains(char::is_whitespace));
+        let is_term = matches!(&candidate.content, Content::Plain(term, _) if has_operator(term));
         if is_term || matches!(candidate.content, Content::Formulas(_)) {
             failed.push(candidate.span);
         }
     }
     Answer { text: first, ..Answer::default() }
+}
+
+/// Returns `true` for a term without blanks that has an operator between its numbers. `18))` has none.
+fn has_operator(term: &str) -> bool {
+    let inside = term.trim_matches(['(', ')']).trim_start_matches(['-', '−']);
+    !term.contains(char::is_whitespace) && inside.contains(|c: char| "+*×/^()÷−-".contains(c))
 }
 
 /// The maximum number of candidates that are parsed.

@@ -49,8 +49,11 @@ static MARKUP: LazyLock<Regex> = LazyLock::new(|| regex("[*]{1,3}|_{1,3}|`+|[\"�
 /// The start of a number or of a parenthesis.
 static OPERAND: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s*-?(?:\.?[0-9]|\()"));
 /// A number in parentheses that directly follows `is`.
-static PARENTHESIZED: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?i)\bis:?\s*(\()[^()\s]{1,40}(\))(?:[.\s]|$)"));
+static PARENTHESIZED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)\bis:?\s*(\()[-−]?[$€£]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?%?(\))(?:[.\s]|$)",
+    )
+});
 
 /// Replaces markup by blanks of the same length, so that byte offsets remain.
 fn without_markup(text: &str) -> String {

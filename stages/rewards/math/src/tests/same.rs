@@ -682,3 +682,21 @@ fn letters_in_text_commands_after_numbers() {
         true,
     );
 }
+
+#[test]
+fn brackets_around_plain_text() {
+    check(
+        &[
+            ("18", "(hence (2*9 = 18))."),
+            ("18", "(as above (3 + 15 = 18)) apples"),
+            ("-18", "(as above (3 - 21 = -18)) degrees"),
+            ("7", "The total is 7. One factor is (2x+1)."),
+            ("45", "The cost is ($45)."),
+            ("1234", "The answer is (1,234)."),
+            ("1/2", "The answer is (1/2)."),
+            ("-4", "The answer is: (-4)"),
+        ],
+        true,
+    );
+    check(&[("3.4", "The point is (3,4)."), ("15", "(as above (3 + 15 = 18)) apples")], false);
+}
