@@ -54,7 +54,8 @@ pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
         if !before.ends_with('\\') {
             found.extend(scale(before, word));
             if word.len() > 2 || is_in_braces(text, begin, end) || begin >= units_at_end {
-                found.extend(name(word));
+                // Elsewhere, `A` may be a choice.
+                found.extend(if word == "A" { Some("ampere") } else { name(word) });
             }
         }
         at = end;
@@ -65,7 +66,21 @@ pub(super) fn distinct(text: &str) -> BTreeSet<&'static str> {
 /// Returns `true` if two sets of units have none in common, and neither is a derived unit, such as newton, that the other may spell out in
 /// base units.
 pub(super) fn differ(one: &BTreeSet<&str>, other: &BTreeSet<&str>) -> bool {
-    const DERIVED: [&str; 4] = ["joule", "newton", "volt", "watt"];
+    const DERIVED: [&str; 13] = [
+        "joule",
+        "newton",
+        "volt",
+        "watt",
+        "pascal",
+        "kilojoule",
+        "kilonewton",
+        "kilowatt",
+        "kilowatthour",
+        "kilopascal",
+        "megapascal",
+        "megawatt",
+        "millivolt",
+    ];
     let is_spelled_out = |derived: &BTreeSet<&str>, parts: &BTreeSet<&str>| {
         parts.len() > 1 && DERIVED.iter().any(|unit| derived.contains(unit))
     };
@@ -165,6 +180,17 @@ const ABBREVIATIONS: &[(&str, &str)] = &[
     ("W", "watt"),
     ("V", "volt"),
     ("N", "newton"),
+    ("kJ", "kilojoule"),
+    ("kW", "kilowatt"),
+    ("MW", "megawatt"),
+    ("kWh", "kilowatthour"),
+    ("kN", "kilonewton"),
+    ("mV", "millivolt"),
+    ("mA", "milliampere"),
+    ("Pa", "pascal"),
+    ("kPa", "kilopascal"),
+    ("MPa", "megapascal"),
+    ("nm", "nanometer"),
 ];
 
 /// Names of units and directions that answers are told apart by.
@@ -201,6 +227,18 @@ const NAMES: &[&str] = &[
     "watt",
     "volt",
     "newton",
+    "kilojoule",
+    "kilowatt",
+    "megawatt",
+    "kilowatthour",
+    "kilonewton",
+    "millivolt",
+    "milliampere",
+    "ampere",
+    "pascal",
+    "kilopascal",
+    "megapascal",
+    "nanometer",
     "celsius",
     "fahrenheit",
     "north",

@@ -478,3 +478,33 @@ fn letters_in_text_commands_after_numbers() {
         false,
     );
 }
+
+#[test]
+fn multiples_of_units() {
+    check(
+        &[
+            ("5 MPa", "#### 5 kPa"),
+            ("5 MW", "#### 5 kW"),
+            ("2 J", "#### 2 kJ"),
+            ("5 m", "Answer: 5 nm"),
+            ("5 mV", "Answer: 5 mA"),
+            (r"5\text{ MPa}", r"\boxed{5\text{ kPa}}"),
+            (r"15\text{ V}", r"\boxed{15\text{ A}}"),
+            (r"15\text{ A}", r"\boxed{15\text{ mA}}"),
+        ],
+        false,
+    );
+    check(
+        &[
+            ("5 kPa", r"\boxed{5\text{ kPa}}"),
+            ("5 kPa", "#### 5"),
+            ("5 kW", r"\boxed{5\text{ kilowatts}}"),
+            (r"5\text{ kW}", r"\boxed{5\text{ kJ/s}}"),
+            (r"15\text{ A}", r"\boxed{15\text{ amperes}}"),
+            (r"15\text{ A}", r"\boxed{15\ \mathrm{A}}"),
+            ("A", r"\boxed{\text{A}}"),
+            (r"\textbf{(A)}\ 12", r"\boxed{12\text{ cm}}"),
+        ],
+        true,
+    );
+}
