@@ -22,6 +22,7 @@ use super::{relation, units};
 use crate::choice;
 
 use boxes::Boxes;
+pub(super) use marker::last_tag;
 
 /// The number of bytes at the end of a text that are searched for the answer.
 const MAX_SEARCHED_BYTES: usize = 64 * 1024;

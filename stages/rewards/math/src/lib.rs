@@ -20,9 +20,12 @@
 //! # Answers
 //!
 //! The answer of a text is the one that a marker announces: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, `A: ...` or
-//! "the final answer is". Without a marker, the answer is the last formula or number. LaTeX and plain text are read: numbers with
-//! separators and units, fractions, percentages, roots, powers, logarithms, trigonometric functions, sets, intervals, tuples, matrices,
-//! equations, inequalities, expressions with variables, and the letters of multiple-choice questions ([`choice`]).
+//! "the final answer is". Two of them are no markers in some places: `####` before the title or the number of a section, which is a heading
+//! of Markdown, and `A:` after a word, as in `Team A: 3`. Without a marker, the answer is the last formula or number.
+//!
+//! LaTeX and plain text are read: numbers with separators and units, fractions, percentages, roots, powers, logarithms, trigonometric
+//! functions, sets, intervals, tuples, matrices, equations, inequalities, expressions with variables, and the letters of multiple-choice
+//! questions ([`choice`]).
 //!
 //! # Method
 //!
@@ -63,6 +66,9 @@ pub use self::error::OptionsError;
 pub use self::extract::Target;
 pub use self::extract::boxes::contents as boxed;
 
+/// The default of [`Verifier::precision`].
+const DEFAULT_PRECISION: u32 = 6;
+
 /// The part of a response that has the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,7 +76,7 @@ pub enum AnswerIn {
     /// The text after the last `</think>`, or the whole response if there is none or only blanks follow it.
     #[default]
     Auto,
-    /// The last `<answer>...</answer>`.
+    /// The last complete `<answer>...</answer>`. A tag without its counterpart is ignored.
     Tag,
     /// The text after the last `</think>`.
     AfterThink,
@@ -84,10 +90,7 @@ impl AnswerIn {
         let after_think = || response.rsplit_once("</think>").map(|(_, after)| after);
         match self {
             Self::Auto => after_think().filter(|after| !after.trim().is_empty()).or(Some(response)),
-            Self::Tag => {
-                let (_, after) = response.rsplit_once("<answer>")?;
-                after.split_once("</answer>").map(|(inside, _)| inside)
-            }
+            Self::Tag => extract::last_tag(response).map(|(begin, end)| &response[begin..end]),
             Self::AfterThink => after_think(),
             Self::Response => Some(response),
         }
@@ -112,7 +115,7 @@ pub struct Verifier {
     pub targets: Vec<Target>,
     /// Number of decimal places to which two numbers are rounded before they are compared, if one of them has a decimal point or an
     /// exponent; from 0 to 30, 6 by default. Larger values count as 30. A truth that would be rounded to 0 is compared at about as many
-    /// significant digits instead, and 0 at 6 more decimal places.
+    /// significant digits instead. With the default, a truth of 0 is compared at 12 decimal places.
     pub precision: u32,
     /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,
@@ -134,7 +137,7 @@ impl Default for Verifier {
             answer: AnswerIn::Auto,
             last_number: true,
             targets: vec![Target::Latex, Target::Expr],
-            precision: 6,
+            precision: DEFAULT_PRECISION,
             strict: true,
             relation_for_set: false,
             boxed_priority: 0,
@@ -168,15 +171,20 @@ impl Verifier {
             let is_answered = |truth: &Expr| {
                 answer.readings_for(truth).any(|answer| equal::equal(truth, answer, rules))
             };
-            // If only one side has a percent sign, the other one may have left it out.
+            let is_zero_or_one = |value: &Expr| {
+                let found = value.number().map(|number| &number.value);
+                found.is_some_and(|found| [0, 1].map(number::integer).contains(found))
+            };
+            // If only one side has a percent sign, the other one may have left it out. A truth of 0 or 1 may be a probability.
             let without_sign = || match (&truth.percentage, &answer.percentage) {
                 (Some(truth), None) => is_answered(truth),
-                (None, Some(answer)) => {
+                (None, Some(answer)) if !is_zero_or_one(answer) => {
                     truth.readings.iter().any(|truth| equal::equal(truth, answer, rules))
                 }
                 _ => false,
             };
-            same || truth.readings.iter().any(is_answered) || without_sign()
+            let have_units = !(truth.units.is_empty() && answer.units.is_empty());
+            same || truth.readings.iter().any(is_answered) || (!have_units && without_sign())
         })
     }
 

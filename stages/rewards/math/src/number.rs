@@ -7,6 +7,8 @@ use num_bigint::{BigInt, Sign};
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
+use super::DEFAULT_PRECISION;
+
 pub(super) type Rational = BigRational;
 
 /// The maximum number of bits of a numerator or denominator.
@@ -103,12 +105,12 @@ pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
 /// Returns `true` if an answer equals the truth after rounding to `places` decimal places, with halves rounded to even.
 ///
 /// Rounding to decimal places would make 0 the answer to every small constant, such as the charge of an electron. A truth other than 0 that
-/// would be rounded to 0 is therefore compared at about `places` significant digits, unless `places` is 0. A truth that is 0 is compared at
-/// 6 more decimal places, which leaves room for errors of floating point only.
+/// would be rounded to 0 is therefore compared at about `places` significant digits, unless `places` is 0. With the default number of
+/// places, a truth that is 0 is compared at 6 more decimal places, which leaves room for errors of floating point only.
 pub(super) fn same_rounded(truth: &Rational, answer: &Rational, places: u32) -> bool {
-    let zeros = if places > 0 && truth.is_zero() {
-        6
-    } else if places > 0 && !truth.is_zero() && round(truth, places).is_zero() {
+    let zeros = if truth.is_zero() {
+        if places == DEFAULT_PRECISION { 6 } else { 0 }
+    } else if places > 0 && round(truth, places).is_zero() {
         leading_zeros(truth)
     } else {
         0
@@ -199,6 +201,9 @@ mod tests {
         }
         assert!(!same_rounded(&value("0"), &value("0.0000001"), 6));
         assert!(same_rounded(&value("0"), &value("0.0000000000001"), 6));
+        assert!(same_rounded(&value("0"), &value("0.001"), 2));
+        assert!(!same_rounded(&value("0"), &value("0.01"), 2));
+        assert!(same_rounded(&value("0"), &value("0.4"), 0));
     }
 
     #[test]

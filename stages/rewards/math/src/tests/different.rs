@@ -426,6 +426,10 @@ fn percentages() {
             ("0.5", r"\boxed{0.5\%}"),
             (r"0.5\%", r"\boxed{0.5}"),
             (r"20\%", r"\boxed{2000\%}"),
+            (r"20\text{ cm}", r"\boxed{20\%}"),
+            (r"20\%", r"\boxed{20\text{ cm}}"),
+            ("20 dollars", "Answer: 20%"),
+            ("1", r"\boxed{1\%}"),
         ],
         false,
     );

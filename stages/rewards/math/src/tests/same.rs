@@ -223,6 +223,8 @@ fn limits_sums_and_integrals() {
 #[test]
 fn options() {
     let rough = Verifier { precision: 2, ..Verifier::default() };
+    assert!(rough.is_correct("0.001", "0"));
+    assert!(!rough.is_correct("0.1", "0"));
     assert!(rough.is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
     assert!(!is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
     let lax = Verifier { strict: false, ..Verifier::default() };
@@ -565,6 +567,13 @@ fn text_after_the_thinking_counts() {
     assert!(!with(AnswerIn::AfterThink).is_correct("5", "5"));
     assert!(with(AnswerIn::Tag).is_correct("<answer>5</answer> \\boxed{4}", "5"));
     assert!(!with(AnswerIn::Tag).is_correct("5", "5"));
+    let mentioned = "<answer>4</answer> or <answer>5</answer> I used the <answer> tag.";
+    let closed = "In <answer> tags: <answer>5</answer>, which </answer> closes.";
+    for response in [mentioned, closed] {
+        assert!(with(AnswerIn::Tag).is_correct(response, "5"), "{response}");
+        assert!(is_correct(response, "5"), "{response}");
+    }
+    assert!(!with(AnswerIn::Tag).is_correct("</answer> 5 <answer>", "5"));
 }
 
 #[test]
@@ -580,6 +589,10 @@ fn percent_signs_may_be_left_out() {
             (r"20\%", "The answer is 20."),
             (r"20\%", r"\boxed{0.2}"),
             ("0.2", r"\boxed{20\%}"),
+            ("1", r"\boxed{100\%}"),
+            ("0", r"\boxed{0\%}"),
+            (r"1\%", r"\boxed{1}"),
+            ("2", r"\boxed{2\%}"),
         ],
         true,
     );
