@@ -417,6 +417,7 @@ impl Recipe {
     }
 
     /// Returns the domains with a quota of the schedule `tail_batching`; none for other schedules and without quotas.
+    #[cfg(feature = "torch")]
     pub(crate) fn quota_domains(&self) -> impl Iterator<Item = &str> {
         let schedule = &self.raw.schedule;
         let options = (schedule.name == "tail_batching").then_some(&schedule.options);
