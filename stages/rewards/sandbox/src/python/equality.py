@@ -77,7 +77,8 @@ def indent(line):
 def equal_words(word, expected):
     """Returns true if two words are equal as text, or are close numbers of which at least one has a decimal point or an exponent.
 
-    The tolerance is 1e-6, relative and absolute. If an integer is expected, the relative tolerance is 1e-12.
+    The tolerance is 1e-6, relative and absolute. If an integer is expected, the relative tolerance is 1e-12. If the expected number is
+    written with more than six decimals, the absolute tolerance is half a unit of its last place, so that 0 does not equal a small number.
     """
     if word == expected:
         return True
@@ -88,4 +89,12 @@ def equal_words(word, expected):
         return False
     value, wanted_value = float(word), float(expected)
     relative = TOLERANCE if any(wanted.groups()) else 1e-12
-    return math.isfinite(value) and math.isfinite(wanted_value) and math.isclose(value, wanted_value, rel_tol=relative, abs_tol=TOLERANCE)
+    absolute = absolute_tolerance(wanted) if wanted_value else TOLERANCE
+    return math.isfinite(value) and math.isfinite(wanted_value) and math.isclose(value, wanted_value, rel_tol=relative, abs_tol=absolute)
+
+
+def absolute_tolerance(number):
+    """Returns the absolute tolerance for a match of a number other than 0: half a unit of its last place, between 1e-9 and 1e-6."""
+    fraction, bare_fraction, exponent = number.groups()
+    places = len((fraction or bare_fraction or ".")[1:]) - int((exponent or "e0")[1:])
+    return min(TOLERANCE, max(float(f"0.5e{-places}"), TOLERANCE * 1e-3))
