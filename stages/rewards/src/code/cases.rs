@@ -36,9 +36,7 @@ pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
         Some(Node::Object(extra)) => extra,
         _ => Object::new(),
     };
-    // A field of this name that is no text has another meaning.
-    let function = function_name(&extra).unwrap_or_default();
-    let row = Row { response: &sample.response, function };
+    let row = Row { response: &sample.response, function: function_name(&extra) };
     if extra.contains_key("test_cases") {
         return roll(&extra, &row);
     }
@@ -189,14 +187,11 @@ fn calls_or_runs(objects: &[&Object], row: &Row<'_>) -> Result<Check, RewardErro
 /// # Errors
 /// If the type of a test is `functional` but no function is named.
 fn function_to_call(tests: &[&Object], row: &Row<'_>) -> Result<Option<String>, RewardError> {
-    let types = tests.iter().map(|test| string(test, "testtype"));
-    let types = types.collect::<Result<Vec<_>, _>>()?;
-    let has = |name: &str| types.iter().flatten().any(|kind| kind.eq_ignore_ascii_case(name));
-    for test in tests {
-        if let Some(function) = function_name(test)? {
-            return Ok(Some(function));
-        }
+    if let Some(function) = tests.iter().find_map(|test| function_name(test)) {
+        return Ok(Some(function));
     }
+    let types: Vec<_> = tests.iter().filter_map(|test| text(test, "testtype")).collect();
+    let has = |name: &str| types.iter().any(|kind| kind.eq_ignore_ascii_case(name));
     let function = row.function.clone().filter(|_| !has("stdin"));
     if function.is_none() && has("functional") {
         return Err(wrong(
@@ -208,22 +203,19 @@ fn function_to_call(tests: &[&Object], row: &Row<'_>) -> Result<Option<String>, 
     Ok(function)
 }
 
-/// Returns the name in `fn_name` or `func_name` of an object or of its `metadata`.
-fn function_name(object: &Object) -> Result<Option<String>, RewardError> {
-    let named = |object: &Object| -> Result<Option<String>, RewardError> {
-        let name = match string(object, "fn_name")? {
-            Some(name) => Some(name),
-            None => string(object, "func_name")?,
-        };
-        Ok(name.filter(|name| !name.trim().is_empty()))
+/// Returns the name in `fn_name` or `func_name` of an object or of its `metadata`. Fields of these names that are not texts have another
+/// meaning.
+fn function_name(object: &Object) -> Option<String> {
+    let named = |object: &Object| {
+        let mut names =
+            ["fn_name", "func_name"].into_iter().filter_map(|field| text(object, field));
+        names.find(|name| !name.trim().is_empty())
     };
-    if let Some(name) = named(object)? {
-        return Ok(Some(name));
-    }
-    match object.get("metadata").map(|metadata| Node::read(metadata.get())) {
-        Some(Node::Object(metadata)) => named(&metadata),
-        _ => Ok(None),
-    }
+    let in_metadata = || match Node::read(object.get("metadata")?.get()) {
+        Node::Object(metadata) => named(&metadata),
+        _ => None,
+    };
+    named(object).or_else(in_metadata)
 }
 
 fn assertions(object: &Object) -> Result<String, RewardError> {
@@ -330,7 +322,7 @@ fn roll(columns: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
         return Err(wrong("test_cases", "at least one case", "none"));
     }
     if string(columns, "case_type")?.as_deref() != Some("text") {
-        let named = function_name(columns)?.or_else(|| row.function.clone());
+        let named = function_name(columns).or_else(|| row.function.clone());
         let row = Row { response: row.response, function: named };
         return list(&items, function, &row);
     }
@@ -364,6 +356,11 @@ fn text_of(raw: &RawValue) -> String {
 fn string(object: &Object, field: &str) -> Result<Option<String>, RewardError> {
     let Some(raw) = object.get(field) else { return Ok(None) };
     serde_json::from_str(raw.get()).map_err(|_| wrong(field, "a string", &brief(raw.get())))
+}
+
+/// Returns the text in a field; `None` if the field is absent or has another type.
+fn text(object: &Object, field: &str) -> Option<String> {
+    string(object, field).ok().flatten()
 }
 
 fn keys(object: &Object) -> String {
@@ -534,6 +531,31 @@ mod tests {
             read(&assertions.to_string(), Some(&extra)),
             Ok(tests_of(&["assert f(1)", "assert f(2)"], true))
         );
+    }
+
+    #[test]
+    fn names_and_types_that_are_not_texts_do_not_count() {
+        let calls = calls_of("f", &json!([{"arguments": [7], "expected": [1, "1"]}]));
+        let program = stdio_of(&[("7", "1")]);
+        for (fields, expected) in [
+            (json!({"testtype": 3}), &program),
+            (json!({"testtype": ["functional"]}), &program),
+            (json!({"fn_name": 3}), &program),
+            (json!({"fn_name": ["f"], "testtype": null}), &program),
+            (json!({"metadata": {"func_name": {"f": 1}}}), &program),
+            (json!({"fn_name": 3, "func_name": "f"}), &calls),
+            (json!({"fn_name": "", "func_name": "f"}), &calls),
+            (json!({"fn_name": false, "metadata": {"func_name": "f"}}), &calls),
+            (json!({"fn_name": "f", "testtype": 1}), &calls),
+        ] {
+            let mut case = json!({"input": "7", "output": "1"});
+            let object = case.as_object_mut().expect("an object");
+            object.extend(fields.as_object().expect("fields").clone());
+            assert_eq!(truth(&json!([case])), *expected, "{fields}");
+            assert_eq!(truth(&case), *expected, "{fields}");
+        }
+        let columns = json!({"fn_name": 3, "test_cases": [{"input": "7", "output": "1"}]});
+        assert_eq!(read("", Some(&columns.to_string())), Ok(program));
     }
 
     #[test]
