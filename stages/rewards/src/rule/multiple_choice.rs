@@ -2,6 +2,7 @@
 
 mod choices;
 mod label_form;
+mod negative;
 mod rejection;
 
 use rollpacker_stages::catalog::About;
@@ -16,11 +17,17 @@ documented! {
     /// choices, the form of the ground truth decides: the labels are A to J, 0 to 10, or i to x.
     ///
     /// The choice is the last one that is stated: `\boxed{B}`, `Answer: (B)` or `the answer is B`. In boxes and after `answer`, the text of
-    /// a choice also counts: `Answer: Paris`. Without a statement, it is the label that alone is the first or the last line, unless other
-    /// lines are other labels. Without such a line, it is the last label in bold text or after `option`, `choice` or `answer`. Without any
-    /// of these, it is the choice whose text equals the answer, the label that is the last line or the first line, also before the text of
-    /// its choice, or else the last capital letter or Roman numeral of several letters that stands alone. Numbers in a sentence do not
-    /// count. Rejected labels do not count either, except in a box and after `answer is`: `not B`, `it cannot be B`, `B is wrong`.
+    /// a choice also counts: `Answer: Paris`. A label at the end of the last line, alone or in bold text, precedes an earlier statement.
+    /// Statements after `if`, `whether`, `suppose`, `assume`, `wrong` or `incorrect` count only if no label is marked in another way.
+    ///
+    /// Without a statement, the choice is the one whose text equals the answer. Otherwise it is the label that alone is the first or the last
+    /// line, unless other lines are other labels. Without such a line, it is the last label in bold text or after `option`, `choice` or
+    /// `answer`. Without any of these, it is the label that is the last line or the first line, also before the text of its choice, or else
+    /// the last capital letter or Roman numeral of several letters that stands alone. Numbers in a sentence do not count, and numbers precede
+    /// texts of choices.
+    ///
+    /// Outside of statements, rejected labels do not count: `not B`, `it cannot be B`, `rule out A and C`. A label that is said to be wrong
+    /// (`B is wrong`, `B is not correct`) counts if it is the only one, or if the question of the user is negative (`Which is not a city?`).
     ///
     /// The ground truth is a label, the text of a choice, or the index of a choice from 0. A number counts as an index only if there is a
     /// list of choices without this label: without a list, `2` is the label 2, not C. A label may be wrapped in brackets, quotes, emphasis,

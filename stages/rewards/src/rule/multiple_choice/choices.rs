@@ -10,7 +10,8 @@ use rollpacker_stages::reward::{RewardError, Sample};
 use serde_json::Value;
 
 use super::label_form::LabelForm;
-use super::rejection::is_rejected;
+use super::negative::is_negative;
+use super::rejection::Rejection;
 use crate::rule::normal_form::SQUAD;
 use crate::rule::regex;
 
@@ -28,13 +29,30 @@ struct Choice {
 pub(super) struct Choices {
     form: LabelForm,
     all: Vec<Choice>,
+    /// `true` if the question asks for a choice that is wrong or does not fit.
+    negative: bool,
 }
+
+/// A position of a label in an answer, and the choice of this label.
+type Mark = (Range<usize>, String);
 
 /// The beginning of a statement such as `the answer is Paris`.
 static STATED_TEXT: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\banswer(?:\s+is\s*[:：]?|\s*[:：])"));
 /// The end of a sentence or of a clause.
 static CLAUSE_END: LazyLock<Regex> = LazyLock::new(|| regex(r"[.,;!?](?:\s|$)"));
+/// Text before a statement that does not state the answer: `if the answer is B`.
+static HYPOTHESIS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?i)\b(?:if|whether|suppos(?:e|ed|ing)|assum(?:e|ed|ing))\b[^.,;\n]{0,24}$")
+});
+/// Text before a statement of a wrong answer: `the wrong answer is B`.
+static WRONG_STATED: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\b(?:wrong|incorrect)\s+(?:final\s+)?$"));
+/// The number of bytes before a statement that are searched for a hypothesis.
+const WINDOW: usize = 64;
+/// Text before a label that is chosen.
+static CHOOSE: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)\b(?:choose|chose|pick|select|go\s+with)\b[^.;\n]{0,20}$"));
 /// A label in bold text, optionally followed by the text of its choice.
 static BOLD: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\*\*\s*\(?([A-Z]|[0-9]{1,2}|[ivx]{1,4})\)?\s*(?:[.:)]([^*]*))?\*\*"));
@@ -53,14 +71,16 @@ impl Choices {
     pub(super) fn of(sample: &Sample) -> Result<Self, RewardError> {
         let mut extra = sample.extra()?;
         let field = ["choices", "options"].into_iter().find(|field| extra.contains_key(*field));
-        let Some(field) = field else { return Ok(Self::default()) };
+        let negative = is_negative(&sample.messages);
+        let Some(field) = field else { return Ok(Self { negative, ..Self::default() }) };
         let value = extra.remove(field).unwrap_or_default();
         let wrong = || {
             RewardError::fatal(format_args!(
                 "field `extra_info.{field}`: expected a list of texts or texts by label, found {value}"
             ))
         };
-        Self::read(&value).ok_or_else(wrong)
+        let choices = Self::read(&value).ok_or_else(wrong)?;
+        Ok(Self { negative, ..choices })
     }
 
     fn read(value: &Value) -> Option<Self> {
@@ -99,7 +119,8 @@ impl Choices {
             label: form.spelled(&label),
             text,
         };
-        Self { form, all: choices.into_iter().enumerate().map(choice).collect() }
+        let all = choices.into_iter().enumerate().map(choice).collect();
+        Self { form, all, negative: false }
     }
 
     /// Returns the label of the right choice. If there are no choices, the form of the label becomes the form of the labels.
@@ -130,75 +151,158 @@ impl Choices {
 
     /// Returns the label that an answer chooses, or `None` if it chooses none.
     pub(super) fn chosen(&self, answer: &str) -> Option<String> {
-        self.last_stated(answer)
+        let (hypotheses, stated): (Vec<_>, Vec<_>) =
+            self.stated(answer).into_iter().partition(|(at, _)| self.is_hypothesis(answer, at));
+        let last = |statements: Vec<Mark>| statements.into_iter().max_by_key(|(at, _)| at.end);
+        // Numbers are labels first, since the texts of the choices may also be numbers.
+        let text = || self.choice_with_text(answer);
+        let text_first = || text().filter(|_| self.form != LabelForm::Numbers);
+        last(stated)
+            .map(|(at, label)| self.conclusion(answer, at.end).unwrap_or(label))
+            .or_else(text_first)
             .or_else(|| self.only_line_label(answer))
             .or_else(|| self.last_mentioned(answer))
-            .or_else(|| self.choice_with_text(answer))
+            .or_else(|| last(hypotheses).map(|(_, label)| label))
+            .or_else(text)
             .or_else(|| self.label_of_line(answer.lines().next_back()?))
             .or_else(|| self.label_of_line(answer.lines().next()?))
-            .or_else(|| self.last_single_label(answer))
+            .or_else(|| self.preferred(answer, &self.single_labels(answer)))
             .or_else(|| self.label_before_text(answer))
     }
 
-    /// Returns the last label or text of a choice that is in a box or in a statement such as `the answer is B`.
-    fn last_stated(&self, answer: &str) -> Option<String> {
-        let stated = self.labels(self.form.stated(), answer);
+    /// Returns the labels and texts of choices in boxes and in statements such as `the answer is B`, with the range from the beginning of a
+    /// statement to the beginning of its label or to the end of its text. So a text that begins with a label, such as `A dog`, is after this
+    /// label.
+    fn stated(&self, answer: &str) -> Vec<Mark> {
         let named = STATED_TEXT.find_iter(answer).filter_map(|found| {
             let (length, label) = self.named_choice(&answer[found.end()..])?;
-            // The end of the text, so that a text that begins with a label, such as `A dog`, counts and not the label.
-            Some((found.end() + length, label))
+            Some((found.start()..found.end() + length, label))
         });
-        let boxed = boxed(answer).filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)));
-        let stated =
-            stated.filter_map(|label| Some((label.start, self.labelled_choice(&answer[label])?)));
-        named.chain(boxed).chain(stated).max_by_key(|(at, _)| *at).map(|(_, label)| label)
+        let boxed =
+            boxed(answer).filter_map(|(at, inside)| Some((at..at, self.read_choice(inside)?)));
+        let labelled = self.labels(self.form.stated(), answer).filter_map(|(start, label)| {
+            Some((start..label.start, self.labelled_choice(&answer[label])?))
+        });
+        named.chain(boxed).chain(labelled).collect()
     }
 
-    /// Returns the last label that is in bold text or after a word such as `option`, and that the answer does not reject.
+    /// Returns `true` if the text before a statement shows that it does not state the answer.
+    fn is_hypothesis(&self, answer: &str, statement: &Range<usize>) -> bool {
+        let from = answer.floor_char_boundary(statement.start.saturating_sub(WINDOW));
+        let before = &answer[from..statement.start];
+        HYPOTHESIS.is_match(before) || (!self.negative && WRONG_STATED.is_match(before))
+    }
+
+    /// Returns the label with which the last line ends, in bold text or alone, after the last statement.
+    fn conclusion(&self, answer: &str, statement: usize) -> Option<String> {
+        let end = answer.trim_end().len();
+        let start = answer[..end].rfind('\n').map_or(0, |at| at + 1);
+        let line = &answer[start..end];
+        let mut marks = self.bold(line);
+        marks.iter_mut().for_each(|(at, _)| *at = at.start + start..at.end + start);
+        marks.retain(|(at, _)| at.start > statement);
+        let Some((at, label)) = marks.last().cloned() else {
+            return self.lone_label(line).filter(|_| start > statement);
+        };
+        let ends = !answer[at.end..end].contains(char::is_alphanumeric);
+        let is_only = marks.iter().all(|(_, other)| *other == label);
+        (ends && is_only && self.rejection(answer, &at) == Rejection::None).then_some(label)
+    }
+
+    /// Returns the last label that is in bold text or after a word such as `option`, and that the answer does not reject. If the only such
+    /// label is said to be wrong, another label at the end of the answer counts instead.
     fn last_mentioned(&self, answer: &str) -> Option<String> {
+        let mentioned = self
+            .labels(self.form.mentioned(), answer)
+            .filter_map(|(_, label)| Some((label.clone(), self.labelled_choice(&answer[label])?)));
+        let mut marks: Vec<Mark> = mentioned.chain(self.bold(answer)).collect();
+        marks.sort_by_key(|(at, _)| at.start);
+        let are_wrong = !marks.is_empty() && marks.iter().all(|(at, _)| self.is_wrong(answer, at));
+        let preferred = self.preferred(answer, &marks)?;
+        let at_end = || {
+            let (at, label) = self.single_labels(answer).pop()?;
+            let ends = !answer[at.end..].contains(char::is_alphanumeric);
+            (ends && self.rejection(answer, &at) == Rejection::None).then_some(label)
+        };
+        are_wrong.then(at_end).flatten().or(Some(preferred))
+    }
+
+    /// Returns the labels in bold text.
+    fn bold(&self, answer: &str) -> Vec<Mark> {
         let bold = BOLD.captures_iter(answer).filter_map(|found| {
-            let label = found.get(1)?;
+            let at = found.get(1)?;
+            let label = self.labelled_choice(at.as_str())?;
             let text = found.get(2).map_or("", |text| text.as_str().trim());
             // Numbers in bold text also begin headings.
             let is_heading = self.form != LabelForm::Letters
                 && !text.is_empty()
-                && self.choice_with_text(text) != self.labelled_choice(label.as_str());
-            (!is_heading).then_some(label.range())
+                && self.choice_with_text(text).as_ref() != Some(&label);
+            (!is_heading).then_some((at.range(), label))
         });
-        self.labels(self.form.mentioned(), answer)
-            .chain(bold)
-            .filter(|label| !is_rejected(answer, label))
-            .filter_map(|label| Some((label.start, self.labelled_choice(&answer[label])?)))
-            .max_by_key(|(at, _)| *at)
-            .map(|(_, label)| label)
+        bold.collect()
     }
 
-    /// Returns the positions of the labels in the first group of a statement or mention.
+    fn rejection(&self, answer: &str, label: &Range<usize>) -> Rejection {
+        Rejection::of(answer, label, self.negative)
+    }
+
+    fn is_wrong(&self, answer: &str, label: &Range<usize>) -> bool {
+        self.rejection(answer, label) >= Rejection::Wrong
+    }
+
+    /// Returns the label that an answer prefers among marks in ascending order. A label counts if it is the only one and is not rejected
+    /// explicitly. Otherwise it is the last one that is not rejected. A label with a property that it does not have, as in
+    /// `B is not a city`, counts unless another label is a sentence or is chosen.
+    fn preferred(&self, answer: &str, marks: &[Mark]) -> Option<String> {
+        let mut last = None;
+        for (at, label) in marks.iter().rev() {
+            match self.rejection(answer, at) {
+                Rejection::None if last.is_none() || is_chosen(answer, at) => {
+                    return Some(label.clone());
+                }
+                Rejection::Property => last = last.or(Some(label)),
+                _ => {}
+            }
+        }
+        if let Some(label) = last {
+            return Some(label.clone());
+        }
+        let is_explicit = |(at, _): &Mark| self.rejection(answer, at) == Rejection::Explicit;
+        let (_, only) = marks.iter().find(|mark| !is_explicit(mark))?;
+        let is_only = marks.iter().all(|mark| mark.1 == *only || is_explicit(mark));
+        is_only.then(|| only.clone())
+    }
+
+    /// Returns the beginnings of statements or mentions, and the positions of the labels in their first group.
     fn labels<'a>(
         &'a self,
         statement: &'a Regex,
         answer: &'a str,
-    ) -> impl Iterator<Item = Range<usize>> + 'a {
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
         statement.captures_iter(answer).filter_map(|found| {
             let label = found.get(1)?;
-            self.is_stated(label.as_str(), &answer[label.end()..]).then(|| label.range())
+            let counts = self.is_stated(label.as_str(), &answer[label.end()..]);
+            counts.then_some((found.get(0)?.start(), label.range()))
         })
     }
 
     /// Returns the label that alone is the first or the last line. Returns `None` if another line is another label, since the lines may
     /// then be headings.
     fn only_line_label(&self, answer: &str) -> Option<String> {
-        let alone = |line: &str| {
-            let label = label(line)?;
-            let is_alone =
-                unwrapped(line).chars().filter(|c| c.is_alphanumeric()).count() == label.len();
-            self.labelled_choice(&label).filter(|_| is_alone)
-        };
+        let alone = |line: &str| self.lone_label(line);
         let mut lines = answer.lines().filter(|line| !line.trim().is_empty());
         let first = lines.next()?;
         let ends = [Some(first), lines.next_back()];
         let found = ends.into_iter().flatten().find_map(alone)?;
         answer.lines().filter_map(alone).all(|label| label == found).then_some(found)
+    }
+
+    /// Returns the label that is all of a line.
+    fn lone_label(&self, line: &str) -> Option<String> {
+        let label = label(line)?;
+        let is_alone =
+            unwrapped(line).chars().filter(|c| c.is_alphanumeric()).count() == label.len();
+        self.labelled_choice(&label).filter(|_| is_alone)
     }
 
     /// Finds the choice whose text is the first line of a statement, or the first clause of this line. Returns the length of this line or
@@ -256,21 +360,20 @@ impl Choices {
     /// Returns the label before any text in an answer of one line.
     fn label_before_text(&self, answer: &str) -> Option<String> {
         let line = answer.trim();
-        let found = self.labelled_choice(&label(line)?)?;
-        let at = line.find(|c: char| c.is_alphanumeric())?;
-        let end =
-            line[at..].find(|c: char| !c.is_alphanumeric()).map_or(line.len(), |end| at + end);
-        (line.lines().count() == 1 && !is_rejected(line, &(at..end))).then_some(found)
+        let written = label(line)?;
+        let found = self.labelled_choice(&written)?;
+        let at = position_of(line, &written)?;
+        (line.lines().count() == 1 && !self.is_wrong(line, &at)).then_some(found)
     }
 
-    /// Returns the last label that stands alone in the text and that the answer does not reject.
-    fn last_single_label(&self, answer: &str) -> Option<String> {
+    /// Returns the labels that stand alone in the text, in ascending order.
+    fn single_labels(&self, answer: &str) -> Vec<Mark> {
         let alone = match self.form {
             LabelForm::Letters => &ALONE,
             LabelForm::Numerals => &NUMERAL_ALONE,
-            LabelForm::Numbers => return None,
+            LabelForm::Numbers => return Vec::new(),
         };
-        let mut last = None;
+        let mut marks = Vec::new();
         let mut from = 0;
         // The separator after one label is also the separator before the next, so the search restarts directly after each label.
         while let Some(found) = alone.captures_at(answer, from).and_then(|found| found.get(1)) {
@@ -281,10 +384,10 @@ impl Choices {
                 "I" => self.all.is_empty() || is_article(&answer[from..]),
                 _ => false,
             };
-            let counts = !is_word && !is_rejected(answer, &found.range());
-            last = self.labelled_choice(found.as_str()).filter(|_| counts).or(last);
+            let label = self.labelled_choice(found.as_str()).filter(|_| !is_word);
+            marks.extend(label.map(|label| (found.range(), label)));
         }
-        last
+        marks
     }
 
     /// Returns the label of the choice with this text, also without the markup around it.
@@ -328,4 +431,27 @@ fn nth_letter(at: usize) -> Option<String> {
 /// Returns `true` if the text after an `A` or `I` shows that it is an article or a pronoun.
 fn is_article(after: &str) -> bool {
     after.strip_prefix(' ').is_some_and(|word| word.starts_with(char::is_lowercase))
+}
+
+/// Returns the position of the first word that is the label.
+fn position_of(line: &str, label: &str) -> Option<Range<usize>> {
+    let is_word = |at: &usize| {
+        let before = line[..*at].chars().next_back();
+        let after = line[at + label.len()..].chars().next();
+        ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+    };
+    let at = line.match_indices(label).map(|(at, _)| at).find(is_word)?;
+    Some(at..at + label.len())
+}
+
+/// Returns `true` if a label is the end of the first sentence of the answer, as in `Option B.`, or follows a verb such as `choose`.
+fn is_chosen(answer: &str, label: &Range<usize>) -> bool {
+    let before =
+        &answer[answer.floor_char_boundary(label.start.saturating_sub(WINDOW))..label.start];
+    let begins = before.len() == label.start
+        && before.split(|c: char| !c.is_alphanumeric()).all(|word| {
+            ["", "option", "choice", "answer"].contains(&word.to_ascii_lowercase().as_str())
+        });
+    let after = answer[label.end..].trim_start_matches([')', ']', '*', '_', '`']);
+    (begins && (after.is_empty() || after.starts_with(['.', '\n', '!']))) || CHOOSE.is_match(before)
 }

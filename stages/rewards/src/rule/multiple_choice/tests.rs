@@ -66,14 +66,121 @@ fn rejected_choices_are_not_chosen() {
         "It isn't B",
         "The answer is not option B.",
         "The answer is not A or B.",
-        "Option B is wrong.",
-        "**B** is incorrect.",
-        "B is not right.",
+        "The answer cannot be C, B, or D.",
         "B can't be right.",
-        "B is wrong",
+        "We can eliminate B.",
+        r"\textbf{(B)} is wrong. \textbf{(C)} is wrong.",
     ] {
         check(response, None);
     }
+}
+
+#[test]
+fn lists_of_rejected_choices_are_not_chosen() {
+    for response in [
+        "It must be B, since we can eliminate A, C, and D.",
+        "Since B fits, we rule out A and C.",
+        "Since B fits, we rule out A, C & D immediately.",
+        "B fits, so we exclude options A, C and D.",
+        "B fits. The answer cannot be A, C, or D.",
+        "B fits. It is neither A, C nor D.",
+        "B fits. It isn't A, C or D.",
+        "We rule out A, C, and D, and B remains.",
+        "We rule out A and C, so B.",
+        "We eliminate A, and B is right.",
+        "It is not A, B is right.",
+        "It cannot be A, but B fits.",
+    ] {
+        check(response, Some('B'));
+    }
+}
+
+#[test]
+fn the_only_choice_counts_although_it_is_said_to_be_wrong() {
+    for response in [
+        "Option B is wrong.",
+        "**B** is incorrect.",
+        "**B** is false.",
+        "(B) is false because the sun is a star.",
+        "Option B is incorrect.",
+        "Option B is incorrect. All others are correct.",
+        "Option B is not a mammal.",
+        "Only option B is not soluble in water, so it is the odd one out.",
+        "**B** is not a noble gas, whereas A, C and D are.",
+        "The statement that is not correct is B.",
+        "The one that is not right is **B**.",
+        "The option that is not correct: B",
+        "The incorrect answer is B, since A, C and D are true.",
+        "B is not right.",
+        "B is wrong",
+        r"\textbf{(B)} is wrong",
+    ] {
+        check(response, Some('B'));
+    }
+    check("Option A is wrong. The right one is B.", Some('B'));
+    check("Option A is wrong. Option C is wrong. B", Some('B'));
+    check("Option B is not a mammal, but option C is.", Some('C'));
+    check("I choose option B, since option C is not a mammal.", Some('B'));
+    check("The force over B", Some('B'));
+}
+
+#[test]
+fn statements_that_a_choice_is_wrong_answer_a_negative_question() {
+    let chosen = |question: &str, response: &str| {
+        let messages = serde_json::json!([{"role": "user", "content": question}]).to_string();
+        let sample = Sample { messages, ..Sample::of("mc", response, Some("B")) };
+        let score = block_on(MultipleChoice::default().score(&sample, &Context::detached()));
+        score.expect("scored").labels.get("answer").cloned()
+    };
+    for response in [
+        "Option A is a mammal. Option C is a mammal. Option B is not a mammal.",
+        "**A** is true. **C** is true. **B** is false.",
+        "Option A is right, but option B is incorrect.",
+        "The incorrect answer is B, since A, C and D are true.",
+    ] {
+        assert_eq!(chosen("Which is not true?", response).as_deref(), Some("B"), "{response:?}");
+    }
+    let response = "**B**\n\n**A** is wrong. **C** is wrong.";
+    for question in ["Which is true?", "Which is true? Do not explain."] {
+        assert_eq!(chosen(question, response).as_deref(), Some("B"), "{question:?}");
+    }
+    assert_eq!(chosen("Which is not true?", "It is not B"), None);
+}
+
+#[test]
+fn a_conclusion_precedes_statements_before_it() {
+    for response in [
+        "If the answer is A, then x = 2, a contradiction. Therefore **B**.",
+        "Some would say the answer is A. I pick **B**.",
+        "The wrong answer is A; the right one is **B**.",
+        "Suppose the answer is A. Then x = 2. Therefore option B.",
+        "The answer is A? No.\n\n**B**",
+        "The answer is A? No.\n\n(B)",
+    ] {
+        check(response, Some('B'));
+    }
+    for response in [
+        "The answer is B. **A** is a city.",
+        "The answer is B, not **A**.",
+        "The answer is B. So neither **A** nor **C**.",
+        "The answer is B.\n\n**A** and **C**",
+        "If I am right, the answer is B. Option A is wrong.",
+        "A is incorrect, so the answer is B.",
+        "A is incorrect so the answer is B.",
+    ] {
+        check(response, Some('B'));
+    }
+    check("Check if the answer is B", Some('B'));
+}
+
+#[test]
+fn the_text_of_a_choice_precedes_a_lone_label() {
+    let vitamins = r#"{"choices": ["A", "C", "D", "K"]}"#;
+    for (response, expected) in [("C", "B"), ("D", "C"), ("A", "A"), ("(C)", "B"), ("B", "B")] {
+        assert_eq!(answer(response, "B", Some(vitamins)).as_deref(), Some(expected), "{response}");
+    }
+    let numbers = r#"{"choices": {"1": "2", "2": "3"}}"#;
+    assert_eq!(answer("2", "2", Some(numbers)).as_deref(), Some("2"));
 }
 
 #[test]
