@@ -49,8 +49,8 @@ const ALL: &str = "*";
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
 /// The usual names of a column that has the question as text, without the answer.
 pub(crate) const QUESTION: [&str; 3] = ["prompt", "question", "problem"];
-/// The usual names of a column of messages.
-pub(crate) const CHAT: [&str; 2] = ["messages", "prompt"];
+/// The usual name of a column of whole chats, which may end with the answer. Messages in `prompt` are used as they are, as in verl.
+pub(crate) const CHAT: &str = "messages";
 const DATA_SOURCE: [&str; 2] = ["data_source", "source"];
 const GROUND_TRUTH: [&str; 5] =
     ["reward_model.ground_truth", "reward_spec.ground_truth", "ground_truth", "answer", "label"];
@@ -114,19 +114,34 @@ impl ColumnRoles {
     }
 
     /// Returns the configuration that names a column with the question as text as the prompt. Returns `None` if the configuration names the
-    /// prompt, or there is no such column besides that of the prompt.
+    /// prompt, if the prompt is not the column `messages`, or if there is no column with the question.
     pub(crate) fn with_question(
         &self,
         layout: &impl FileLayout,
         config: &DatasetConfig,
     ) -> Option<DatasetConfig> {
-        let is_other = |path: &ColumnPath| {
-            path.parts != self.prompt.parts && layout.kind(&path.parts) == Some(ColumnKind::Text)
-        };
-        let question = QUESTION.iter().find_map(|name| find(layout, name).filter(is_other))?;
+        if config.columns.prompt.is_some() || self.prompt.parts != [CHAT] {
+            return None;
+        }
+        let is_text = |path: &ColumnPath| layout.kind(&path.parts) == Some(ColumnKind::Text);
+        let question = QUESTION.iter().find_map(|name| find(layout, name).filter(is_text))?;
         let mut named = config.clone();
-        let unnamed = named.columns.prompt.replace(question.name.to_string()).is_none();
-        unnamed.then_some(named)
+        named.columns.prompt = Some(question.name.to_string());
+        Some(named)
+    }
+
+    /// Returns the roles with the column of the prompt as the only column.
+    pub(crate) fn prompt_only(&self) -> Self {
+        Self {
+            prompt: self.prompt.clone(),
+            data_source: None,
+            ground_truth: None,
+            extra_info: None,
+            domain: None,
+            extra: Vec::new(),
+            all_extra: false,
+            default_data_source: self.default_data_source.clone(),
+        }
     }
 
     /// Returns the columns that have a role, each with the name of its role.

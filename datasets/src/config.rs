@@ -67,8 +67,9 @@ pub struct DatasetConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct PromptColumns {
     /// The prompt: chat messages `list<struct<role, content>>`, chat messages as JSON text, or plain text, which becomes one user message.
-    /// Usual: `prompt` if it is a list, otherwise `messages`, `prompt`, `question`, `problem`. If most of the first 64 rows end with a
-    /// message of the assistant, a text in `prompt`, `question` or `problem` is used instead. (verl: `data.prompt_key`)
+    /// Usual: `prompt` if it is a list, otherwise `messages`, `prompt`, `question`, `problem`. If most of the first 64 rows of
+    /// `messages` end with a message of the assistant, a text in `prompt`, `question` or `problem` is used instead. (verl:
+    /// `data.prompt_key`)
     pub prompt: Option<String>,
     /// The source of the prompt, by which rewards are routed. Usual: `data_source`, `source`. (verl: `data.reward_fn_key`)
     pub data_source: Option<String>,

@@ -38,7 +38,8 @@ struct Files {
 }
 
 impl Dataset {
-    /// Opens the files and checks their columns. Only the footers of Parquet files are read; JSONL files are scanned once for line ends.
+    /// Opens the files and checks their columns. JSONL files are scanned once for line ends. Only the footers of Parquet files are read, and
+    /// the messages of the first 64 rows if the column `messages` and a column with the question as text could both be the prompt.
     ///
     /// # Errors
     ///

@@ -549,6 +549,53 @@ fn prompts_that_end_with_the_answer_are_warned_of() {
     assert!(prompts.next().unwrap().unwrap().messages_json().contains("One and one?"));
 }
 
+#[test]
+fn a_list_of_messages_in_prompt_is_the_prompt_even_if_the_assistant_is_last() {
+    let folder = Folder::new();
+    let begun = "Let me think.\n<think>";
+    let chat =
+        json!([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": begun}]);
+    let row = json!({"prompt": chat, "question": "2+2?", "messages": chat});
+    let turns = || Some(vec![(Some("user"), Some("2+2?")), (Some("assistant"), Some(begun))]);
+    let question: ArrayRef = Arc::new(StringArray::from(vec!["2+2?"]));
+    let parquet = folder.columns(
+        "b.parquet",
+        vec![
+            ("prompt", chats(vec![turns()])),
+            ("question", question.clone()),
+            ("messages", chats(vec![turns()])),
+        ],
+    );
+    let as_text = json!({"prompt": chat.to_string(), "question": "2+2?"});
+    let files = [
+        folder.lines("a.jsonl", &[row]),
+        parquet,
+        folder.lines("c.jsonl", &[as_text]),
+        folder.columns(
+            "d.parquet",
+            vec![
+                ("prompt", Arc::new(StringArray::from(vec![chat.to_string()])) as ArrayRef),
+                ("question", question.clone()),
+            ],
+        ),
+    ];
+    let first = |file: String| {
+        let dataset = Dataset::open(DatasetConfig::of([file])).unwrap();
+        dataset.prompts(Cursor::default()).unwrap().next().unwrap().unwrap().messages_json()
+    };
+    for file in files {
+        assert!(first(file.clone()).contains("<think>"), "{file}");
+    }
+
+    // The question as text in `prompt` replaces `messages`.
+    let row = json!({"prompt": "2+2?", "messages": chat});
+    let parquet =
+        folder.columns("f.parquet", vec![("prompt", question), ("messages", chats(vec![turns()]))]);
+    for file in [folder.lines("e.jsonl", &[row]), parquet] {
+        assert_eq!(first(file.clone()), r#"[{"role":"user","content":"2+2?"}]"#, "{file}");
+    }
+}
+
 /// Every prompt file in a folder of real ones can be read. Set `ROLLPACKER_SHARED` to the folder that contains `data`.
 #[test]
 fn real_files_can_be_read() {

@@ -10,7 +10,6 @@ mod lines;
 mod records;
 mod rows;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,14 +68,14 @@ impl JsonlFile {
         let mut lines = Lines::open(&path, LinePosition::default())?;
         let (mut starts, mut rows, mut objects) = (Vec::new(), 0, 0);
         let mut first = JsonObject::new();
-        let mut endings = BTreeMap::new();
+        let mut endings = Endings::default();
         let mut no_object = None;
         while let Some(start) = lines.next_line()? {
             if rows < COLUMN_ROWS || objects == 0 {
                 match lines.object() {
                     Ok(row) => {
                         objects += 1;
-                        add_endings(&mut endings, &row);
+                        endings.add_value(row.get(CHAT).unwrap_or(&Value::Null));
                         add_columns(&mut first, row);
                     }
                     Err(found) if rows == 0 => {
@@ -105,7 +104,7 @@ impl JsonlFile {
         }
         let mut plan = ColumnRoles::resolve(&path, &first, config)?;
         if let Some(config) = plan.with_question(&first, config)
-            && endings.get(&*plan.prompt.name).is_some_and(|endings| endings.are_answers())
+            && endings.are_answers()
         {
             plan = ColumnRoles::resolve(&path, &first, &config)?;
         }
@@ -150,14 +149,6 @@ impl JsonlFile {
             first_row,
             failed: false,
         })
-    }
-}
-
-/// Adds the messages of a row to the counts of their columns.
-fn add_endings(endings: &mut BTreeMap<&str, Endings>, row: &JsonObject) {
-    for name in CHAT {
-        let value = row.get(name).unwrap_or(&Value::Null);
-        endings.entry(name).or_default().add_value(value);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parquet files of prompts: verl's schema in all its variants.
 //!
-//! If the configuration does not name the prompt and the messages of most of the first 64 rows end with a message of the assistant, a
-//! column with the question as text is the prompt, if there is one.
+//! If the configuration does not name the prompt, the prompt is the column `messages`, and the messages of most of the first 64 rows end with
+//! a message of the assistant, a column with the question as text is the prompt, if there is one.
 //!
 //! The Arrow schema that a writer stored in the footer is ignored. Text is then always `Utf8` and lists are always `List`, so pandas'
 //! `large_string` needs no special case. Only the leaf columns in use are read.
@@ -59,16 +59,14 @@ impl ParquetFile {
             .with_offset_index_policy(PageIndexPolicy::Optional);
         let metadata = ArrowReaderMetadata::load(&file, options)
             .map_err(|source| DatasetError::Footer { file: path.to_path_buf(), source })?;
-        let plan = ColumnRoles::resolve(&path, metadata.schema(), config)?;
-        let question = plan.with_question(metadata.schema(), config);
-        let file = Self::with_plan(path, metadata, plan)?;
-        match question {
-            Some(config) if file.first_rows_are_answers() => {
-                let plan = ColumnRoles::resolve(&file.path, file.metadata.schema(), &config)?;
-                Self::with_plan(file.path, file.metadata, plan)
+        let mut plan = ColumnRoles::resolve(&path, metadata.schema(), config)?;
+        if let Some(config) = plan.with_question(metadata.schema(), config) {
+            let chats = Self::with_plan(path.clone(), metadata.clone(), plan.prompt_only())?;
+            if chats.first_rows_are_answers() {
+                plan = ColumnRoles::resolve(&path, metadata.schema(), &config)?;
             }
-            _ => Ok(file),
         }
+        Self::with_plan(path, metadata, plan)
     }
 
     fn with_plan(
