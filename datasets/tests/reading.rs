@@ -321,8 +321,8 @@ fn messages_with_contents_that_are_no_text_are_refused() {
             folder.columns("parts.parquet", vec![(column, texts)]),
         ] {
             let error = first_error(&folder, DatasetConfig::of([file]));
-            let expected = "expected messages, JSON of messages, or text, found";
-            assert!(error.ends_with(&format!("`{column}`: {expected} {parts}")), "{error}");
+            let expected = "expected messages whose `content` is text, or a list of parts of the type `text`, found [1]";
+            assert!(error.ends_with(&format!("`{column}`: {expected}")), "{error}");
         }
     }
 }
