@@ -91,7 +91,7 @@ section! {
         /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts
         /// that carry the markup of a template already.
         apply_chat_template: bool = true,
-        /// Column of the prompt. By default, a column of messages that mostly end with an assistant's message yields to one with the
+        /// Column of the prompt. By default, a column `messages` that mostly ends with an assistant's message yields to one with the
         /// question as text. Default: `prompt` if it is a list of messages; otherwise the first of `messages`, `prompt`, `question` and
         /// `problem` that the file has. (verl: `data.prompt_key`)
         (recipe) prompt_key: Option<String> = None,
