@@ -130,15 +130,23 @@ fn quotas_are_for_domains_of_the_prompts() {
 #[test]
 fn group_rewards_are_refused_where_single_rewards_decide() {
     let workspace = workspace(&numbered("", 0..40), &numbered("", 100..104));
-    let refused = |setting: &str| {
+    let refused = |settings: &[&str]| {
         let files = ["--dry-run", "data.train_files=train.jsonl", "data.val_files=val.jsonl"];
-        let group = ["reward.routes={math={math=1,length=1}}", setting];
-        let end = workspace.train_to_end(&[&files[..], &group].concat());
+        let group = ["reward.routes={math={math=1,length=1}}"];
+        let end = workspace.train_to_end(&[&files[..], &group, settings].concat());
         assert_eq!(end.code, Some(2), "{}", end.err);
         end.err
     };
-    let by_scores = refused("schedule.filter_zero_variance=true");
+    let by_scores = refused(&[
+        "schedule.name=dynamic",
+        "schedule.max_generated_batches=3",
+        "schedule.on_exhausted=smaller_step",
+    ]);
     assert!(by_scores.contains("key `schedule.name`: expected a schedule"), "{by_scores}");
-    let by_pass_rate = refused("data.curriculum={}");
+    let by_pass_rate = refused(&[
+        "data.curriculum={}",
+        "trainer.total_epochs=2",
+        "trainer.total_training_steps=null",
+    ]);
     assert!(by_pass_rate.contains("key `data.curriculum`: expected no"), "{by_pass_rate}");
 }

@@ -78,10 +78,10 @@ section! {
         /// `seq_max_k3`) for which engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
         /// `algorithm.rollout_correction.rollout_rs`)
         rollout_rs: Option<String> = None,
-        /// Bound of all rules, or one bound for each rule, separated by commas. For `k2` and `k3`: the maximum divergence in nats, from
-        /// 1e-9 to 1e6. For `k1`: a band `low_high` of ratios of the engine's to the trainer's probability, from 1e-6 to 1e6; a single
-        /// number `high`, from 1 to 1e6, means the band from `1 / high` to `high`. Required by `rollout_rs`, and rejected without it.
-        /// (verl: `algorithm.rollout_correction.rollout_rs_threshold`)
+        /// Bound of all rules, or one bound for each rule, separated by commas. For `k2` and `k3` it is the maximum divergence in nats
+        /// (1e-9 to 1e6). For `k1` it is a band `low_high` of ratios (1e-6 to 1e6) of the engine's to the trainer's probability; a single
+        /// number `high` (1 to 1e6) means the band `1 / high` to `high`. Required by `rollout_rs`, and rejected without it. (verl:
+        /// `algorithm.rollout_correction.rollout_rs_threshold`)
         rollout_rs_threshold: Option<RsThreshold> = None,
         /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's log-probabilities. Default: `true` if the
         /// sampling policy can differ from the trained policy and `rollout_is` is not set. (verl:
