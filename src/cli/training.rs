@@ -84,11 +84,13 @@ pub(super) fn train(
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
             Some(failure) => {
+                let mut fault = record_fault(&failure);
+                let other = terminal::with_causes(&error);
                 // The refused snapshot may already have reported the same failure.
-                if !terminal::with_causes(&error).contains(&failure.to_string()) {
-                    terminal::error(&error);
+                if !other.contains(&failure.to_string()) {
+                    fault.message = format!("{}; the run also failed with: {other}", fault.message);
                 }
-                record_fault(&failure).into()
+                fault.into()
             }
             None => error,
         })?;
