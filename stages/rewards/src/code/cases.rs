@@ -16,16 +16,14 @@
 //! `extra_info.metadata`. Without a name, tests with inputs and outputs are runs of a program. Tests whose `testtype` is `functional` must
 //! have a name. The names in `extra_info` do not apply to tests whose `testtype` is `stdin`.
 
-use std::collections::BTreeMap;
-
 use serde_json::value::RawValue;
 
-use rollpacker_sandbox::{Call, Check, Json, Stdio};
+use rollpacker_sandbox::{Check, Stdio};
 use rollpacker_stages::reward::{RewardError, Sample};
 
+use super::calls::{call, calls, function_name, function_to_call};
+use super::node::{Node, Object, keys, string, text_of, wrong};
 use super::python::{Binding, Outline};
-
-type Object = BTreeMap<String, Box<RawValue>>;
 
 /// Returns the tests of a sample.
 ///
@@ -48,33 +46,6 @@ struct Row<'a> {
     response: &'a str,
     /// The function that `extra_info` names.
     function: Option<String>,
-}
-
-/// JSON as datasets write it: an object or a list, possibly encoded as a string. Everything else is text.
-enum Node {
-    Object(Object),
-    List(Vec<Box<RawValue>>),
-    Text(String),
-}
-
-impl Node {
-    fn read(text: &str) -> Self {
-        let parsed = match text.trim_start().chars().next() {
-            Some('{') => serde_json::from_str(text).map(Self::Object),
-            Some('[') => serde_json::from_str(text).map(Self::List),
-            Some('"') => serde_json::from_str::<String>(text).map(|inner| Self::read(&inner)),
-            _ => return Self::Text(text.to_owned()),
-        };
-        parsed.unwrap_or_else(|_| Self::Text(text.to_owned()))
-    }
-
-    fn list(self, field: &str) -> Result<Vec<Box<RawValue>>, RewardError> {
-        match self {
-            Self::List(items) => Ok(items),
-            Self::Object(_) => Err(wrong(field, "a list", "an object")),
-            Self::Text(text) => Err(wrong(field, "a list", &brief(&text))),
-        }
-    }
 }
 
 fn ground_truth(truth: Node, row: &Row<'_>) -> Result<Check, RewardError> {
@@ -174,48 +145,12 @@ fn list(
     }
 }
 
-/// Parses cases with an input and an output: calls if a [function](function_to_call) is named, otherwise runs of a program.
+/// Parses cases with an input and an output: calls if a [function](super::calls::function_to_call) is named, otherwise runs of a program.
 fn calls_or_runs(objects: &[&Object], row: &Row<'_>) -> Result<Check, RewardError> {
-    match function_to_call(objects, row)? {
+    match function_to_call(objects, row.function.as_deref())? {
         Some(function) => calls_of_list(function, objects),
         None => stdio(objects.iter().copied()),
     }
-}
-
-/// Returns the function to call with the inputs of tests; `None` if the inputs are those of a program.
-///
-/// # Errors
-/// If the type of a test is `functional` but no function is named.
-fn function_to_call(tests: &[&Object], row: &Row<'_>) -> Result<Option<String>, RewardError> {
-    if let Some(function) = tests.iter().find_map(|test| function_name(test)) {
-        return Ok(Some(function));
-    }
-    let types: Vec<_> = tests.iter().filter_map(|test| text(test, "testtype")).collect();
-    let has = |name: &str| types.iter().any(|kind| kind.eq_ignore_ascii_case(name));
-    let function = row.function.clone().filter(|_| !has("stdin"));
-    if function.is_none() && has("functional") {
-        return Err(wrong(
-            "func_name",
-            "the name of the function to call, in each case, in its `metadata` or in `extra_info.metadata`, since `testtype` is `functional`",
-            "none",
-        ));
-    }
-    Ok(function)
-}
-
-/// Returns the name in `fn_name` or `func_name` of an object or of its `metadata`. Fields of these names that are not texts have another
-/// meaning.
-fn function_name(object: &Object) -> Option<String> {
-    let named = |object: &Object| {
-        let mut names =
-            ["fn_name", "func_name"].into_iter().filter_map(|field| text(object, field));
-        names.find(|name| !name.trim().is_empty())
-    };
-    let in_metadata = || match Node::read(object.get("metadata")?.get()) {
-        Node::Object(metadata) => named(&metadata),
-        _ => None,
-    };
-    named(object).or_else(in_metadata)
 }
 
 fn assertions(object: &Object) -> Result<String, RewardError> {
@@ -252,7 +187,7 @@ fn inputs_and_outputs(object: &Object, row: &Row<'_>) -> Result<Check, RewardErr
         return Err(wrong("ground_truth", "as many outputs as inputs, at least one", &found));
     }
     let pairs = inputs.iter().zip(&outputs);
-    match function_to_call(&[object], row)? {
+    match function_to_call(&[object], row.function.as_deref())? {
         Some(function) => calls(function, pairs.map(|(input, output)| call(input, output))),
         None => {
             let case = pairs.map(|(input, output)| Stdio {
@@ -268,48 +203,6 @@ fn calls_of_list(function: String, objects: &[&Object]) -> Result<Check, RewardE
     let call =
         |object: &&Object| input_and_output(object).and_then(|(input, output)| call(input, output));
     calls(function, objects.iter().map(call))
-}
-
-fn calls(
-    function: String,
-    cases: impl Iterator<Item = Result<Call, RewardError>>,
-) -> Result<Check, RewardError> {
-    Ok(Check::Calls {
-        function,
-        cases: cases.collect::<Result<_, _>>()?,
-        prelude: true,
-        stop_at_failure: false,
-    })
-}
-
-/// Parses a call, from a list of arguments or a text with one argument as JSON on each line.
-fn call(input: &RawValue, output: &RawValue) -> Result<Call, RewardError> {
-    let arguments = match serde_json::from_str::<Vec<Box<RawValue>>>(input.get()) {
-        Ok(arguments) => arguments.iter().map(|argument| Json::from(argument.as_ref())).collect(),
-        Err(_) => text_of(input)
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(argument)
-            .collect::<Result<_, _>>()?,
-    };
-    Ok(Call { arguments, expected: expected(output) })
-}
-
-fn argument(line: &str) -> Result<Json, RewardError> {
-    Json::parse(line.trim())
-        .map_err(|_| wrong("inputs", "a list, or a JSON value on each line", &brief(line)))
-}
-
-/// Returns the accepted results of a call. The output itself is always accepted. If it is a string that contains JSON, the parsed value is
-/// accepted, too. If it is a list of one element, the element is accepted, too, since some datasets wrap the output in a list.
-fn expected(output: &RawValue) -> Vec<Json> {
-    let mut found = vec![Json::from(output)];
-    if let Ok(text) = serde_json::from_str::<String>(output.get()) {
-        found.splice(0..0, Json::parse(text.trim()).ok());
-    } else if let Ok([only]) = serde_json::from_str::<Vec<Box<RawValue>>>(output.get()).as_deref() {
-        found.push(Json::from(only.as_ref()));
-    }
-    found
 }
 
 /// Parses ROLL's columns: checks of the response text if `case_type` is `text`, and otherwise the list in `test_cases`, with the function
@@ -340,40 +233,6 @@ fn roll(columns: &Object, row: &Row<'_>) -> Result<Check, RewardError> {
 /// Returns the part of a response after the last `</think>`, or all of it, without surrounding blanks.
 fn answer(response: &str) -> &str {
     response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim()
-}
-
-/// Returns a string as it is, a list as one line per element, and anything else as its JSON text.
-fn text_of(raw: &RawValue) -> String {
-    if let Ok(text) = serde_json::from_str(raw.get()) {
-        return text;
-    }
-    serde_json::from_str::<Vec<Box<RawValue>>>(raw.get()).map_or_else(
-        |_| raw.get().to_owned(),
-        |lines| lines.iter().map(|line| text_of(line)).collect::<Vec<_>>().join("\n"),
-    )
-}
-
-fn string(object: &Object, field: &str) -> Result<Option<String>, RewardError> {
-    let Some(raw) = object.get(field) else { return Ok(None) };
-    serde_json::from_str(raw.get()).map_err(|_| wrong(field, "a string", &brief(raw.get())))
-}
-
-/// Returns the text in a field; `None` if the field is absent or has another type.
-fn text(object: &Object, field: &str) -> Option<String> {
-    string(object, field).ok().flatten()
-}
-
-fn keys(object: &Object) -> String {
-    object.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
-}
-
-fn brief(text: &str) -> String {
-    let end = text.char_indices().nth(60).map_or(text.len(), |(at, _)| at);
-    format!("`{}`", &text[..end])
-}
-
-fn wrong(field: &str, expected: &str, found: &str) -> RewardError {
-    RewardError::fatal(format_args!("field `{field}`: expected {expected}, found {found}"))
 }
 
 #[cfg(test)]

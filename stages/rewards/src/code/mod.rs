@@ -1,8 +1,10 @@
 //! The reward `code`: code that must pass tests.
 
+mod calls;
 mod cases;
 mod complete;
 mod extract;
+mod node;
 mod python;
 
 use rollpacker_dataflow::clock::Nanos;
