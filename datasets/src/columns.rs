@@ -101,15 +101,21 @@ impl ColumnRoles {
     /// Returns the roles for a file without columns, none of whose rows can be read.
     pub(crate) fn without_columns(config: &DatasetConfig) -> Self {
         let name = config.columns.prompt.as_deref().unwrap_or(PROMPT[1]);
+        let prompt = ColumnPath { name: name.into(), parts: vec![name.to_owned()] };
+        Self::of_prompt(prompt, config.default_data_source.as_str().into())
+    }
+
+    /// Returns roles of which only the prompt has a column.
+    fn of_prompt(prompt: ColumnPath, default_data_source: Arc<str>) -> Self {
         Self {
-            prompt: ColumnPath { name: name.into(), parts: vec![name.to_owned()] },
+            prompt,
             data_source: None,
             ground_truth: None,
             extra_info: None,
             domain: None,
             extra: Vec::new(),
             all_extra: false,
-            default_data_source: config.default_data_source.as_str().into(),
+            default_data_source,
         }
     }
 
@@ -132,16 +138,7 @@ impl ColumnRoles {
 
     /// Returns the roles with the column of the prompt as the only column.
     pub(crate) fn prompt_only(&self) -> Self {
-        Self {
-            prompt: self.prompt.clone(),
-            data_source: None,
-            ground_truth: None,
-            extra_info: None,
-            domain: None,
-            extra: Vec::new(),
-            all_extra: false,
-            default_data_source: self.default_data_source.clone(),
-        }
+        Self::of_prompt(self.prompt.clone(), self.default_data_source.clone())
     }
 
     /// Returns the columns that have a role, each with the name of its role.

@@ -96,18 +96,15 @@ impl JsonlFile {
         if rows == 0 {
             return Err(DatasetError::NoRows { file: path.to_path_buf() });
         }
-        if objects == 0 {
-            let plan = Arc::new(ColumnRoles::without_columns(config));
-            let segments = segments(rows, &starts, lines.end.offset);
-            let file = Self { path, plan, columns: Vec::new(), starts: starts.into(), segments };
-            return no_object.map_or(Ok(file), Err);
-        }
-        let mut plan = ColumnRoles::resolve(&path, &first, config)?;
-        if let Some(config) = plan.with_question(&first, config)
-            && endings.are_answers()
-        {
-            plan = ColumnRoles::resolve(&path, &first, &config)?;
-        }
+        let plan = if objects == 0 {
+            no_object.map_or_else(|| Ok(ColumnRoles::without_columns(config)), Err)?
+        } else {
+            let plan = ColumnRoles::resolve(&path, &first, config)?;
+            match plan.with_question(&first, config).filter(|_| endings.are_answers()) {
+                Some(config) => ColumnRoles::resolve(&path, &first, &config)?,
+                None => plan,
+            }
+        };
         let plan = Arc::new(plan);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
