@@ -254,14 +254,11 @@ impl Session {
         if self.inputs.data_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        for dataset in std::iter::once(&self.inputs.train_data).chain(&self.inputs.val_data) {
-            for FirstRow { data_source, file, row } in dataset.data_sources()? {
-                let wrong =
-                    |error| PromptError::Reward { file: file.display().to_string(), row, error };
-                self.inputs.stages.router.check(&data_source).map_err(wrong)?;
-            }
+        let sources = self.check_rewards(&self.inputs.train_data)?;
+        if let Some(dataset) = &self.inputs.val_data {
+            self.check_rewards(dataset)?;
         }
-        self.check_group_rewards()?;
+        self.check_group_rewards(&sources)?;
         self.check_quotas()?;
         if let Some(dataset) = self.inputs.val_data.clone() {
             let reader = self.inputs.reader(dataset, OverlongPrompts::default());
@@ -275,13 +272,24 @@ impl Session {
         Ok(())
     }
 
+    /// Checks that all rows of a dataset can be used and that every data source has a reward. Returns the data sources.
+    fn check_rewards(&self, dataset: &Dataset) -> anyhow::Result<Vec<FirstRow>> {
+        let sources = dataset.data_sources()?;
+        for FirstRow { data_source, file, row } in &sources {
+            let wrong =
+                |error| PromptError::Reward { file: file.display().to_string(), row: *row, error };
+            self.inputs.stages.router.check(data_source).map_err(wrong)?;
+        }
+        Ok(sources)
+    }
+
     /// Rejects quotas of domains that no training prompt has. The schedule would read all prompts in search of one.
     fn check_quotas(&self) -> anyhow::Result<()> {
         let mut quotas = self.inputs.recipe.quota_domains().peekable();
         if quotas.peek().is_none() {
             return Ok(());
         }
-        let domains = self.inputs.train_data.domains()?;
+        let domains = self.inputs.domains()?;
         match quotas.find(|domain| !domains.contains_key(*domain)) {
             Some(unknown) => {
                 let names = code_list(domains.keys().take(MAX_NAMED_DOMAINS));
@@ -293,8 +301,8 @@ impl Session {
         }
     }
 
-    /// Rejects group rewards of training prompts if the schedule or the curriculum decides by the rewards of single responses.
-    fn check_group_rewards(&self) -> anyhow::Result<()> {
+    /// Rejects group rewards of `sources`, the data sources of training prompts, if the schedule or the curriculum decides by the rewards of single responses.
+    fn check_group_rewards(&self, sources: &[FirstRow]) -> anyhow::Result<()> {
         let recipe = &self.inputs.recipe;
         let (key, expected, found) = if recipe.schedule()?.wants_scores() {
             ("schedule.name", "a schedule that does not decide by rewards", recipe.schedule_name())
@@ -303,8 +311,8 @@ impl Session {
         } else {
             return Ok(());
         };
-        for FirstRow { data_source, .. } in self.inputs.train_data.data_sources()? {
-            if let Some(reward) = self.inputs.stages.router.group_reward_of(&data_source)? {
+        for FirstRow { data_source, .. } in sources {
+            if let Some(reward) = self.inputs.stages.router.group_reward_of(data_source)? {
                 let why = format!(
                     "{expected}, because the group reward `{reward}` (reward.routes) scores data source `{data_source}` only once a group is complete"
                 );
@@ -316,8 +324,7 @@ impl Session {
 
     /// Returns warnings about mistakes in the recipe or in the prompts that training would not report: unknown tokens, chat markup in
     /// prompts, prompts that end with an answer, validation prompts in the training set, groups of one response, domains without a quota,
-    /// and a frequency of validations without validation data.
-    /// Each is one line.
+    /// and a frequency of validations without validation data. Each is one line.
     ///
     /// # Errors
     /// If a dataset cannot be read, one of the first prompts cannot be used, or every training prompt is too long. For a prompt, the

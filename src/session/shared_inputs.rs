@@ -1,9 +1,10 @@
 //! The inputs that the workers of a process share.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::bridge::TaskRuntime;
@@ -56,6 +57,8 @@ pub struct SharedInputs {
     pub(super) rewards: Arc<TaskRuntime>,
     /// `true` once [`Session::check_data`](super::Session::check_data) has succeeded on a worker of this process.
     pub(super) data_checked: Arc<AtomicBool>,
+    /// The rows of the training data by domain, once they are counted.
+    pub(super) domains: Arc<OnceLock<BTreeMap<String, u64>>>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,
     pub(super) vocab_size: i64,
@@ -132,6 +135,7 @@ impl SharedInputs {
             stages,
             device,
             data_checked: Arc::default(),
+            domains: Arc::default(),
             vocab_size: model.vocab_size,
             colocated: judges.colocated(),
         };
@@ -180,10 +184,18 @@ impl SharedInputs {
         warnings.extend(prompt_checks::no_validation_data_warning(recipe.test_freq, has_data));
         let quotas: Vec<&str> = recipe.quota_domains().collect();
         if !quotas.is_empty() {
-            let domains = self.train_data.domains().map_err(PromptError::Dataset)?;
-            warnings.extend(prompt_checks::no_quota_warning(&domains, &quotas));
+            warnings.extend(prompt_checks::no_quota_warning(self.domains()?, &quotas));
         }
         Ok(warnings)
+    }
+
+    /// Returns the number of rows of each domain of the training data. The first call reads all rows.
+    pub(super) fn domains(&self) -> Result<&BTreeMap<String, u64>, PromptError> {
+        if let Some(domains) = self.domains.get() {
+            return Ok(domains);
+        }
+        let counted = self.train_data.domains()?;
+        Ok(self.domains.get_or_init(|| counted))
     }
 
     pub(super) fn reader(
